@@ -1,0 +1,31 @@
+# headwise_sources(a.cc b.cc): adds this folder's sources to the one library, `headwise`. The layers inside it are kept
+# apart by tools/check_layers.py, which reads the include graph.
+function(headwise_sources)
+  target_sources(headwise PRIVATE ${ARGN})
+endfunction()
+
+# headwise_test(NAME a_test.cc b_test.cc [LABELS slow]): one GoogleTest program of these files.
+function(headwise_test name)
+  cmake_parse_arguments(arg "" "" "LABELS" ${ARGN})
+  if(NOT HEADWISE_BUILD_TESTS)
+    return()
+  endif()
+  add_executable(${name}_test ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name}_test PRIVATE headwise headwise_private headwise_test_support GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name}_test PRIVATE HEADWISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  include(GoogleTest)
+  gtest_discover_tests(${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 900)
+endfunction()
+
+# What every one of our own targets is compiled with; not passed on to users of the installed library.
+add_library(headwise_private INTERFACE)
+target_include_directories(headwise_private INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+target_compile_options(headwise_private INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(HEADWISE_WARNINGS_AS_ERRORS)
+  target_compile_options(headwise_private INTERFACE -Werror)
+endif()
+if(HEADWISE_SANITIZE)
+  add_compile_options(-fsanitize=${HEADWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${HEADWISE_SANITIZE})
+endif()

@@ -1,0 +1,116 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace headwise {
+namespace {
+
+// Closes the descriptor when it leaves scope.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  // Closes now and says whether that worked: on some file systems a full disk is only reported here.
+  bool Close() { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+Status SystemError(const std::filesystem::path& path, const char* doing) {
+  const int error = errno;
+  const std::string message = fmt::format("{}: cannot {}: {}", path.string(), doing, std::strerror(error));
+  return error == ENOENT ? Status::NotFound(message) : Status::Io(message);
+}
+
+// Opens a regular file for reading and tells its size.
+Result<size_t> StatRegular(int fd, const std::filesystem::path& path) {
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return SystemError(path, "stat");
+  if (S_ISDIR(info.st_mode)) return Status::InvalidInput(fmt::format("{}: is a folder, expected a file", path.string()));
+  return static_cast<size_t>(info.st_size);
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return SystemError(path, "open");
+  HW_ASSIGN_OR_RETURN(const size_t size_bytes, StatRegular(fd.get(), path));
+  MappedFile file;
+  if (size_bytes == 0) return file;
+  void* data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError(path, "map");
+  file.data_ = data;
+  file.size_bytes_ = size_bytes;
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+}
+
+Result<std::string> ReadFile(const std::filesystem::path& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return SystemError(path, "open");
+  HW_RETURN_IF_ERROR([&] {
+    auto size = StatRegular(fd.get(), path);
+    return size.ok() ? Status::Ok() : std::move(size).status();
+  }());
+  std::string content;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return SystemError(path, "read");
+    if (n == 0) return content;
+    content.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {
+  std::string pattern = path.string() + ".XXXXXX";
+  FileDescriptor fd(::mkostemp(pattern.data(), O_CLOEXEC));
+  if (fd.get() < 0) return SystemError(path, "create");
+  const auto fail = [&](const char* doing) {
+    Status status = SystemError(path, doing);
+    ::unlink(pattern.c_str());
+    return status;
+  };
+  for (std::string_view rest = content; !rest.empty();) {
+    const ssize_t n = ::write(fd.get(), rest.data(), rest.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail("write");
+    rest.remove_prefix(static_cast<size_t>(n));
+  }
+  // mkostemp makes 0600; what a person writes is readable under their umask, as with any other tool.
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  if (::fchmod(fd.get(), 0666 & ~mask) != 0 || ::fsync(fd.get()) != 0 || !fd.Close()) return fail("write");
+  if (::rename(pattern.c_str(), path.c_str()) != 0) return fail("replace");
+  return Status::Ok();
+}
+
+}  // namespace headwise
