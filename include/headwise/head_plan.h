@@ -1,0 +1,112 @@
+// The head plan: one cache rule per layer and KV head. Planners write it, the cache reads it; it is the only contact
+// between the two. On disk it is versioned JSON (docs/head-plan.md).
+#ifndef HEADWISE_HEAD_PLAN_H_
+#define HEADWISE_HEAD_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <headwise/status.h>
+
+namespace headwise {
+
+// Where a kept key's position is counted.
+enum class Positions {
+  kText,   // at its place in the text: rotated once [duo, razor, moa]
+  kCache,  // inside the cache: a stream may outrun the trained length [streaming-llm §3.2]
+};
+
+// From when on a rule holds.
+enum class RuleStart {
+  kFirstToken,   // also for every query inside the prompt
+  kEndOfPrompt,  // dense prefill, then the cache is cut [razor Algorithm 1]
+};
+
+// What one KV head keeps. t is the query's position, j a key's; all lengths are in tokens.
+struct HeadRule {
+  enum class Kind {
+    kFull,          // the query at t reads every j <= t
+    kStream,        // j < sink or t - j < recent; the token itself counts [streaming-llm §3.2, duo §2.1]
+    kElasticMoa,    // span = floor(alpha + beta * (prompt + max new tokens)), recent = span - sink [moa §3.2 eq.2]
+    kElasticRazor,  // recent = max(min_recent, prompt / divisor), fixed at the end of the prompt [razor §3.3]
+  };
+
+  Kind kind = Kind::kFull;
+  int64_t sink = 0;
+  int64_t recent = 0;          // kStream
+  double alpha = 0;            // kElasticMoa, tokens
+  double beta = 0;             // kElasticMoa, tokens per token
+  int64_t min_recent = 0;      // kElasticRazor: S0
+  double divisor = 1;          // kElasticRazor: C, at least 1
+  bool compensate = false;     // fold dropped tokens into one mean key and value [razor §3.3 eq.4-5]
+  Positions positions = Positions::kText;
+  RuleStart start = RuleStart::kFirstToken;
+
+  friend bool operator==(const HeadRule&, const HeadRule&) = default;
+
+  static HeadRule Full() { return {}; }
+  static HeadRule Stream(int64_t sink, int64_t recent) {
+    HeadRule rule;
+    rule.kind = Kind::kStream;
+    rule.sink = sink;
+    rule.recent = recent;
+    return rule;
+  }
+};
+
+// The part of a model that a plan must fit.
+struct ModelShape {
+  std::string architecture;  // the family's registry name: "llama", "gpt_neox", ...
+  int64_t num_layers = 0;    // L
+  int64_t num_q_heads = 0;   // Hq
+  int64_t num_kv_heads = 0;  // Hkv
+  int64_t head_dim = 0;      // D
+
+  friend bool operator==(const ModelShape&, const ModelShape&) = default;
+};
+
+struct HeadPlan {
+  static constexpr int kVersion = 1;
+
+  ModelShape shape;
+  std::vector<HeadRule> rules;  // [L * Hkv], layer-major
+
+  // Provenance: how the plan came about. Not needed to run it.
+  std::optional<std::string> source_hash;  // of the model the planner ran on; a difference only warns
+  std::string method;                      // "duo", "streaming", "import-moa", ...
+  std::string parameters_json = "{}";      // the method's options, a JSON object
+  std::optional<std::string> data_hash;    // of the calibration data
+  std::optional<uint64_t> seed;
+  std::vector<std::string> notes;          // what a reader should know, for example groups that an import widened
+  std::vector<double> scores;              // [L * Hkv] gates or scores the method ranked by; may be empty
+
+  const HeadRule& At(int64_t layer_idx, int64_t kv_head) const {
+    return rules[static_cast<size_t>(layer_idx * shape.num_kv_heads + kv_head)];
+  }
+  HeadRule& At(int64_t layer_idx, int64_t kv_head) {
+    return rules[static_cast<size_t>(layer_idx * shape.num_kv_heads + kv_head)];
+  }
+
+  // Every head full.
+  static HeadPlan Dense(const ModelShape& shape);
+};
+
+// Checks one rule alone: lengths in range, finite numbers, combinations that have a meaning.
+Status ValidateRule(const HeadRule& rule);
+// Checks every rule and the number of rules. `origin` opens the message.
+Status ValidatePlan(const HeadPlan& plan, const std::string& origin);
+// A plan for another model is refused with what was found and what was expected.
+Status CheckPlanFits(const HeadPlan& plan, const ModelShape& shape, const std::string& origin);
+
+Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin);
+Result<HeadPlan> ReadHeadPlan(const std::string& path);
+std::string SerializeHeadPlan(const HeadPlan& plan);
+// Replaces the file in one step; when that fails the old file is intact.
+Status WriteHeadPlan(const HeadPlan& plan, const std::string& path);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_HEAD_PLAN_H_

@@ -1,0 +1,72 @@
+// A head rule as a pure function from "tokens so far" to "token ranges still readable": the definition that cache,
+// backends and tests share. Nothing here stores a token.
+#ifndef HEADWISE_KV_RULE_H_
+#define HEADWISE_KV_RULE_H_
+
+#include <headwise/head_plan.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace headwise {
+
+// Larger than any position; small enough that sums of two do not overflow.
+inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
+
+// What is known of a sequence when it is admitted. All in tokens.
+struct SequenceLimits {
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;            // prompt + maximum new tokens (N_limit); --max-context where there is no limit
+  int64_t model_window = kNoLimit;   // the model's own sliding window [mistral]; kNoLimit when it has none
+};
+
+// A rule with every number fixed. The query at position t reads key j <= t when
+//     j < sink and SinkPosition(t) - j < sink_reach,   or   j >= sink and t - j < recent.
+// A full head has sink 0 and recent kNoLimit.
+struct ResolvedRule {
+  int64_t sink = 0;
+  int64_t recent = kNoLimit;
+  int64_t sink_reach = kNoLimit;      // a model's sliding window also hides sinks that are too far back
+  bool compensate = false;            // keys that recent and sink_reach hide are folded into one mean token
+  Positions positions = Positions::kText;
+  int64_t holds_from = 0;             // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
+  int64_t recent_before = kNoLimit;   // recent for those queries: the model's window or no limit
+
+  bool Bounded() const { return recent < kNoLimit; }
+  // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
+  // [streaming-llm §3.2; design: sink key j is at distance min(t, s + w - 1) - j].
+  int64_t SinkPosition(int64_t pos) const {
+    return positions == Positions::kCache && Bounded() ? std::min(pos, sink + recent - 1) : pos;
+  }
+  int64_t RecentAt(int64_t query_pos) const { return query_pos < holds_from ? recent_before : recent; }
+
+  friend bool operator==(const ResolvedRule&, const ResolvedRule&) = default;
+};
+
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t end = 0;  // one past the last
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+// Fixes every number of `rule` for one sequence. Requires: ValidateRule(rule).ok().
+ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits);
+
+// May the query at `query_pos` read the key at `key_pos`? (The mean token of dropped keys is not a key.)
+bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos);
+
+// Keys that the cache holds once `num_tokens` are in it: those that the query at num_tokens - 1 reads and, where the
+// prompt ends there and the rule holds from its end, those left by the cut. Ascending, disjoint, at most two ranges.
+std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens);
+
+// Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
+int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
+
+// Keys folded into the mean once `num_tokens` are in the cache: {sink <= j <= t - recent}, a contiguous range.
+TokenRange FoldedRange(const ResolvedRule& rule, int64_t num_tokens);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_KV_RULE_H_

@@ -1,0 +1,91 @@
+// The whole architecture of a supported model as data: one decoder loop (model/decoder.h) reads these fields; a family
+// file (model/families/) fills them in from config.json.
+#ifndef HEADWISE_MODEL_MODEL_CONFIG_H_
+#define HEADWISE_MODEL_MODEL_CONFIG_H_
+
+#include <headwise/head_plan.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headwise {
+
+enum class NormKind { kRms, kLayer };
+
+enum class MlpKind {
+  kGatedSilu,  // down(silu(gate(x)) * up(x))
+  kGelu,       // down(gelu(up(x))), exact (erf)
+  kGeluTanh,   // down(gelu(up(x))), tanh approximation
+};
+
+enum class ResidualKind {
+  kSerial,              // x += attention(norm(x)); x += mlp(mlp_norm(x))
+  kParallelSharedNorm,  // x += attention(norm(x)) + mlp(norm(x))          [falcon 7B]
+  kParallelTwoNorms,    // x += attention(norm(x)) + mlp(mlp_norm(x))      [gpt_neox, falcon grouped]
+};
+
+enum class PositionKind { kRope, kAlibi };
+
+// Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says.
+struct RopeConfig {
+  enum class Scaling { kNone, kLinear, kLlama3, kDynamicNtk };
+  int64_t rotary_dims = 0;  // the first rotary_dims of head_dim are rotated, in halves (Hugging Face order)
+  double theta = 10000.0;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;              // kLlama3
+  double high_freq_factor = 4.0;             // kLlama3
+  int64_t original_max_position = 0;         // kLlama3
+  // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
+};
+
+struct ModelConfig {
+  std::string family;  // registry name, the plan's `architecture`
+
+  int64_t num_layers = 0;            // L
+  int64_t model_dim = 0;             // E
+  int64_t ffn_dim = 0;               // F
+  int64_t num_q_heads = 0;           // Hq
+  int64_t num_kv_heads = 0;          // Hkv
+  int64_t head_dim = 0;              // D
+  int64_t vocab_size = 0;            // V
+  int64_t trained_length = 0;        // tokens; longer prompts get a warning
+
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-5;
+  MlpKind mlp = MlpKind::kGatedSilu;
+  ResidualKind residual = ResidualKind::kSerial;
+  bool tied_embeddings = false;      // the output matrix is the embedding table
+
+  PositionKind positions = PositionKind::kRope;
+  RopeConfig rope;                   // kRope
+  std::vector<float> alibi_slopes;   // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
+                                     // falcon's are already times 1 / sqrt(D)
+  double softmax_scale = 0;          // 1 / sqrt(D) unless the model says otherwise
+  std::optional<double> qkv_clip;    // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
+  std::optional<int64_t> sliding_window;  // key j is read if t - j < window [mistral]
+  // Sink logit per query head in the softmax denominator [streaming-llm §3.3 eq.2]: `zero_sink` means 0 everywhere;
+  // learned values come with the layer's weights.
+  bool zero_sink = false;
+
+  std::optional<int32_t> bos_id;
+  std::vector<int32_t> eos_ids;
+
+  int64_t q_heads_per_kv_head() const { return num_q_heads / num_kv_heads; }
+  ModelShape shape() const {
+    return {.architecture = family,
+            .num_layers = num_layers,
+            .num_q_heads = num_q_heads,
+            .num_kv_heads = num_kv_heads,
+            .head_dim = head_dim};
+  }
+};
+
+// Every dimension positive and below 2^31, heads divide, and so on. `origin` opens the message. Parsers call it last.
+Status ValidateConfig(const ModelConfig& config, const std::string& origin);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_MODEL_CONFIG_H_

@@ -1,0 +1,49 @@
+// The weights of one model in the one form the decoder reads, whatever the family called and packed them.
+#ifndef HEADWISE_MODEL_MODEL_WEIGHTS_H_
+#define HEADWISE_MODEL_MODEL_WEIGHTS_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace headwise {
+
+// y = x W^T + b.
+struct LinearWeights {
+  ConstTensorView weight;  // [N, K] f32, f16 or bf16
+  ConstTensorView bias;    // [N] f32, or absent
+};
+
+struct NormWeights {
+  ConstTensorView weight;  // [E] f32
+  ConstTensorView bias;    // [E] f32, or absent
+};
+
+struct LayerWeights {
+  NormWeights norm;            // before attention
+  LinearWeights q;             // [Hq*D, E]
+  LinearWeights k;             // [Hkv*D, E]
+  LinearWeights v;             // [Hkv*D, E]
+  LinearWeights o;             // [E, Hq*D]
+  ConstTensorView sink_logits; // [Hq] f32, or absent: no sink logit
+  NormWeights mlp_norm;        // absent where the residual is kParallelSharedNorm
+  LinearWeights gate;          // [F, E], kGatedSilu only
+  LinearWeights up;            // [F, E]
+  LinearWeights down;          // [E, F]
+};
+
+struct ModelWeights {
+  ConstTensorView embedding;   // [V, E] f32, f16 or bf16
+  std::vector<LayerWeights> layers;
+  NormWeights final_norm;
+  LinearWeights output;        // [V, E]; the embedding where they are tied
+
+  // Host memory behind views that could not point into the file: widened norms and biases, unpacked matrices.
+  std::vector<std::unique_ptr<std::byte[]>> owned;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_MODEL_WEIGHTS_H_

@@ -1,0 +1,43 @@
+// Where weights come from: names to read-only views in host memory. Safetensors now; a new format implements this.
+#ifndef HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
+#define HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
+
+#include <headwise/status.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace headwise {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // The file or folder, for messages.
+  virtual const std::string& origin() const = 0;
+  // Sorted.
+  virtual std::vector<std::string> Names() const = 0;
+  virtual bool Has(std::string_view name) const = 0;
+  // A view into the mapped file; lives as long as the source. Missing: an error that names it.
+  virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
+
+  // Get, and an error unless the shape is `shape` and the dtype a float format.
+  Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
+};
+
+// A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder);
+// One .safetensors file.
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path);
+
+// sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
+// on [design §2 "Plan file"].
+std::string SourceHash(const WeightSource& source);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
