@@ -7,13 +7,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
-namespace headwise {
+#include "backend/ops.h"
 
-// Larger than any position; small enough that sums of two do not overflow.
-inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
+namespace headwise {
 
 // What is known of a sequence when it is admitted. All in tokens.
 struct SequenceLimits {

@@ -1,0 +1,36 @@
+// What one instruction set offers: tables of plain functions, filled in by kernels/*.cc, which are compiled once per
+// instruction set (CMakeLists.txt). Only plain structs and pointers cross this border: a std:: template compiled there
+// would be a weak symbol with that set's instructions in it.
+//
+// Kernels run on one thread, check nothing, and get memory from the caller.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_KERNELS_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_KERNELS_H_
+
+#include "backend/cpu/kernels/attention_kernels.h"
+#include "backend/cpu/kernels/elementwise_kernels.h"
+#include "backend/cpu/kernels/matmul_kernels.h"
+
+namespace headwise::cpu {
+
+struct KernelTable {
+  const char* isa;  // "avx512", "avx2", "baseline"
+  MatMulKernels matmul;
+  AttentionKernels attention;
+  ElementwiseKernels elementwise;
+};
+
+namespace baseline {
+extern const KernelTable kKernelTable;
+}
+#if defined(HEADWISE_X86)
+namespace avx2 {
+extern const KernelTable kKernelTable;
+}
+namespace avx512 {
+extern const KernelTable kKernelTable;
+}
+#endif
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_KERNELS_H_

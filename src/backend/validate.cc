@@ -1,0 +1,139 @@
+// The shape and dtype checks of every op, in one place: backends only compute.
+#include <algorithm>
+
+#include "backend/ops.h"
+
+namespace headwise {
+namespace {
+
+bool IsFloat(const ConstTensorView& view) { return view.dtype != DType::kI32; }
+
+void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {
+  HW_CHECK(view.present() || shape.num_elements() == 0, "{} is absent", what);
+  HW_CHECK(view.dtype == DType::kF32 && view.shape == shape, "{}: {} {}, expected f32 {}", what, NameOf(view.dtype),
+           view.shape.ToString(), shape.ToString());
+}
+
+void CheckOptionalF32(const ConstTensorView& view, const Shape& shape, const char* what) {
+  if (view.present()) CheckF32(view, shape, what);
+}
+
+void CheckLayout(const KvLayout& layout) {
+  HW_CHECK(layout.head_dim > 0 && layout.page_tokens > 0 && layout.page_tokens % 16 == 0, "D {} P {}", layout.head_dim,
+           layout.page_tokens);
+  HW_CHECK(layout.dtype != DType::kI32);
+}
+
+void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, const KvLayout& layout) {
+  HW_CHECK(work.kv_head >= 0 && work.kv_head < num_kv_heads, "kv head {} of {}", work.kv_head, num_kv_heads);
+  HW_CHECK(work.first_row >= 0 && work.num_rows >= 0 && work.first_row + work.num_rows <= num_tokens,
+           "rows {}+{} of {}", work.first_row, work.num_rows, num_tokens);
+  HW_CHECK(work.first_pos >= 0 && work.sink >= 0 && work.recent >= 1, "pos {} sink {} recent {}", work.first_pos,
+           work.sink, work.recent);
+  const int64_t num_sink_pages = static_cast<int64_t>(work.pages.sink.size());
+  const int64_t end_page = work.pages.recent_first + static_cast<int64_t>(work.pages.recent.size());
+  HW_CHECK(work.pages.recent.empty() || work.pages.recent_first >= num_sink_pages);
+  const int64_t end_pos = work.first_pos + work.num_rows;
+  HW_CHECK(work.num_rows == 0 || std::max(end_page, num_sink_pages) * layout.page_tokens >= end_pos,
+           "pages end at {}, tokens at {}", end_page * layout.page_tokens, end_pos);
+}
+
+}  // namespace
+
+void Validate(const EmbedArgs& args) {
+  HW_CHECK(args.table.present() && IsFloat(args.table) && args.table.shape.rank() == 2);
+  CheckF32(args.out, {static_cast<int64_t>(args.ids.size()), args.table.shape[1]}, "out");
+  for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < args.table.shape[0], "id {}", id);
+}
+
+void Validate(const NormArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2);
+  CheckF32(args.x, args.x.shape, "x");
+  CheckF32(args.out, args.x.shape, "out");
+  CheckF32(args.weight, {args.x.shape[1]}, "weight");
+  CheckOptionalF32(args.bias, {args.x.shape[1]}, "bias");
+}
+
+void Validate(const MatMulArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2);
+  CheckF32(args.x, args.x.shape, "x");
+  for (const MatMulPart& part : args.parts) {
+    HW_CHECK(part.weight.present() && IsFloat(part.weight) && part.weight.shape.rank() == 2 &&
+                 part.weight.shape[1] == args.x.shape[1],
+             "weight {} for x {}", part.weight.shape.ToString(), args.x.shape.ToString());
+    CheckOptionalF32(part.bias, {part.weight.shape[0]}, "bias");
+    CheckF32(part.out, {args.x.shape[0], part.weight.shape[0]}, "out");
+  }
+}
+
+void Validate(const RopeArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2 && args.x.shape[1] == args.num_heads * args.head_dim, "x {}",
+           args.x.shape.ToString());
+  CheckF32(args.x, args.x.shape, "x");
+  CheckF32(args.out, args.x.shape, "out");
+  HW_CHECK(args.angles.shape.rank() == 3 && args.angles.shape[2] == 2 &&
+               2 * args.angles.shape[1] <= args.head_dim,
+           "angles {}", args.angles.shape.ToString());
+  HW_CHECK(args.rows_per_token >= 1 && args.num_heads % args.rows_per_token == 0);
+  HW_CHECK(static_cast<int64_t>(args.rows.size()) == args.x.shape[0] * args.rows_per_token);
+  for (const int32_t row : args.rows) HW_CHECK(row >= 0 && row < args.angles.shape[0], "row {}", row);
+}
+
+void Validate(const ActivateArgs& args) {
+  CheckF32(args.x, args.x.shape, "x");
+  if (args.kind == ActivateArgs::Kind::kGatedSilu) CheckF32(args.gate, args.x.shape, "gate");
+}
+
+void Validate(const ClampArgs& args) {
+  CheckF32(args.x, args.x.shape, "x");
+  HW_CHECK(args.limit > 0, "limit {}", args.limit);
+}
+
+void Validate(const GatherRowsArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2);
+  CheckF32(args.out, {static_cast<int64_t>(args.rows.size()), args.x.shape[1]}, "out");
+  for (const int32_t row : args.rows) HW_CHECK(row >= 0 && row < args.x.shape[0], "row {}", row);
+}
+
+void Validate(const AppendKvArgs& args) {
+  CheckLayout(args.layout);
+  HW_CHECK(args.k.shape.rank() == 2 && args.k.shape[1] % args.layout.head_dim == 0);
+  CheckF32(args.k, args.k.shape, "k");
+  CheckF32(args.v, args.k.shape, "v");
+  const int64_t num_kv_heads = args.k.shape[1] / args.layout.head_dim;
+  for (const HeadWork& work : args.heads) CheckWork(work, args.k.shape[0], num_kv_heads, args.layout);
+}
+
+void Validate(const AttentionArgs& args) {
+  CheckLayout(args.layout);
+  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
+  HW_CHECK(args.q.shape.rank() == 2);
+  const Shape q_shape{args.q.shape[0], args.num_q_heads * args.layout.head_dim};
+  CheckF32(args.q, q_shape, "q");
+  CheckOptionalF32(args.q_sink, q_shape, "q_sink");
+  CheckF32(args.out, q_shape, "out");
+  CheckOptionalF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
+  CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
+  CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
+  for (const HeadWork& work : args.heads) {
+    CheckWork(work, q_shape[0], args.num_kv_heads, args.layout);
+    HW_CHECK(!work.uses_sink_query || args.q_sink.present());
+  }
+}
+
+void Validate(const CompensateArgs& args) {
+  CheckLayout(args.layout);
+  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
+  for (const HeadFold& fold : args.heads) {
+    if (fold.work.num_rows > 0) {
+      const Shape q_shape{args.q.shape[0], args.num_q_heads * args.layout.head_dim};
+      CheckF32(args.q, q_shape, "q");
+      CheckF32(args.out, q_shape, "out");
+      CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
+      CheckWork(fold.work, q_shape[0], args.num_kv_heads, args.layout);
+    }
+    HW_CHECK(fold.state != nullptr && fold.num_folded >= 0);
+  }
+}
+
+}  // namespace headwise

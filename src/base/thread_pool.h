@@ -1,0 +1,59 @@
+// A fixed set of threads that run numbered tasks. Made for many short parallel regions: workers spin for a while before
+// they sleep, because one decoded token has dozens of regions of a few microseconds each.
+//
+// Which thread runs a task is not fixed; determinism comes from the callers, who cut work into pieces that do not depend
+// on the number of threads and let each piece write its own output.
+#ifndef HEADWISE_BASE_THREAD_POOL_H_
+#define HEADWISE_BASE_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace headwise {
+
+class ThreadPool {
+ public:
+  // The caller's thread is one of the `num_threads`. Requires: num_threads >= 1.
+  explicit ThreadPool(int num_threads);
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+  ~ThreadPool();
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls task(task_idx, thread_idx) for every task_idx in [0, num_tasks), and returns when all are done. thread_idx is
+  // in [0, num_threads()) and unique among tasks that run at the same time: an index for scratch memory.
+  // Requires: called from one thread at a time, never from inside a task; num_tasks < 2^23.
+  template <typename Task>
+  void ParallelFor(int64_t num_tasks, const Task& task) {
+    Run(num_tasks, &task,
+        [](const void* context, int64_t task_idx, int thread_idx) {
+          (*static_cast<const Task*>(context))(task_idx, thread_idx);
+        });
+  }
+
+ private:
+  using TaskFunction = void (*)(const void* context, int64_t task_idx, int thread_idx);
+
+  void Run(int64_t num_tasks, const void* context, TaskFunction function);
+  void WorkerLoop(int thread_idx);
+  // Claims and runs tasks until none is left.
+  void RunTasks(int thread_idx);
+
+  // epoch (16 bits) | number of tasks (24) | next task (24). One word, so that a late worker that claims a task decides
+  // from what it claimed alone whether the task exists: a region cannot end while one of its tasks is unfinished.
+  std::atomic<uint64_t> claim_{0};
+  std::atomic<int64_t> num_done_{0};
+  std::atomic<uint32_t> wake_{0};  // changes with every region; what idle workers sleep on
+  std::atomic<bool> stop_{false};
+  const void* context_ = nullptr;
+  TaskFunction function_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BASE_THREAD_POOL_H_
