@@ -1,0 +1,161 @@
+// The engine: loads a model, runs requests under head plans, several at once. This is the whole interface a program
+// needs: see examples/embed for a use of it outside the tree.
+//
+// Thread-safety: one engine is driven by one thread; Cancel may be called from any. All ids are token ids of the
+// model's tokenizer; all lengths are in tokens.
+#ifndef HEADWISE_ENGINE_H_
+#define HEADWISE_ENGINE_H_
+
+#include <headwise/head_plan.h>
+#include <headwise/status.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headwise {
+
+class Tokenizer;    // text/tokenizer.h
+class Sequence;     // a text in the KV cache; engine/sequence.h
+class EngineImpl;
+struct ModelConfig; // model/model_config.h
+
+struct EngineOptions {
+  std::string model;               // a Hugging Face folder
+  std::string backend = "cpu";     // "cpu", "ref"
+  std::string isa = "auto";        // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
+  std::string compute = "auto";    // "f32", "bf16"; auto: bf16 for prefill where weights are 16-bit and the machine has bf16 dots
+  std::string kv_dtype = "f16";    // "f32", "f16", "bf16"
+  int num_threads = 0;             // 0: one per core
+  int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
+  int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
+  int64_t page_tokens = 32;        // tokens per page of one KV head
+};
+
+struct SamplingOptions {
+  float temperature = 0;           // 0: greedy, ties to the lowest id
+  int64_t top_k = 0;               // 0: off
+  float top_p = 1;                 // 1: off
+  float min_p = 0;                 // 0: off
+  float repetition_penalty = 1;    // 1: off; over prompt and output, as in Hugging Face
+  uint64_t seed = 0;
+};
+
+enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled };
+
+// What happened to one request; valid at any time, final once `finish` is not kRunning.
+struct RequestMetrics {
+  int64_t prompt_tokens = 0;       // of this request, without what its sequence held before
+  int64_t new_tokens = 0;
+  double prefill_seconds = 0;      // admission to first token
+  double decode_seconds = 0;       // first token to last
+  int64_t kv_bytes = 0;            // pages held now, by this sequence
+  int64_t kv_bytes_full = 0;       // of these, of heads that keep everything
+  int64_t kv_bytes_bounded = 0;    // of heads that drop tokens, compensation state included
+  int64_t kv_peak_bytes = 0;
+};
+
+struct RequestResult {
+  FinishReason finish = FinishReason::kRunning;
+  std::vector<int32_t> tokens;     // generated; an EOS token is not among them
+  std::string text;                // decoded, cut before a stop string
+  RequestMetrics metrics;
+};
+
+// How an end-of-sequence token is treated.
+enum class EosMode { kStop, kIgnore };
+
+struct Request {
+  std::vector<int32_t> prompt;                    // at least one token; appended to `sequence` where that is given
+  std::shared_ptr<Sequence> sequence;             // continue this text (chat, shared prefixes); null: a new one
+  std::shared_ptr<const HeadPlan> plan;           // for a new sequence; null: every head full
+  SamplingOptions sampling;
+  int64_t max_new_tokens = 256;
+  std::vector<std::string> stop;                  // generation ends before the first of these
+  EosMode eos = EosMode::kStop;
+  std::vector<int32_t> stop_tokens;               // besides the model's EOS ids, unless kIgnore
+  // Called with text that can be shown now (never half a UTF-8 character); return false to cancel.
+  std::function<bool(std::string_view)> on_text;
+};
+
+using RequestId = int64_t;
+
+// What a new sequence may become; fixes elastic rules and what admission reserves.
+struct SequenceOptions {
+  std::shared_ptr<const HeadPlan> plan;  // null: every head full
+  int64_t prompt_tokens = 0;             // the first turn; rules "from the end of the prompt" hold after it
+  int64_t max_tokens = 0;                // prompt + new tokens, N_limit [moa §3.2]
+};
+
+// Teacher-forced reading of given ids, for perplexity, logits and comparisons.
+struct ForcedRun {
+  std::shared_ptr<const HeadPlan> plan;   // null: every head full
+  std::shared_ptr<Sequence> sequence;     // continue this one; null: a new one
+  std::span<const int32_t> ids;           // at least one
+  int64_t prompt_tokens = -1;             // ids prefilled in chunks; the rest one by one as decode steps; -1: all
+  int64_t chunk_tokens = 0;               // 0: the engine's
+  // Positions (indices into ids, ascending) whose logits are wanted; empty with `every_position`.
+  std::span<const int64_t> positions;
+  enum class Rows { kListed, kEvery } rows = Rows::kListed;
+  // Called once per wanted position, in order: logits [V] and final hidden state after the last norm [E], f32, valid
+  // during the call. Return false to stop early (the run ends with kCancelled).
+  std::function<bool(int64_t position, std::span<const float> logits, std::span<const float> hidden)> on_row;
+  // Called after every step with the number of ids read; for progress bars.
+  std::function<void(int64_t num_read)> on_progress;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  explicit Engine(std::unique_ptr<EngineImpl> impl);
+  ~Engine();
+
+  const ModelConfig& config() const;
+  const ModelShape& shape() const;
+  const std::string& source_hash() const;
+  const Tokenizer& tokenizer() const;   // Requires: has_tokenizer()
+  bool has_tokenizer() const;           // tiny test models have none; they run on ids
+  std::string backend_description() const;
+  int64_t page_tokens() const;
+
+  // A text to continue in later requests. Refused when the plan does not fit the model or when its KV bytes at worst
+  // would not fit under the limit even alone: the message says needed and available.
+  Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
+  // A copy that shares pages until one of the two writes; continuing it equals continuing the original, bit for bit.
+  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
+
+  // Queues a request; errors are those of the request itself, and of one that could never fit.
+  Result<RequestId> Submit(Request request);
+  // One ragged step: a chunk of prefill and one token of every decoding request. False when nothing is left to do.
+  Result<bool> Step();
+  // From any thread; takes effect at the next step.
+  void Cancel(RequestId id);
+  // Requires: `id` came from Submit and was not taken. Final once finish is not kRunning.
+  const RequestResult& Peek(RequestId id) const;
+  RequestResult Take(RequestId id);
+
+  // Submit, Step until it is done, Take.
+  Result<RequestResult> Run(Request request);
+  Status RunForced(const ForcedRun& run);
+
+  // KV bytes over all sequences.
+  int64_t kv_bytes() const;
+  int64_t kv_peak_bytes() const;
+  void ResetKvPeak();
+
+  // Bytes of one sequence's cache now, and of its full heads.
+  static int64_t KvBytes(const Sequence& sequence);
+  static int64_t NumTokens(const Sequence& sequence);
+
+ private:
+  std::unique_ptr<EngineImpl> impl_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_ENGINE_H_

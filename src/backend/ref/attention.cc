@@ -1,0 +1,155 @@
+// Attention over one head's pages, literally as design and papers define it: for each query, the keys that the rule
+// lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D].
+#include <cmath>
+#include <vector>
+
+#include "backend/ref/ref_ops.h"
+
+namespace headwise::ref {
+namespace {
+
+// Reads and writes token j of one head.
+class PagedTokens {
+ public:
+  PagedTokens(const KvLayout& layout, const PageTable& pages) : layout_(layout), pages_(pages) {}
+
+  float Key(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), Slot(pos) + d); }
+  float Value(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d); }
+  void Set(int64_t pos, int64_t d, float key, float value) {
+    StoreF32As(layout_.dtype, Page(pos), Slot(pos) + d, key);
+    StoreF32As(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d, value);
+  }
+
+ private:
+  std::byte* Page(int64_t pos) const { return pages_.Page(pos / layout_.page_tokens); }
+  int64_t Slot(int64_t pos) const { return pos % layout_.page_tokens * layout_.head_dim; }
+  int64_t ValueOffset() const { return layout_.page_tokens * layout_.head_dim; }
+
+  const KvLayout layout_;
+  const PageTable pages_;
+};
+
+bool Readable(const HeadWork& work, int64_t query_pos, int64_t key_pos) {
+  const int64_t sink_pos = std::min(query_pos, work.sink_pos_limit);
+  return key_pos < work.sink ? sink_pos - key_pos < work.sink_reach : query_pos - key_pos < work.recent;
+}
+
+void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
+  const int64_t dim = args.layout.head_dim;
+  const PagedTokens tokens(args.layout, work.pages);
+  const int64_t row = work.first_row + row_idx;
+  const int64_t pos = work.first_pos + row_idx;
+  const int64_t sink_pos = std::min(pos, work.sink_pos_limit);
+  const int64_t q_offset = (row * args.num_q_heads + q_head) * dim;
+  const double slope = args.alibi_slopes.present() ? F32(args.alibi_slopes)[q_head] : 0.0;
+
+  std::vector<int64_t> keys;
+  std::vector<double> scores;
+  double max_score = -INFINITY;
+  for (int64_t j = 0; j <= pos; ++j) {
+    if (!Readable(work, pos, j)) continue;
+    const bool is_sink = j < work.sink;
+    const float* q = F32(is_sink && work.uses_sink_query ? args.q_sink : args.q) + q_offset;
+    double dot = 0;
+    for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * tokens.Key(j, d);
+    const double score = dot * args.scale + slope * static_cast<double>(j - (is_sink ? sink_pos : pos));
+    keys.push_back(j);
+    scores.push_back(score);
+    max_score = std::max(max_score, score);
+  }
+  if (args.sink_logits.present()) max_score = std::max<double>(max_score, F32(args.sink_logits)[q_head]);
+
+  double denominator = args.sink_logits.present() ? std::exp(F32(args.sink_logits)[q_head] - max_score) : 0.0;
+  std::vector<double> sum(static_cast<size_t>(dim), 0.0);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const double weight = std::exp(scores[i] - max_score);
+    denominator += weight;
+    for (int64_t d = 0; d < dim; ++d) sum[static_cast<size_t>(d)] += weight * tokens.Value(keys[i], d);
+  }
+  for (int64_t d = 0; d < dim; ++d) {
+    F32(args.out)[q_offset + d] = static_cast<float>(sum[static_cast<size_t>(d)] / denominator);
+  }
+  if (args.lse.present()) {
+    F32(args.lse)[row * args.num_q_heads + q_head] = static_cast<float>(max_score + std::log(denominator));
+  }
+}
+
+// The mean of dropped tokens as one more key of weight n, merged into what the kept keys gave.
+void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t num_folded, int64_t row, int64_t q_head) {
+  const int64_t dim = args.layout.head_dim;
+  const float* q = F32(args.q) + (row * args.num_q_heads + q_head) * dim;
+  float* out = F32(args.out) + (row * args.num_q_heads + q_head) * dim;
+  float& lse = F32(args.lse)[row * args.num_q_heads + q_head];
+  double dot = 0;
+  for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * fold.state[d];
+  const double score = dot * args.scale + std::log(static_cast<double>(num_folded));
+  const double max_score = std::max<double>(score, lse);
+  const double kept_weight = std::exp(lse - max_score);
+  const double mean_weight = std::exp(score - max_score);
+  for (int64_t d = 0; d < dim; ++d) {
+    out[d] = static_cast<float>((kept_weight * out[d] + mean_weight * fold.state[dim + d]) / (kept_weight + mean_weight));
+  }
+  lse = static_cast<float>(max_score + std::log(kept_weight + mean_weight));
+}
+
+}  // namespace
+
+size_t PageBytes(const KvLayout& layout) {
+  return static_cast<size_t>((2 * layout.page_tokens * layout.head_dim * SizeOf(layout.dtype) + 63) / 64 * 64);
+}
+
+void AppendKv(const AppendKvArgs& args) {
+  Validate(args);
+  const int64_t dim = args.layout.head_dim;
+  const int64_t row_floats = args.k.shape[1];
+  for (const HeadWork& work : args.heads) {
+    PagedTokens tokens(args.layout, work.pages);
+    for (int64_t i = 0; i < work.num_rows; ++i) {
+      const int64_t offset = (work.first_row + i) * row_floats + work.kv_head * dim;
+      for (int64_t d = 0; d < dim; ++d) {
+        tokens.Set(work.first_pos + i, d, F32(args.k)[offset + d], F32(args.v)[offset + d]);
+      }
+    }
+  }
+}
+
+void Attention(const AttentionArgs& args) {
+  Validate(args);
+  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  for (const HeadWork& work : args.heads) {
+    for (int64_t i = 0; i < work.num_rows; ++i) {
+      for (int64_t g = 0; g < group; ++g) AttendOneQuery(args, work, i, work.kv_head * group + g);
+    }
+  }
+}
+
+void Compensate(const CompensateArgs& args) {
+  Validate(args);
+  const int64_t dim = args.layout.head_dim;
+  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  for (const HeadFold& fold : args.heads) {
+    const HeadWork& work = fold.work;
+    const PagedTokens tokens(args.layout, work.pages);
+    int64_t num_folded = fold.num_folded;
+    // mean += (x - mean) / n, with n counting the new token [razor §3.3].
+    const auto fold_up_to = [&](int64_t end) {
+      for (int64_t j = work.sink + num_folded; j < end; ++j) {
+        ++num_folded;
+        for (int64_t d = 0; d < dim; ++d) {
+          fold.state[d] += (tokens.Key(j, d) - fold.state[d]) / static_cast<float>(num_folded);
+          fold.state[dim + d] += (tokens.Value(j, d) - fold.state[dim + d]) / static_cast<float>(num_folded);
+        }
+      }
+    };
+    for (int64_t i = 0; i < work.num_rows; ++i) {
+      fold_up_to(work.first_pos + i - work.recent + 1);
+      if (num_folded == 0) continue;
+      for (int64_t g = 0; g < group; ++g) {
+        MergeMeanToken(args, fold, num_folded, work.first_row + i, work.kv_head * group + g);
+      }
+    }
+    fold_up_to(fold.fold_end);
+  }
+}
+
+}  // namespace headwise::ref

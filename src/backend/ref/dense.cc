@@ -1,0 +1,124 @@
+// Everything but attention, as plain loops.
+#include <cmath>
+#include <cstring>
+
+#include "backend/ref/ref_ops.h"
+
+namespace headwise::ref {
+
+void Embed(const EmbedArgs& args) {
+  Validate(args);
+  const int64_t dim = args.table.shape[1];
+  for (size_t t = 0; t < args.ids.size(); ++t) {
+    for (int64_t e = 0; e < dim; ++e) {
+      F32(args.out)[static_cast<int64_t>(t) * dim + e] =
+          LoadAsF32(args.table.dtype, args.table.data, args.ids[t] * dim + e);
+    }
+  }
+}
+
+void Norm(const NormArgs& args) {
+  Validate(args);
+  const int64_t dim = args.x.shape[1];
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    const float* x = F32(args.x) + t * dim;
+    float* out = F32(args.out) + t * dim;
+    double mean = 0;
+    if (args.kind == NormArgs::Kind::kLayer) {
+      for (int64_t e = 0; e < dim; ++e) mean += x[e];
+      mean /= static_cast<double>(dim);
+    }
+    double variance = 0;
+    for (int64_t e = 0; e < dim; ++e) variance += (x[e] - mean) * (x[e] - mean);
+    const double inv = 1.0 / std::sqrt(variance / static_cast<double>(dim) + args.eps);
+    for (int64_t e = 0; e < dim; ++e) {
+      const double bias = args.bias.present() ? F32(args.bias)[e] : 0.0;
+      out[e] = static_cast<float>((x[e] - mean) * inv * F32(args.weight)[e] + bias);
+    }
+  }
+}
+
+void MatMul(const MatMulArgs& args) {
+  Validate(args);
+  const int64_t depth = args.x.shape[1];
+  const auto operand = [&](float x) { return args.compute == Compute::kBF16 ? BF16ToF32(F32ToBF16(x)) : x; };
+  for (const MatMulPart& part : args.parts) {
+    const int64_t num_outputs = part.weight.shape[0];
+    for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+      for (int64_t n = 0; n < num_outputs; ++n) {
+        double sum = part.bias.present() ? F32(part.bias)[n] : 0.0;
+        for (int64_t k = 0; k < depth; ++k) {
+          sum += static_cast<double>(operand(F32(args.x)[t * depth + k])) *
+                 operand(LoadAsF32(part.weight.dtype, part.weight.data, n * depth + k));
+        }
+        float& out = F32(part.out)[t * num_outputs + n];
+        out = static_cast<float>(args.write == MatMulArgs::Write::kAdd ? out + sum : sum);
+      }
+    }
+  }
+}
+
+void Rope(const RopeArgs& args) {
+  Validate(args);
+  const int64_t half = args.angles.shape[1];
+  const int64_t heads_per_row = args.num_heads / args.rows_per_token;
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    for (int64_t h = 0; h < args.num_heads; ++h) {
+      const int64_t row = args.rows[static_cast<size_t>(t * args.rows_per_token + h / heads_per_row)];
+      const float* angles = F32(args.angles) + row * half * 2;
+      const int64_t offset = (t * args.num_heads + h) * args.head_dim;
+      const float* x = F32(args.x) + offset;
+      float* out = F32(args.out) + offset;
+      for (int64_t i = 0; i < half; ++i) {
+        const float cosine = angles[2 * i];
+        const float sine = angles[2 * i + 1];
+        const float low = x[i];
+        const float high = x[i + half];
+        out[i] = low * cosine - high * sine;
+        out[i + half] = high * cosine + low * sine;
+      }
+      for (int64_t d = 2 * half; d < args.head_dim; ++d) out[d] = x[d];
+    }
+  }
+}
+
+void Activate(const ActivateArgs& args) {
+  Validate(args);
+  const double kSqrt2OverPi = std::sqrt(2.0 / M_PI);
+  for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
+    float& x = F32(args.x)[i];
+    const double v = x;
+    switch (args.kind) {
+      case ActivateArgs::Kind::kGatedSilu: {
+        const double gate = F32(args.gate)[i];
+        x = static_cast<float>(gate / (1.0 + std::exp(-gate)) * v);
+        break;
+      }
+      case ActivateArgs::Kind::kGelu:
+        x = static_cast<float>(0.5 * v * (1.0 + std::erf(v / std::sqrt(2.0))));
+        break;
+      case ActivateArgs::Kind::kGeluTanh:
+        x = static_cast<float>(0.5 * v * (1.0 + std::tanh(kSqrt2OverPi * (v + 0.044715 * v * v * v))));
+        break;
+    }
+  }
+}
+
+void Clamp(const ClampArgs& args) {
+  Validate(args);
+  for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
+    float& x = F32(args.x)[i];
+    x = std::fmin(std::fmax(x, -args.limit), args.limit);
+  }
+}
+
+void GatherRows(const GatherRowsArgs& args) {
+  Validate(args);
+  const size_t row_floats = static_cast<size_t>(args.x.shape[1]);
+  for (size_t r = 0; r < args.rows.size(); ++r) {
+    std::memcpy(F32(args.out) + r * row_floats, F32(args.x) + static_cast<size_t>(args.rows[r]) * row_floats,
+                row_floats * sizeof(float));
+  }
+}
+
+}  // namespace headwise::ref

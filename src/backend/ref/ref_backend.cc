@@ -1,0 +1,42 @@
+#include "backend/ref/ref_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/ref/ref_ops.h"
+
+namespace headwise {
+namespace {
+
+class RefBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "ref"; }
+  std::string Description() const override { return "ref: plain loops, 1 thread"; }
+
+  std::byte* Allocate(size_t bytes) override { return static_cast<std::byte*>(std::calloc(bytes, 1)); }
+  void Free(std::byte* memory, size_t) override { std::free(memory); }
+  void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
+  void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
+  void Copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override { return host; }
+
+  void Embed(const EmbedArgs& args) override { ref::Embed(args); }
+  void Norm(const NormArgs& args) override { ref::Norm(args); }
+  void MatMul(const MatMulArgs& args) override { ref::MatMul(args); }
+  void Rope(const RopeArgs& args) override { ref::Rope(args); }
+  void Activate(const ActivateArgs& args) override { ref::Activate(args); }
+  void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
+  void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
+  size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
+  void AppendKv(const AppendKvArgs& args) override { ref::AppendKv(args); }
+  void Attention(const AttentionArgs& args) override { ref::Attention(args); }
+  void Compensate(const CompensateArgs& args) override { ref::Compensate(args); }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeRefBackend() { return std::make_unique<RefBackend>(); }
+
+}  // namespace headwise
