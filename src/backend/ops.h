@@ -125,7 +125,7 @@ struct HeadWork {
   int64_t num_rows = 0;           // its tokens in this step
   int64_t first_pos = 0;          // their first position in the text
   int64_t kv_head = 0;
-  PageTable pages;
+  PageTable pages = {};
   int64_t sink = 0;
   int64_t recent = kNoLimit;
   int64_t sink_reach = kNoLimit;

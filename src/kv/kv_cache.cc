@@ -1,0 +1,199 @@
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+
+namespace headwise {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+PageUse UseOf(const ResolvedRule& rule) { return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing; }
+
+}  // namespace
+
+KvCache::KvCache(PagePool& pool, int64_t num_kv_heads, std::vector<ResolvedRule> rules)
+    : pool_(&pool), num_kv_heads_(num_kv_heads), heads_(rules.size()) {
+  const int64_t page_tokens = pool.layout().page_tokens;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    Head& head = heads_[i];
+    head.rule = rules[i];
+    head.sink_pages.assign(static_cast<size_t>(CeilDiv(head.rule.sink, page_tokens)), nullptr);
+    head.recent_first = static_cast<int64_t>(head.sink_pages.size());
+    if (head.rule.compensate && head.rule.Bounded()) head.state_idx = num_states_++;
+  }
+  if (num_states_ > 0) {
+    compensation_ = DeviceBuffer(pool.backend(), static_cast<size_t>(num_states_ * 2 * pool.layout().head_dim) * 4);
+  }
+}
+
+KvCache::~KvCache() {
+  for (Head& head : heads_) {
+    for (std::byte* page : head.sink_pages) {
+      if (page != nullptr) pool_->Release(page);
+    }
+    for (std::byte* page : head.recent_pages) pool_->Release(page);
+  }
+}
+
+std::unique_ptr<KvCache> KvCache::Fork() const {
+  std::vector<ResolvedRule> rules;
+  for (const Head& head : heads_) rules.push_back(head.rule);
+  auto fork = std::make_unique<KvCache>(*pool_, num_kv_heads_, std::move(rules));
+  fork->num_tokens_ = num_tokens_;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    fork->heads_[i] = heads_[i];
+    for (std::byte* page : heads_[i].sink_pages) {
+      if (page != nullptr) pool_->Retain(page);
+    }
+    for (std::byte* page : heads_[i].recent_pages) pool_->Retain(page);
+  }
+  pool_->backend().Copy(fork->compensation_.data(), compensation_.data(), compensation_.size_bytes());
+  return fork;
+}
+
+int64_t KvCache::MaxStepTokens() const {
+  int64_t limit = kNoLimit;
+  for (const Head& head : heads_) {
+    if (num_tokens_ < head.rule.holds_from) limit = std::min(limit, head.rule.holds_from - num_tokens_);
+  }
+  return limit;
+}
+
+void KvCache::MakeWritable(std::byte*& page, PageUse use) {
+  if (page == nullptr) {
+    page = pool_->Allocate(use);
+  } else if (pool_->IsShared(page)) {
+    std::byte* copy = pool_->Allocate(use);
+    pool_->backend().Copy(copy, page, pool_->page_bytes());
+    pool_->Release(page);
+    page = copy;
+  }
+}
+
+void KvCache::Extend(int64_t layer_idx, int64_t num_new) {
+  HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
+  const int64_t page_tokens = pool_->layout().page_tokens;
+  const int64_t first_page = num_tokens_ / page_tokens;
+  const int64_t last_page = (num_tokens_ + num_new - 1) / page_tokens;
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    Head& head = At(layer_idx, kv_head);
+    const auto num_sink_pages = static_cast<int64_t>(head.sink_pages.size());
+    for (int64_t page_idx = first_page; page_idx <= last_page; ++page_idx) {
+      if (page_idx < num_sink_pages) {
+        MakeWritable(head.sink_pages[static_cast<size_t>(page_idx)], UseOf(head.rule));
+        continue;
+      }
+      if (head.recent_pages.empty()) head.recent_first = page_idx;
+      const auto slot = static_cast<size_t>(page_idx - head.recent_first);
+      HW_CHECK(slot <= head.recent_pages.size(), "page {} after {}+{}", page_idx, head.recent_first,
+               head.recent_pages.size());
+      if (slot == head.recent_pages.size()) head.recent_pages.push_back(nullptr);
+      MakeWritable(head.recent_pages[slot], UseOf(head.rule));
+    }
+  }
+}
+
+HeadWork KvCache::WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const {
+  HeadWork work{.first_row = first_row, .num_rows = num_new, .first_pos = num_tokens_, .kv_head = kv_head};
+  work.pages = {.sink = head.sink_pages, .recent = head.recent_pages, .recent_first = head.recent_first};
+  if (num_tokens_ < head.rule.holds_from) {
+    work.recent = head.rule.recent_before;
+    return work;
+  }
+  work.sink = head.rule.sink;
+  work.recent = head.rule.recent;
+  work.sink_reach = head.rule.sink_reach;
+  if (head.rule.positions == Positions::kCache && head.rule.Bounded()) {
+    work.sink_pos_limit = head.rule.sink + head.rule.recent - 1;
+    work.uses_sink_query = head.rule.sink > 0 && num_tokens_ + num_new - 1 > work.sink_pos_limit;
+  }
+  return work;
+}
+
+void KvCache::Work(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadWork>& work) const {
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    work.push_back(WorkOf(At(layer_idx, kv_head), kv_head, first_row, num_new));
+  }
+}
+
+bool KvCache::HasFolds(int64_t layer_idx) const {
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    if (At(layer_idx, kv_head).state_idx >= 0) return true;
+  }
+  return false;
+}
+
+void KvCache::Folds(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadFold>& folds) {
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    const Head& head = At(layer_idx, kv_head);
+    if (head.state_idx < 0) continue;
+    const TokenRange before = FoldedRange(head.rule, num_tokens_);
+    const TokenRange after = FoldedRange(head.rule, num_tokens_ + num_new);
+    if (after.end == after.begin) continue;
+    HeadFold fold{.work = WorkOf(head, kv_head, first_row, num_new), .state = State(head)};
+    fold.num_folded = before.end - before.begin;
+    fold.fold_end = after.end;
+    if (num_tokens_ < head.rule.holds_from) {
+      // The cut at the end of the prompt: its queries were dense, only the folding is due. [razor Algorithm 1]
+      fold.work.num_rows = 0;
+      fold.work.sink = head.rule.sink;
+      fold.work.recent = head.rule.recent;
+    }
+    folds.push_back(fold);
+  }
+}
+
+void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
+  const int64_t page_tokens = pool_->layout().page_tokens;
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    Head& head = At(layer_idx, kv_head);
+    const std::vector<TokenRange> kept = KeptRanges(head.rule, num_tokens_ + num_new);
+    const auto needed = [&](int64_t page_idx) {
+      return std::any_of(kept.begin(), kept.end(), [&](const TokenRange& range) {
+        return range.begin < (page_idx + 1) * page_tokens && range.end > page_idx * page_tokens;
+      });
+    };
+    for (size_t i = 0; i < head.sink_pages.size(); ++i) {
+      std::byte*& page = head.sink_pages[i];
+      if (page == nullptr || needed(static_cast<int64_t>(i))) continue;
+      pool_->Release(page);
+      page = nullptr;
+    }
+    size_t num_dropped = 0;
+    while (num_dropped < head.recent_pages.size() && !needed(head.recent_first + static_cast<int64_t>(num_dropped))) {
+      pool_->Release(head.recent_pages[num_dropped++]);
+    }
+    head.recent_pages.erase(head.recent_pages.begin(), head.recent_pages.begin() + static_cast<int64_t>(num_dropped));
+    head.recent_first += static_cast<int64_t>(num_dropped);
+  }
+}
+
+float* KvCache::State(const Head& head) const {
+  return reinterpret_cast<float*>(compensation_.data()) + head.state_idx * 2 * pool_->layout().head_dim;
+}
+
+const float* KvCache::CompensationState(int64_t layer_idx, int64_t kv_head) const {
+  const Head& head = At(layer_idx, kv_head);
+  return head.state_idx < 0 ? nullptr : State(head);
+}
+
+int64_t KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
+  const Head& head = At(layer_idx, kv_head);
+  const auto num_sink = std::count_if(head.sink_pages.begin(), head.sink_pages.end(),
+                                      [](const std::byte* page) { return page != nullptr; });
+  return num_sink + static_cast<int64_t>(head.recent_pages.size());
+}
+
+KvCacheBytes KvCache::Bytes() const {
+  KvCacheBytes bytes;
+  bytes.bounded = static_cast<int64_t>(compensation_.size_bytes());
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      int64_t& sum = At(layer_idx, kv_head).rule.Bounded() ? bytes.bounded : bytes.full;
+      sum += NumPages(layer_idx, kv_head) * static_cast<int64_t>(pool_->page_bytes());
+    }
+  }
+  return bytes;
+}
+
+}  // namespace headwise

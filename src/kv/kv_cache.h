@@ -1,0 +1,90 @@
+// The KV cache of one sequence: for every layer and KV head the pages its rule keeps, and the mean of what it dropped.
+//
+// A step goes: for each layer Extend (room for the new tokens), AppendKv and Attention over Work(), Compensate over
+// Folds(), Commit (pages go back); then FinishStep once. So a head that drops tokens holds more than it keeps only while
+// its own layer is computed.
+#ifndef HEADWISE_KV_KV_CACHE_H_
+#define HEADWISE_KV_KV_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kv/page_pool.h"
+#include "kv/rule.h"
+
+namespace headwise {
+
+struct KvCacheBytes {
+  int64_t full = 0;      // heads without a bound
+  int64_t bounded = 0;   // heads that drop tokens, and their compensation state
+  int64_t total() const { return full + bounded; }
+};
+
+// Thread-safety: none. The pool must outlive it.
+class KvCache {
+ public:
+  // rules [L * Hkv], layer-major.
+  KvCache(PagePool& pool, int64_t num_kv_heads, std::vector<ResolvedRule> rules);
+  KvCache(KvCache&&) = delete;
+  ~KvCache();
+
+  // A copy that shares every page; either side copies a page when it first writes to it. Not inside a step.
+  std::unique_ptr<KvCache> Fork() const;
+
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads_; }
+  const ResolvedRule& rule(int64_t layer_idx, int64_t kv_head) const { return At(layer_idx, kv_head).rule; }
+
+  // Tokens that may still join in one step: a step must not cross the end of a prompt after which rules hold.
+  int64_t MaxStepTokens() const;
+
+  // Room for `num_new` tokens in every head of the layer. Requires: num_new <= MaxStepTokens().
+  void Extend(int64_t layer_idx, int64_t num_new);
+  // Appends one HeadWork per KV head of the layer; valid until Commit.
+  void Work(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadWork>& work) const;
+  // Appends the compensating heads that fold or read a mean in this step, and says whether any does.
+  void Folds(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadFold>& folds);
+  bool HasFolds(int64_t layer_idx) const;
+  // Drops the pages that the rules no longer need once the new tokens are in.
+  void Commit(int64_t layer_idx, int64_t num_new);
+  void FinishStep(int64_t num_new) { num_tokens_ += num_new; }
+
+  // Pages held now, shared ones included, and compensation state.
+  KvCacheBytes Bytes() const;
+  int64_t NumPages(int64_t layer_idx, int64_t kv_head) const;
+  // For tests: [2, D] f32 in the backend's memory, null without compensation.
+  const float* CompensationState(int64_t layer_idx, int64_t kv_head) const;
+
+ private:
+  struct Head {
+    ResolvedRule rule;
+    // Pages 0 .. ceil(sink / P) - 1, and from there on those of the recent window. A dropped sink page (a model's own
+    // window can hide sinks) is null.
+    std::vector<std::byte*> sink_pages;
+    std::vector<std::byte*> recent_pages;
+    int64_t recent_first = 0;   // page index of recent_pages[0]
+    int64_t state_idx = -1;     // place in compensation_, -1 without compensation
+  };
+
+  Head& At(int64_t layer_idx, int64_t kv_head) {
+    return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
+  }
+  const Head& At(int64_t layer_idx, int64_t kv_head) const {
+    return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
+  }
+  HeadWork WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const;
+  void MakeWritable(std::byte*& page, PageUse use);
+  float* State(const Head& head) const;
+
+  PagePool* pool_;
+  int64_t num_kv_heads_;
+  int64_t num_tokens_ = 0;
+  int64_t num_states_ = 0;
+  std::vector<Head> heads_;       // [L * Hkv]
+  DeviceBuffer compensation_;     // [num_states, 2, D] f32
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_KV_KV_CACHE_H_

@@ -1,0 +1,71 @@
+// One pool of KV pages. A page belongs to one KV head of one sequence, or is shared by forks of it until one of them
+// writes. A page that nobody holds is free at once, and an extent whose pages are all free goes back to the system: the
+// memory of dropped tokens really returns.
+#ifndef HEADWISE_KV_PAGE_POOL_H_
+#define HEADWISE_KV_PAGE_POOL_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace headwise {
+
+// Pages that live as long as their sequence and pages that come and go lie in different extents, so that one long-lived
+// page does not keep an extent of short-lived ones.
+enum class PageUse { kGrowing, kSliding };
+
+// Thread-safety: none; the engine's thread owns it.
+class PagePool {
+ public:
+  PagePool(Backend& backend, const KvLayout& layout);
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+  // Requires: every page was released.
+  ~PagePool();
+
+  Backend& backend() const { return *backend_; }
+  const KvLayout& layout() const { return layout_; }
+  size_t page_bytes() const { return page_bytes_; }
+
+  // A page with unspecified content, held once.
+  std::byte* Allocate(PageUse use);
+  void Retain(std::byte* page);
+  void Release(std::byte* page);
+  // True if someone else holds it too: copy before writing.
+  bool IsShared(const std::byte* page) const;
+
+  int64_t pages_in_use() const { return pages_in_use_; }
+  int64_t bytes_in_use() const { return pages_in_use_ * static_cast<int64_t>(page_bytes_); }
+  int64_t peak_bytes() const { return peak_pages_ * static_cast<int64_t>(page_bytes_); }
+  void ResetPeak() { peak_pages_ = pages_in_use_; }
+  // What the pool holds from the system: at least bytes_in_use().
+  int64_t extent_bytes() const;
+
+ private:
+  struct Extent {
+    PageUse use;
+    size_t bytes;
+    std::vector<uint32_t> holders;      // per page
+    std::vector<uint32_t> free_pages;   // indices; the lowest is handed out first, so that runs stay contiguous
+  };
+  using ExtentMap = std::map<const std::byte*, Extent>;
+
+  ExtentMap::iterator Find(const std::byte* page);
+  ExtentMap::const_iterator Find(const std::byte* page) const;
+  ExtentMap::iterator NewExtent(PageUse use);
+
+  Backend* backend_;
+  KvLayout layout_;
+  size_t page_bytes_;
+  ExtentMap extents_;                                // by first address
+  std::set<const std::byte*> with_free_pages_[2];    // extents with a free page, by PageUse
+  int64_t pages_in_use_ = 0;
+  int64_t peak_pages_ = 0;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_KV_PAGE_POOL_H_
