@@ -1,4 +1,5 @@
-// A layer of attention without a model: random queries, keys and values read step by step into a KvCache of any backend.
+// A layer of attention without a model: random queries, keys and values read step by step into a KvCache of any
+// backend.
 #ifndef HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
 #define HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
 
@@ -25,7 +26,7 @@ struct AttentionCase {
   Compute compute = Compute::kF32;
   bool alibi = false;
   bool sink_logits = false;
-  std::vector<ResolvedRule> rules;  // [Hkv]
+  std::vector<ResolvedRule> rules = {};  // [Hkv]
   uint64_t seed = 1;
 };
 
@@ -84,8 +85,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
     const auto [k_buffer, k] = device(rows(data.k, kv_dim), {chunk, kv_dim});
     const auto [v_buffer, v] = device(rows(data.v, kv_dim), {chunk, kv_dim});
     const auto [sink_buffer, q_sink] = device(rows(data.q, q_dim), {chunk, q_dim});
-    const auto [out_buffer, out_view] =
-        device(std::vector<float>(static_cast<size_t>(chunk * q_dim)), {chunk, q_dim});
+    const auto [out_buffer, out_view] = device(std::vector<float>(static_cast<size_t>(chunk * q_dim)), {chunk, q_dim});
     const auto [lse_buffer, lse] =
         device(std::vector<float>(static_cast<size_t>(chunk * test_case.num_q_heads)), {chunk, test_case.num_q_heads});
     if (!test_case.alibi) {
@@ -100,8 +100,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
         }
       }
       const auto half = static_cast<int64_t>(data.frequencies.size());
-      const auto [angle_buffer, angle_view] =
-          device(angles, {static_cast<int64_t>(angles.size()) / half / 2, half, 2});
+      const auto [angle_buffer, angle_view] = device(angles, {static_cast<int64_t>(angles.size()) / half / 2, half, 2});
       RopeArgs rope{.x = q, .out = q_sink, .angles = angle_view, .rows = sink_rows};
       rope.rows_per_token = test_case.num_kv_heads;
       rope.num_heads = test_case.num_q_heads;
@@ -142,6 +141,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                           .q = q,
                           .out = out_view,
                           .lse = lse,
+                          .alibi_slopes = test_case.alibi ? slopes : TensorView{},
                           .heads = folds,
                           .num_q_heads = test_case.num_q_heads,
                           .num_kv_heads = test_case.num_kv_heads,

@@ -18,7 +18,9 @@ constexpr int64_t kMinTaskBytes = 48 << 10;
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kStreamTileTokens = 64;
 
-int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 KvType TypeOf(DType dtype) {
   return dtype == DType::kF32 ? KvType::kF32 : dtype == DType::kF16 ? KvType::kF16 : KvType::kBF16;
@@ -35,13 +37,17 @@ KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
           .type = TypeOf(layout.dtype)};
 }
 
-const float* F32(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
-float* F32(const TensorView& view) { return static_cast<float*>(view.data); }
+const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
 
 // ---- decode: one query row of one head against up to 1024 of its keys ----------------------------------------------
 
 struct DecodePiece {
-  size_t query_idx;   // into the list of decode heads
+  size_t query_idx;  // into the list of decode heads
   int64_t sink_begin, sink_end, recent_begin, recent_end;
   int64_t num_keys() const { return sink_end - sink_begin + recent_end - recent_begin; }
 };
@@ -53,7 +59,9 @@ struct DecodeHead {
   size_t num_pieces;
 };
 
-int64_t SinkPos(const HeadWork& work, int64_t pos) { return std::min(pos, work.sink_pos_limit); }
+int64_t SinkPos(const HeadWork& work, int64_t pos) {
+  return std::min(pos, work.sink_pos_limit);
+}
 
 // Keys that the one query of `work` reads.
 DecodePiece KeysOf(const HeadWork& work) {
@@ -110,8 +118,8 @@ class DecodeBatch {
     const auto num_pieces = static_cast<int64_t>(pieces_.size());
     const int64_t q_floats = num_heads * group_ * padded_dim_;
     const int64_t piece_floats = group_ * (padded_dim_ + 2);
-    float* memory = scratch_.Shared(static_cast<size_t>(2 * q_floats + RoundUp(args_.num_q_heads, 16) +
-                                                        num_pieces * piece_floats));
+    float* memory =
+        scratch_.Shared(static_cast<size_t>(2 * q_floats + RoundUp(args_.num_q_heads, 16) + num_pieces * piece_floats));
     q_ = memory;
     q_sink_ = q_ + q_floats;
     slopes_ = q_sink_ + q_floats;
@@ -258,40 +266,40 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
   const int64_t dim = args.layout.head_dim;
   int64_t max_rows = 0;
   for (const PrefillTile& tile : tiles) max_rows = std::max(max_rows, tile.num_tokens * group);
-  scratch.ReservePerThread(pool.num_threads(),
-                           static_cast<size_t>(PrefillScratchBytes(max_rows, RoundUp(dim, 16))));
+  scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(PrefillScratchBytes(max_rows, RoundUp(dim, 16))));
   pool.ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t tile_idx, int thread_idx) {
     const PrefillTile& tile = tiles[static_cast<size_t>(tile_idx)];
     const HeadWork& work = *tile.work;
     const int64_t row = work.first_row + tile.first_token;
     const int64_t q_head = work.kv_head * group;
     const int64_t offset = (row * args.num_q_heads + q_head) * dim;
-    kernels.attention.prefill(
-        {.pages = PagesOf(args.layout, work.pages),
-         .num_tokens = tile.num_tokens,
-         .num_q = group,
-         .first_pos = work.first_pos + tile.first_token,
-         .q = F32(args.q) + offset,
-         .q_sink = work.uses_sink_query ? F32(args.q_sink) + offset : nullptr,
-         .out = F32(args.out) + offset,
-         .stride = args.num_q_heads * dim,
-         .lse = args.lse.present() ? F32(args.lse) + row * args.num_q_heads + q_head : nullptr,
-         .lse_stride = args.num_q_heads,
-         .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + q_head : nullptr,
-         .sink_logits = args.sink_logits.present() ? F32(args.sink_logits) + q_head : nullptr,
-         .scale = args.scale,
-         .sink = work.sink,
-         .recent = work.recent,
-         .sink_reach = work.sink_reach,
-         .sink_pos_limit = work.sink_pos_limit,
-         .use_bf16 = args.compute == Compute::kBF16,
-         .scratch = scratch.OfThread(thread_idx)});
+    kernels.attention.prefill({.pages = PagesOf(args.layout, work.pages),
+                               .num_tokens = tile.num_tokens,
+                               .num_q = group,
+                               .first_pos = work.first_pos + tile.first_token,
+                               .q = F32(args.q) + offset,
+                               .q_sink = work.uses_sink_query ? F32(args.q_sink) + offset : nullptr,
+                               .out = F32(args.out) + offset,
+                               .stride = args.num_q_heads * dim,
+                               .lse = args.lse.present() ? F32(args.lse) + row * args.num_q_heads + q_head : nullptr,
+                               .lse_stride = args.num_q_heads,
+                               .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + q_head : nullptr,
+                               .sink_logits = args.sink_logits.present() ? F32(args.sink_logits) + q_head : nullptr,
+                               .scale = args.scale,
+                               .sink = work.sink,
+                               .recent = work.recent,
+                               .sink_reach = work.sink_reach,
+                               .sink_pos_limit = work.sink_pos_limit,
+                               .use_bf16 = args.compute == Compute::kBF16,
+                               .scratch = scratch.OfThread(thread_idx)});
   });
 }
 
 }  // namespace
 
-void AttentionScratch::AlignedDelete::operator()(std::byte* memory) const { std::free(memory); }
+void AttentionScratch::AlignedDelete::operator()(std::byte* memory) const {
+  std::free(memory);
+}
 
 AttentionScratch::Block AttentionScratch::NewBlock(size_t bytes) {
   return Block(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
@@ -351,21 +359,23 @@ void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPo
     const HeadWork& work = fold.work;
     const bool has_rows = work.num_rows > 0;
     const int64_t head = work.first_row * args.num_q_heads + work.kv_head * group;
-    kernels.attention.fold({.pages = PagesOf(args.layout, work.pages),
-                            .sink = work.sink,
-                            .recent = work.recent,
-                            .first_pos = work.first_pos,
-                            .num_rows = work.num_rows,
-                            .num_folded = fold.num_folded,
-                            .fold_end = fold.fold_end,
-                            .state = fold.state,
-                            .q = has_rows ? F32(args.q) + head * dim : nullptr,
-                            .out = has_rows ? F32(args.out) + head * dim : nullptr,
-                            .stride = args.num_q_heads * dim,
-                            .lse = has_rows ? F32(args.lse) + head : nullptr,
-                            .lse_stride = args.num_q_heads,
-                            .num_q = group,
-                            .scale = args.scale});
+    kernels.attention.fold(
+        {.pages = PagesOf(args.layout, work.pages),
+         .sink = work.sink,
+         .recent = work.recent,
+         .first_pos = work.first_pos,
+         .num_rows = work.num_rows,
+         .num_folded = fold.num_folded,
+         .fold_end = fold.fold_end,
+         .state = fold.state,
+         .q = has_rows ? F32(args.q) + head * dim : nullptr,
+         .out = has_rows ? F32(args.out) + head * dim : nullptr,
+         .stride = args.num_q_heads * dim,
+         .lse = has_rows ? F32(args.lse) + head : nullptr,
+         .lse_stride = args.num_q_heads,
+         .num_q = group,
+         .scale = args.scale,
+         .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + work.kv_head * group : nullptr});
   });
 }
 

@@ -30,8 +30,12 @@ int UsableCores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-float* F32(const TensorView& view) { return static_cast<float*>(view.data); }
-const float* F32(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
+float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
+const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
 
 class CpuBackend final : public Backend {
  public:

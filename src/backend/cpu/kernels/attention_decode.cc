@@ -12,8 +12,8 @@ namespace {
 // vectors, are enough independent chains to hide the latency of a fused multiply-add (4 cycles, 1-2 a cycle).
 constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
-// How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of a
-// head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
+// How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of
+// a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
 constexpr int64_t kPrefetchGroups = 4;
 
 struct Pieces {
@@ -221,6 +221,8 @@ void DecodeAs(const DecodeArgs& args) {
 
 }  // namespace
 
-void Decode(const DecodeArgs& args) { HW_WITH_KV_TYPE(args.pages.type, DecodeAs<kType>(args)); }
+void Decode(const DecodeArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, DecodeAs<kType>(args));
+}
 
 }  // namespace headwise::cpu::HW_ISA

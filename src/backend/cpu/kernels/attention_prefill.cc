@@ -1,6 +1,6 @@
-// Attention of a tile of query rows: keys go by in tiles of 64, converted once into the order and format of the products
-// and then used by every row, with an online softmax. Sinks and window enter as groups of 16 tokens, so a streaming
-// head's cost is its window's, wherever in the text the tile is.
+// Attention of a tile of query rows: keys go by in tiles of 64, converted once into the order and format of the
+// products and then used by every row, with an online softmax. Sinks and window enter as groups of 16 tokens, so a
+// streaming head's cost is its window's, wherever in the text the tile is.
 //
 // Both products are one micro-kernel over 32-bit steps: a step is one f32, or a pair of bf16 that a dot instruction
 // multiplies and adds.
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kTileGroups = kPrefillKeys / kGroupTokens;
 
-// Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4 x 2.
+// Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
+// x 2.
 constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
 constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
 
@@ -341,14 +342,14 @@ class Tile {
   const int64_t padded_dim_;
   int64_t num_rows_;
   int64_t q_steps_;
-  Matrix q_, q_sink_;     // [rows, steps of Dp]
-  Matrix out_;            // [rows, Dp]
-  float* k_tile_;         // [steps of Dp][64 keys]
-  float* v_tile_;         // [steps of 64 keys][Dp]
-  Matrix scores_;         // [block rows, 64]
-  Matrix p_;              // [block rows, steps of 64]
-  float* max_;            // [rows]
-  float* sum_;            // [rows]
+  Matrix q_, q_sink_;  // [rows, steps of Dp]
+  Matrix out_;         // [rows, Dp]
+  float* k_tile_;      // [steps of Dp][64 keys]
+  float* v_tile_;      // [steps of 64 keys][Dp]
+  Matrix scores_;      // [block rows, 64]
+  Matrix p_;           // [block rows, steps of 64]
+  float* max_;         // [rows]
+  float* sum_;         // [rows]
   TileGroup tile_[kTileGroups];
   int64_t num_groups_ = 0;
 };

@@ -10,7 +10,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 constexpr DF kDF;
-constexpr int64_t kLanes = static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 
 // Sum of term(i) over a row: whole vectors in lanes, then the rest one by one.
 template <typename Vector, typename Scalar>
@@ -47,8 +48,9 @@ HWY_INLINE VF Exp(VF x) {
 void NormRow(const NormRowArgs& args) {
   const float* x = args.x;
   const auto n = static_cast<float>(args.n);
-  const float mean = args.subtract_mean ? SumOver(args.n, [&](int64_t i) { return hn::LoadU(kDF, x + i); },
-                                                  [&](int64_t i) { return x[i]; }) /
+  const float mean = args.subtract_mean ? SumOver(
+                                              args.n, [&](int64_t i) { return hn::LoadU(kDF, x + i); },
+                                              [&](int64_t i) { return x[i]; }) /
                                               n
                                         : 0.0f;
   const VF mean_vec = hn::Set(kDF, mean);

@@ -13,7 +13,7 @@ struct NormRowArgs {
   float* out;           // [n], may be x
   int64_t n;
   float eps;
-  bool subtract_mean;   // LayerNorm; else RMSNorm
+  bool subtract_mean;  // LayerNorm; else RMSNorm
 };
 
 struct RopeRowArgs {

@@ -1,4 +1,5 @@
-// Every kernel function of one instruction set, declared in that set's namespace: kernels/table.cc makes a table of them.
+// Every kernel function of one instruction set, declared in that set's namespace: kernels/table.cc makes a table of
+// them.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_ISA_FUNCTIONS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_ISA_FUNCTIONS_H_
 

@@ -16,7 +16,8 @@ using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 using DU = hn::RebindToUnsigned<DF>;
 constexpr DF kDF;
-constexpr int64_t kLanes = static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 // Vectors per group of 16 tokens.
 constexpr int64_t kSub = kGroupTokens / kLanes;
 
@@ -87,23 +88,23 @@ HWY_INLINE VF Exp2(VF x) {
 }
 
 // Calls `body` with the cache's type as a compile-time constant.
-#define HW_WITH_KV_TYPE(type, body)   \
-  switch (type) {                     \
-    case KvType::kF32: {              \
+#define HW_WITH_KV_TYPE(type, body)           \
+  switch (type) {                             \
+    case KvType::kF32: {                      \
       constexpr KvType kType = KvType::kF32;  \
-      body;                           \
-      break;                          \
-    }                                 \
-    case KvType::kF16: {              \
+      body;                                   \
+      break;                                  \
+    }                                         \
+    case KvType::kF16: {                      \
       constexpr KvType kType = KvType::kF16;  \
-      body;                           \
-      break;                          \
-    }                                 \
-    case KvType::kBF16: {             \
+      body;                                   \
+      break;                                  \
+    }                                         \
+    case KvType::kBF16: {                     \
       constexpr KvType kType = KvType::kBF16; \
-      body;                           \
-      break;                          \
-    }                                 \
+      body;                                   \
+      break;                                  \
+    }                                         \
   }
 
 constexpr float kLog2E = 1.44269504088896340736f;

@@ -5,13 +5,27 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
+#if defined(__F16C__)
 HWY_INLINE uint16_t ToF16(float x) {
-  const hn::CappedTag<float, 1> d1;
-  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
-  hwy::float16_t half;
-  hn::StoreU(hn::DemoteTo(d16, hn::Set(d1, x)), d16, &half);
-  return __builtin_bit_cast(uint16_t, half);
+  return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
 }
+#else
+// To nearest, ties to even, as the instruction does and as F32ToF16 (tensor/dtype.h), whose code cannot be called from
+// here. Highway's own emulation cuts instead.
+HWY_INLINE uint16_t ToF16(float x) {
+  uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7FFFFFFFu;
+  if (bits > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (bits >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);
+  if (bits < 0x38800000u) {
+    const float aligned = __builtin_bit_cast(float, bits) + 0.5f;
+    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, aligned) - 0x3F000000u));
+  }
+  const uint32_t rounded = bits + 0xFFFu + ((bits >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+#endif
 
 HWY_INLINE float FromF16(uint16_t bits) {
   const hn::CappedTag<float, 1> d1;
@@ -101,7 +115,11 @@ void MergeMean(const FoldArgs& args, int64_t row, int64_t q_idx, int64_t num_fol
   float& lse = args.lse[row * args.lse_stride + q_idx];
   double dot = 0;
   for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * args.state[d];
-  const double score = dot * args.scale + __builtin_log(static_cast<double>(num_folded));
+  double score = dot * args.scale + __builtin_log(static_cast<double>(num_folded));
+  if (args.slopes != nullptr) {
+    const double mean_pos = static_cast<double>(args.sink) + static_cast<double>(num_folded - 1) / 2;
+    score += args.slopes[q_idx] * (mean_pos - static_cast<double>(args.first_pos + row));
+  }
   const double max = score > lse ? score : lse;
   const double kept = __builtin_exp(lse - max);
   const double mean = __builtin_exp(score - max);
@@ -127,7 +145,11 @@ void FoldAs(const FoldArgs& args) {
 
 }  // namespace
 
-void Append(const AppendArgs& args) { HW_WITH_KV_TYPE(args.pages.type, AppendAs<kType>(args)); }
-void Fold(const FoldArgs& args) { HW_WITH_KV_TYPE(args.pages.type, FoldAs<kType>(args)); }
+void Append(const AppendArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, AppendAs<kType>(args));
+}
+void Fold(const FoldArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, FoldAs<kType>(args));
+}
 
 }  // namespace headwise::cpu::HW_ISA

@@ -50,8 +50,8 @@ HWY_INLINE native::VF BF16Dot(native::VF sum, native::VF a, native::VF b) {
 HWY_INLINE native::VF PackBF16Pairs(native::VF even, native::VF odd) {
   // Converts to 16 evens, then 16 odds; the permutation interleaves them.
   const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                         5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   return native::VF{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
 }
 
@@ -72,8 +72,7 @@ HWY_INLINE native::VF BF16Dot(native::VF sum, native::VF a, native::VF b) {
 
 HWY_INLINE native::VF PackBF16Pairs(native::VF even, native::VF odd) {
   namespace hn = native::hn;
-  return hn::BitCast(native::DF(),
-                     hn::Or(native::RoundToBF16(even), hn::ShiftLeft<16>(native::RoundToBF16(odd))));
+  return hn::BitCast(native::DF(), hn::Or(native::RoundToBF16(even), hn::ShiftLeft<16>(native::RoundToBF16(odd))));
 }
 
 HWY_INLINE native::VF PackBF16Sequence(native::VF lo, native::VF hi) {

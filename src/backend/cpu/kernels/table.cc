@@ -13,11 +13,8 @@ extern const KernelTable kKernelTable;
 const KernelTable kKernelTable = {
     .isa = HW_STRINGIFY(HW_ISA),
     .matmul = kMatMulKernels,
-    .attention = {.append = Append,
-                  .decode = Decode,
-                  .prefill = Prefill,
-                  .fold = Fold,
-                  .has_bf16_dot = kPrefillHasBF16Dot},
+    .attention =
+        {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kPrefillHasBF16Dot},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
                     .gated_silu = GatedSilu,
