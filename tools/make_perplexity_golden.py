@@ -5,8 +5,8 @@ Wants from pip: numpy, safetensors, tokenizers, torch.
     python3 tools/make_perplexity_golden.py --models DIR --text FILE --out tests/golden/perplexity/table.json
 
 DIR holds the folders named in MODELS. FILE is the book Emma as UTF-8 text, or a .tar.xz archive with it. Characters
-50000 to 400000 (code points) are encoded and cut to 4096 ids; models with a dedicated first token start with id 0 and read
-4095 ids of text. The mean runs over the 4095 predictions within them. Every head of every layer follows the rule;
+50000 to 400000 (code points) are encoded and cut to 4096 ids; models with a dedicated first token start with id 0 and
+read 4095 ids of text. The mean runs over the 4095 predictions within them. Every head of every layer follows the rule;
 positions are those inside the cache. Writes, beside the table, the ids: ids.safetensors.
 """
 
@@ -100,9 +100,10 @@ def main() -> None:
             table[name]["rules"][label] = (dataclasses.asdict(rule) if rule else {"full": True}) | row
             print(f"{name} {label}: {row['perplexity']:.4f} ({time.monotonic() - started:.0f} s)", flush=True)
 
+    stretch = f"characters {FIRST_CHARACTER} to {LAST_CHARACTER}, first {NUM_TOKENS} ids"
     result = {
         "what": "perplexity under sink + recent caches, positions in the cache, all heads alike",
-        "text": f"Emma (Project Gutenberg 158), characters {FIRST_CHARACTER} to {LAST_CHARACTER}, first {NUM_TOKENS} ids",
+        "text": f"Emma (Project Gutenberg 158), {stretch}",
         "predictions": NUM_TOKENS - 1,
         "computed_in": "float64",
         "torch": torch.__version__,

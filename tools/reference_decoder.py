@@ -1,8 +1,8 @@
 """A plain torch decoder for golden numbers: slow, obvious, in whatever dtype its tensors have (float64 for goldens).
 
 It covers what no outside implementation computes: sink logits in the softmax, Baichuan, and heads that read sink +
-recent tokens with positions inside the cache [StreamingLLM section 3.2]. It is not a model zoo: one layer shape, two norms,
-two feed-forward forms, RoPE or ALiBi. make_golden.py checks it against transformers where the two overlap.
+recent tokens with positions inside the cache [StreamingLLM section 3.2]. It is not a model zoo: one layer shape, two
+norms, two feed-forward forms, RoPE or ALiBi. make_golden.py checks it against transformers where the two overlap.
 
 Letters as in the engine: T tokens, E model dim, F feed-forward dim, V vocabulary, D head dim, Hq and Hkv heads.
 """
@@ -148,7 +148,7 @@ def dynamic_ntk_base(base: float, factor: float, head_dim: int, trained_tokens: 
 
 
 def alibi_slopes(num_heads: int) -> torch.Tensor:
-    """[Hq] float64 as the ALiBi paper orders them: the recipe of the power of two below, then every second of the next."""
+    """[Hq] float64, as in the ALiBi paper: those of the power of two below, then every second of the next."""
     lower = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-8 * (h + 1) / lower) for h in range(lower)]
     slopes += [2.0 ** (-8 * (h + 1) / (2 * lower)) for h in range(0, 2 * (num_heads - lower), 2)]
