@@ -74,7 +74,6 @@ struct ModelConfig {
   // learned values come with the layer's weights.
   bool zero_sink = false;
   bool learned_sinks = false;
-  bool learned_sinks = false;
 
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;
