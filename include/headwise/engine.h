@@ -81,6 +81,10 @@ struct Request {
   std::vector<int32_t> stop_tokens;               // besides the model's EOS ids, unless kIgnore
   // Called with text that can be shown now (never half a UTF-8 character); return false to cancel.
   std::function<bool(std::string_view)> on_text;
+  // Called with every generated token; return false to cancel.
+  std::function<bool(int32_t)> on_token;
+  // kStreamOnly: RequestResult's tokens and text stay empty, so that an endless stream runs in constant memory.
+  enum class Output { kCollect, kStreamOnly } output = Output::kCollect;
 };
 
 using RequestId = int64_t;
@@ -116,7 +120,6 @@ class Engine {
   ~Engine();
 
   const ModelConfig& config() const;
-  const ModelShape& shape() const;
   const std::string& source_hash() const;
   const Tokenizer& tokenizer() const;   // Requires: has_tokenizer()
   bool has_tokenizer() const;           // tiny test models have none; they run on ids

@@ -23,6 +23,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   // One line for --stats: instruction set, threads.
   virtual std::string Description() const = 0;
+  // True where bf16 products are faster than f32 ones: what `--compute auto` asks.
+  virtual bool HasFastBF16() const = 0;
 
   // ---- memory ----
   // Zero-filled, aligned for every op; null only when the system has no more. Large blocks are given back to the

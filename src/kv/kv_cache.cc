@@ -28,11 +28,16 @@ KvCache::KvCache(PagePool& pool, int64_t num_kv_heads, std::vector<ResolvedRule>
 
 KvCache::~KvCache() {
   for (Head& head : heads_) {
-    for (std::byte* page : head.sink_pages) {
-      if (page != nullptr) pool_->Release(page);
-    }
-    for (std::byte* page : head.recent_pages) pool_->Release(page);
+    for (std::byte*& page : head.sink_pages) Drop(page);
+    for (std::byte*& page : head.recent_pages) Drop(page);
   }
+}
+
+void KvCache::Drop(std::byte*& page) {
+  if (page == nullptr) return;
+  pool_->Release(page);
+  page = nullptr;
+  --num_pages_;
 }
 
 std::unique_ptr<KvCache> KvCache::Fork() const {
@@ -40,6 +45,7 @@ std::unique_ptr<KvCache> KvCache::Fork() const {
   for (const Head& head : heads_) rules.push_back(head.rule);
   auto fork = std::make_unique<KvCache>(*pool_, num_kv_heads_, std::move(rules));
   fork->num_tokens_ = num_tokens_;
+  fork->num_pages_ = fork->peak_pages_ = num_pages_;
   for (size_t i = 0; i < heads_.size(); ++i) {
     fork->heads_[i] = heads_[i];
     for (std::byte* page : heads_[i].sink_pages) {
@@ -62,6 +68,7 @@ int64_t KvCache::MaxStepTokens() const {
 void KvCache::MakeWritable(std::byte*& page, PageUse use) {
   if (page == nullptr) {
     page = pool_->Allocate(use);
+    peak_pages_ = std::max(peak_pages_, ++num_pages_);
   } else if (pool_->IsShared(page)) {
     std::byte* copy = pool_->Allocate(use);
     pool_->backend().Copy(copy, page, pool_->page_bytes());
@@ -154,14 +161,11 @@ void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
       });
     };
     for (size_t i = 0; i < head.sink_pages.size(); ++i) {
-      std::byte*& page = head.sink_pages[i];
-      if (page == nullptr || needed(static_cast<int64_t>(i))) continue;
-      pool_->Release(page);
-      page = nullptr;
+      if (!needed(static_cast<int64_t>(i))) Drop(head.sink_pages[i]);
     }
     size_t num_dropped = 0;
     while (num_dropped < head.recent_pages.size() && !needed(head.recent_first + static_cast<int64_t>(num_dropped))) {
-      pool_->Release(head.recent_pages[num_dropped++]);
+      Drop(head.recent_pages[num_dropped++]);
     }
     head.recent_pages.erase(head.recent_pages.begin(), head.recent_pages.begin() + static_cast<int64_t>(num_dropped));
     head.recent_first += static_cast<int64_t>(num_dropped);
@@ -182,6 +186,10 @@ int64_t KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
   const auto num_sink = std::count_if(head.sink_pages.begin(), head.sink_pages.end(),
                                       [](const std::byte* page) { return page != nullptr; });
   return num_sink + static_cast<int64_t>(head.recent_pages.size());
+}
+
+int64_t KvCache::PeakBytes() const {
+  return peak_pages_ * static_cast<int64_t>(pool_->page_bytes()) + static_cast<int64_t>(compensation_.size_bytes());
 }
 
 KvCacheBytes KvCache::Bytes() const {

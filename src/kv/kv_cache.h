@@ -32,6 +32,7 @@ class KvCache {
   // A copy that shares every page; either side copies a page when it first writes to it. Not inside a step.
   std::unique_ptr<KvCache> Fork() const;
 
+  const KvLayout& layout() const { return pool_->layout(); }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads_; }
   const ResolvedRule& rule(int64_t layer_idx, int64_t kv_head) const { return At(layer_idx, kv_head).rule; }
@@ -53,6 +54,8 @@ class KvCache {
   // Pages held now, shared ones included, and compensation state.
   KvCacheBytes Bytes() const;
   int64_t NumPages(int64_t layer_idx, int64_t kv_head) const;
+  // The most that Bytes().total() has been, inside steps too, since the cache was made or forked.
+  int64_t PeakBytes() const;
   // For tests: [2, D] f32 in the backend's memory, null without compensation.
   const float* CompensationState(int64_t layer_idx, int64_t kv_head) const;
 
@@ -75,12 +78,15 @@ class KvCache {
   }
   HeadWork WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const;
   void MakeWritable(std::byte*& page, PageUse use);
+  void Drop(std::byte*& page);
   float* State(const Head& head) const;
 
   PagePool* pool_;
   int64_t num_kv_heads_;
   int64_t num_tokens_ = 0;
   int64_t num_states_ = 0;
+  int64_t num_pages_ = 0;
+  int64_t peak_pages_ = 0;
   std::vector<Head> heads_;       // [L * Hkv]
   DeviceBuffer compensation_;     // [num_states, 2, D] f32
 };

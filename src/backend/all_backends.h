@@ -1,0 +1,27 @@
+// Every backend of this build, by name. Only apps, benches, tests and the engine's factory use it; all other code is
+// handed a Backend&.
+#ifndef HEADWISE_BACKEND_ALL_BACKENDS_H_
+#define HEADWISE_BACKEND_ALL_BACKENDS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace headwise {
+
+struct BackendOptions {
+  std::string name = "cpu";  // "cpu", "ref"
+  std::string isa = "auto";  // cpu only
+  int num_threads = 0;       // cpu only; 0: one per core
+};
+
+// An unknown name, or an instruction set that this machine lacks, is an error that lists what there is.
+Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+
+std::vector<std::string> BackendNames();
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BACKEND_ALL_BACKENDS_H_

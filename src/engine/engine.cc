@@ -1,0 +1,153 @@
+// The public face of the engine, and how its parts are put together.
+#include <headwise/engine.h>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "backend/all_backends.h"
+#include "base/json.h"
+#include "engine/engine_impl.h"
+
+namespace headwise {
+namespace {
+
+Result<DType> KvDType(const std::string& name) {
+  const std::optional<DType> dtype = DTypeByName(name);
+  if (!dtype || *dtype == DType::kI32) {
+    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
+  }
+  return *dtype;
+}
+
+// auto: bf16 products where the weights have no more precision than that to lose and the machine multiplies bf16 fast.
+Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
+  if (name == "f32") return Compute::kF32;
+  if (name == "bf16") return Compute::kBF16;
+  if (name == "auto") {
+    return model.HasHalfWeights() && backend.HasFastBF16() ? Compute::kBF16 : Compute::kF32;
+  }
+  return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32 or bf16", name));
+}
+
+Status CheckOptions(const EngineOptions& options) {
+  if (options.chunk_tokens < 1 || options.chunk_tokens > 65536) {
+    return Status::InvalidInput(fmt::format("chunk_tokens is {}, expected 1 to 65536", options.chunk_tokens));
+  }
+  if (options.page_tokens < 16 || options.page_tokens > 1024 || options.page_tokens % 16 != 0) {
+    return Status::InvalidInput(
+        fmt::format("page_tokens is {}, expected a multiple of 16 from 16 to 1024", options.page_tokens));
+  }
+  if (options.kv_limit_bytes < 0) {
+    return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));
+  }
+  if (options.num_threads < 0 || options.num_threads > 1024) {
+    return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to 1024", options.num_threads));
+  }
+  return Status::Ok();
+}
+
+// generation_config.json may name end-of-sequence ids that config.json does not (Llama 3's <|eot_id|>).
+Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
+  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
+  if (!std::filesystem::exists(path)) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, path));
+  if (!object.Has("eos_token_id")) return Status::Ok();
+  const Json& value = object.At("eos_token_id");
+  for (const Json& id : value.is_array() ? value : Json::array({value})) {
+    if (!id.is_number_integer()) {
+      return Status::InvalidInput(fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", path));
+    }
+    const auto eos_id = id.get<int32_t>();
+    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), eos_id) == config.eos_ids.end()) {
+      config.eos_ids.push_back(eos_id);
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Tokenizer>> LoadTokenizerIfPresent(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  if (!std::filesystem::exists(path / "tokenizer.json") && !std::filesystem::exists(path / "tokenizer.model")) {
+    return std::unique_ptr<Tokenizer>();
+  }
+  return LoadTokenizer(path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  HW_RETURN_IF_ERROR(CheckOptions(options));
+  EngineImpl::Parts parts;
+  parts.options = options;
+  parts.memory = std::make_shared<KvMemory>();
+  HW_ASSIGN_OR_RETURN(parts.memory->backend,
+                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+  Backend& backend = *parts.memory->backend;
+  HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
+  HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
+  HW_ASSIGN_OR_RETURN(parts.tokenizer, LoadTokenizerIfPresent(options.model));
+  return MakeEngine(std::move(parts));
+}
+
+Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
+  const EngineOptions& options = parts.options;
+  Backend& backend = *parts.memory->backend;
+  HW_ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
+  parts.memory->limit_bytes = options.kv_limit_bytes;
+  parts.memory->pool = std::make_unique<PagePool>(
+      backend, KvLayout{.head_dim = parts.model->config.head_dim,
+                        .page_tokens = options.page_tokens,
+                        .dtype = kv_dtype});
+  return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
+}
+
+Engine::Engine(std::unique_ptr<EngineImpl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const ModelConfig& Engine::config() const { return impl_->model().config; }
+const std::string& Engine::source_hash() const { return impl_->model().source_hash; }
+bool Engine::has_tokenizer() const { return impl_->parts().tokenizer != nullptr; }
+const Tokenizer& Engine::tokenizer() const {
+  HW_CHECK(has_tokenizer());
+  return *impl_->parts().tokenizer;
+}
+std::string Engine::backend_description() const {
+  return impl_->parts().memory->backend->Description() +
+         (impl_->parts().compute == Compute::kBF16 ? ", bf16 prefill" : ", f32");
+}
+int64_t Engine::page_tokens() const { return impl_->parts().options.page_tokens; }
+
+Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
+  return impl_->NewSequence(options);
+}
+Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) { return impl_->Fork(sequence); }
+Result<RequestId> Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
+Result<bool> Engine::Step() { return impl_->Step(); }
+void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
+const RequestResult& Engine::Peek(RequestId id) const { return impl_->Peek(id); }
+RequestResult Engine::Take(RequestId id) { return impl_->Take(id); }
+
+Result<RequestResult> Engine::Run(Request request) {
+  HW_ASSIGN_OR_RETURN(const RequestId id, impl_->Submit(std::move(request)));
+  while (impl_->Peek(id).finish == FinishReason::kRunning) {
+    const Result<bool> more = impl_->Step();
+    if (!more.ok()) {
+      static_cast<void>(impl_->Take(id));
+      return more.status();
+    }
+  }
+  return impl_->Take(id);
+}
+
+Status Engine::RunForced(const ForcedRun& run) { return impl_->RunForced(run); }
+
+int64_t Engine::kv_bytes() const { return impl_->parts().memory->pool->bytes_in_use(); }
+int64_t Engine::kv_peak_bytes() const { return impl_->parts().memory->pool->peak_bytes(); }
+void Engine::ResetKvPeak() { impl_->parts().memory->pool->ResetPeak(); }
+int64_t Engine::KvBytes(const Sequence& sequence) { return sequence.cache->Bytes().total(); }
+int64_t Engine::NumTokens(const Sequence& sequence) { return sequence.cache->num_tokens(); }
+
+}  // namespace headwise

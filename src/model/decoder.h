@@ -1,0 +1,59 @@
+// The one forward loop that runs every model family: what a layer does follows from ModelConfig, what a head keeps from
+// its KvCache. One call is one ragged step over several sequences, each with its own number of new tokens and its own
+// plan.
+#ifndef HEADWISE_MODEL_DECODER_H_
+#define HEADWISE_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/kv_cache.h"
+#include "model/model.h"
+
+namespace headwise {
+
+// One sequence's share of a step.
+struct StepSequence {
+  KvCache* cache = nullptr;
+  std::span<const int32_t> ids;                        // new tokens, at least one, at most cache->MaxStepTokens()
+  const std::vector<double>* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence; unused by ALiBi
+  std::span<const int32_t> wanted;                     // indices into `ids` whose logits are wanted
+};
+
+// Rows of all sequences' wanted tokens, in order. Host memory.
+struct StepOutput {
+  std::vector<float> logits;  // [R, V]
+  std::vector<float> hidden;  // [R, E] after the last norm
+};
+
+// Thread-safety: none.
+class Decoder {
+ public:
+  // What products are computed in; `compute` is a wish that a backend may exceed.
+  Decoder(const Model& model, Backend& backend, Compute compute)
+      : model_(&model), backend_(&backend), compute_(compute), arena_(backend) {}
+
+  // Reads the new tokens into every cache and fills `output`.
+  void Step(std::span<const StepSequence> sequences, StepOutput& output);
+
+ private:
+  struct Buffers;
+  struct Angles;
+
+  void PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
+  void Attend(int64_t layer_idx, std::span<const StepSequence> sequences, const Angles& angles, Buffers& buffers);
+  void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
+  void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
+  void Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write);
+
+  const Model* model_;
+  Backend* backend_;
+  Compute compute_;
+  Arena arena_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_DECODER_H_

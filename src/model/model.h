@@ -1,0 +1,36 @@
+// A loaded model: its architecture and its weights in a backend's memory.
+#ifndef HEADWISE_MODEL_MODEL_H_
+#define HEADWISE_MODEL_MODEL_H_
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "model/model_config.h"
+#include "model/model_weights.h"
+#include "weights/weight_source.h"
+
+namespace headwise {
+
+struct Model {
+  ModelConfig config;
+  ModelWeights weights;                  // views in the backend's memory
+  ConstTensorView alibi_slopes;          // [Hq] f32, absent without ALiBi
+  ConstTensorView zero_sink_logits;      // [Hq] f32 zeros, present where config.zero_sink
+  std::string source_hash;
+  std::unique_ptr<WeightSource> source;  // keeps the mapped files alive
+
+  // True if every matrix has 16-bit elements: bf16 products then lose nothing of the weights' own precision (f16
+  // weights lose three bits, as activations do).
+  bool HasHalfWeights() const;
+};
+
+// Reads a Hugging Face folder. Errors name the file, what was found and what was expected.
+Result<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend);
+
+// A model from weights already in host memory (tests and benchmarks with random weights).
+Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_MODEL_H_
