@@ -13,7 +13,7 @@ Status ValidateStops(const std::vector<std::string>& stops) {
   return Status::Ok();
 }
 
-std::string StopMatcher::Feed(std::string_view piece) {
+std::string StopMatcher::Push(std::string_view piece) {
   if (stopped_) return {};
   held_ += piece;
 
@@ -49,7 +49,7 @@ std::string StopMatcher::Feed(std::string_view piece) {
   return certain;
 }
 
-std::string StopMatcher::Finish() {
+std::string StopMatcher::Flush() {
   return std::exchange(held_, {});
 }
 

@@ -20,9 +20,9 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   // Text that is now certain to come before any stop string. After a stop: empty.
-  std::string Feed(std::string_view piece);
+  std::string Push(std::string_view piece);
   // The text is over: what was held back is text after all.
-  std::string Finish();
+  std::string Flush();
   // True once a stop string was complete. Of several the one that is complete first; of those the one that begins
   // first.
   bool stopped() const { return stopped_; }

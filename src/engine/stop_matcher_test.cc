@@ -12,36 +12,36 @@ std::string Show(std::vector<std::string> stops, std::string_view text, size_t p
   StopMatcher matcher(std::move(stops));
   std::string shown;
   for (size_t i = 0; i < text.size() && !matcher.stopped(); i += piece_bytes) {
-    shown += matcher.Feed(text.substr(i, piece_bytes));
+    shown += matcher.Push(text.substr(i, piece_bytes));
   }
   if (stopped != nullptr) *stopped = matcher.stopped();
-  if (!matcher.stopped()) shown += matcher.Finish();
+  if (!matcher.stopped()) shown += matcher.Flush();
   return shown;
 }
 
 TEST(StopMatcher, WithoutStopsEverythingPassesAtOnce) {
   StopMatcher matcher({});
-  EXPECT_EQ(matcher.Feed("abc"), "abc");
+  EXPECT_EQ(matcher.Push("abc"), "abc");
   EXPECT_FALSE(matcher.stopped());
-  EXPECT_EQ(matcher.Finish(), "");
+  EXPECT_EQ(matcher.Flush(), "");
 }
 
 TEST(StopMatcher, HoldsBackOnlyWhatCouldBeAStop) {
   StopMatcher matcher({"\n\nUser:"});
-  EXPECT_EQ(matcher.Feed("one\n"), "one");
-  EXPECT_EQ(matcher.Feed("two\n\nUse"), "\ntwo");
-  EXPECT_EQ(matcher.Feed("ful\n"), "\n\nUseful");
-  EXPECT_EQ(matcher.Finish(), "\n");
+  EXPECT_EQ(matcher.Push("one\n"), "one");
+  EXPECT_EQ(matcher.Push("two\n\nUse"), "\ntwo");
+  EXPECT_EQ(matcher.Push("ful\n"), "\n\nUseful");
+  EXPECT_EQ(matcher.Flush(), "\n");
   EXPECT_FALSE(matcher.stopped());
 }
 
 TEST(StopMatcher, EndsBeforeTheStop) {
   StopMatcher matcher({"END"});
-  EXPECT_EQ(matcher.Feed("text E"), "text ");
-  EXPECT_EQ(matcher.Feed("ND more"), "");
+  EXPECT_EQ(matcher.Push("text E"), "text ");
+  EXPECT_EQ(matcher.Push("ND more"), "");
   EXPECT_TRUE(matcher.stopped());
-  EXPECT_EQ(matcher.Feed("more"), "");
-  EXPECT_EQ(matcher.Finish(), "");
+  EXPECT_EQ(matcher.Push("more"), "");
+  EXPECT_EQ(matcher.Flush(), "");
 }
 
 TEST(StopMatcher, TheFirstCompleteStopWinsWhateverThePieces) {
