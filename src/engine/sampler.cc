@@ -124,17 +124,12 @@ void Sampler::KeepTopP() {
 int32_t Sampler::Draw() {
   double total = 0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double left = Uniform() * total;
+  double left = rng_.Uniform() * total;
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;
     if (left < 0) return candidate.id;
   }
   return candidates_.back().id;  // rounding ate the last sliver
-}
-
-// The standard's distributions differ between libraries; 53 bits of the generator's word do not.
-double Sampler::Uniform() {
-  return static_cast<double>(rng_() >> 11) * 0x1p-53;
 }
 
 }  // namespace headwise

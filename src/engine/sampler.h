@@ -7,9 +7,10 @@
 #include <headwise/status.h>
 
 #include <cstdint>
-#include <random>
 #include <span>
 #include <vector>
+
+#include "base/rng.h"
 
 namespace headwise {
 
@@ -36,10 +37,9 @@ class Sampler {
   void CollectCandidates(std::span<const float> logits, float highest);
   void KeepTopP();
   int32_t Draw();
-  double Uniform();  // [0, 1)
 
   SamplingOptions options_;
-  std::mt19937_64 rng_;
+  Rng rng_;
   std::vector<bool> is_seen_;      // [V] ids of the history
   std::vector<int32_t> seen_ids_;  // the same as a list
   size_t num_history_read_ = 0;
