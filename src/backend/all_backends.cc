@@ -8,7 +8,9 @@
 
 namespace headwise {
 
-std::vector<std::string> BackendNames() { return {"cpu", "ref"}; }
+std::vector<std::string> BackendNames() {
+  return {"cpu", "ref"};
+}
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.name == "ref") return MakeRefBackend();

@@ -23,19 +23,19 @@ inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 
 // out[i] = table[ids[i]]
 struct EmbedArgs {
-  ConstTensorView table;          // [V, E] f32, f16, bf16
-  std::span<const int32_t> ids;   // [T], each in [0, V)
-  TensorView out;                 // [T, E] f32
+  ConstTensorView table;         // [V, E] f32, f16, bf16
+  std::span<const int32_t> ids;  // [T], each in [0, V)
+  TensorView out;                // [T, E] f32
 };
 
 struct NormArgs {
   enum class Kind { kRms, kLayer };
   Kind kind = Kind::kRms;
-  ConstTensorView x;              // [T, E] f32
-  ConstTensorView weight;         // [E] f32
-  ConstTensorView bias;           // [E] f32, or absent
+  ConstTensorView x;       // [T, E] f32
+  ConstTensorView weight;  // [E] f32
+  ConstTensorView bias;    // [E] f32, or absent
   float eps = 1e-5f;
-  TensorView out;                 // [T, E] f32; may be x itself
+  TensorView out;  // [T, E] f32; may be x itself
 };
 
 // In which numbers a product is computed. Sums are always f32.
@@ -46,13 +46,13 @@ enum class Compute {
 
 // out = x W^T + bias, for several matrices that share x: one launch for q, k and v.
 struct MatMulPart {
-  ConstTensorView weight;         // [N, K] f32, f16, bf16
-  ConstTensorView bias;           // [N] f32, or absent
-  TensorView out;                 // [T, N] f32
+  ConstTensorView weight;  // [N, K] f32, f16, bf16
+  ConstTensorView bias;    // [N] f32, or absent
+  TensorView out;          // [T, N] f32
 };
 struct MatMulArgs {
   enum class Write { kStore, kAdd };  // kAdd: out += ..., the residual connection
-  ConstTensorView x;              // [T, K] f32
+  ConstTensorView x;                  // [T, K] f32
   std::span<const MatMulPart> parts;
   Write write = Write::kStore;
   Compute compute = Compute::kF32;
@@ -61,9 +61,9 @@ struct MatMulArgs {
 // Rotary embedding in halves (Hugging Face order): the first R = rotary_dims of D are rotated, the rest copied.
 //   out[i] = x[i] cos - x[i + R/2] sin,  out[i + R/2] = x[i + R/2] cos + x[i] sin,  0 <= i < R/2
 struct RopeArgs {
-  ConstTensorView x;              // [T, H*D] f32
-  TensorView out;                 // [T, H*D] f32; may be x itself
-  ConstTensorView angles;         // [A, R/2, 2] f32: cos, sin
+  ConstTensorView x;       // [T, H*D] f32
+  TensorView out;          // [T, H*D] f32; may be x itself
+  ConstTensorView angles;  // [A, R/2, 2] f32: cos, sin
   // Row of `angles` for token t and head h: rows[t * rows_per_token + h / heads_per_row].
   std::span<const int32_t> rows;  // [T * rows_per_token]
   int64_t rows_per_token = 1;     // 1: all heads alike; Hkv: one per KV head
@@ -74,13 +74,13 @@ struct RopeArgs {
 struct ActivateArgs {
   enum class Kind { kGatedSilu, kGelu, kGeluTanh };
   Kind kind = Kind::kGatedSilu;
-  ConstTensorView gate;           // [T, F] f32; absent unless gated
-  TensorView x;                   // [T, F] f32, in place: x = silu(gate) * x, or gelu(x)
+  ConstTensorView gate;  // [T, F] f32; absent unless gated
+  TensorView x;          // [T, F] f32, in place: x = silu(gate) * x, or gelu(x)
 };
 
 // x = clamp(x, -limit, limit)
 struct ClampArgs {
-  TensorView x;                   // f32
+  TensorView x;  // f32
   float limit = 0;
 };
 
@@ -96,9 +96,9 @@ struct GatherRowsArgs {
 // How a page stores tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of bytes
 // inside is the backend's own business.
 struct KvLayout {
-  int64_t head_dim = 0;           // D
-  int64_t page_tokens = 32;       // P, a multiple of 16
-  DType dtype = DType::kF16;      // f32, f16, bf16
+  int64_t head_dim = 0;       // D
+  int64_t page_tokens = 32;   // P, a multiple of 16
+  DType dtype = DType::kF16;  // f32, f16, bf16
 
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
@@ -121,9 +121,9 @@ struct PageTable {
 //     j < sink and SinkPos(t) - j < sink_reach,   or   j >= sink and t - j < recent,
 // with SinkPos(t) = min(t, sink_pos_limit). That is all a kernel knows of rules.
 struct HeadWork {
-  int64_t first_row = 0;          // row of the sequence's first token of this step in [T, ...] tensors
-  int64_t num_rows = 0;           // its tokens in this step
-  int64_t first_pos = 0;          // their first position in the text
+  int64_t first_row = 0;  // row of the sequence's first token of this step in [T, ...] tensors
+  int64_t num_rows = 0;   // its tokens in this step
+  int64_t first_pos = 0;  // their first position in the text
   int64_t kv_head = 0;
   PageTable pages = {};
   int64_t sink = 0;
@@ -137,8 +137,8 @@ struct HeadWork {
 // Writes this step's keys and values into their pages, in the cache's dtype.
 struct AppendKvArgs {
   KvLayout layout;
-  ConstTensorView k;              // [T, Hkv*D] f32, rotated
-  ConstTensorView v;              // [T, Hkv*D] f32
+  ConstTensorView k;  // [T, Hkv*D] f32, rotated
+  ConstTensorView v;  // [T, Hkv*D] f32
   std::span<const HeadWork> heads;
 };
 
@@ -146,15 +146,15 @@ struct AppendKvArgs {
 // one work list, whatever its rule.
 struct AttentionArgs {
   KvLayout layout;
-  ConstTensorView q;              // [T, Hq*D] f32, rotated at the text position
-  ConstTensorView q_sink;         // [T, Hq*D] f32, rotated at SinkPos; absent when no head uses it
-  TensorView out;                 // [T, Hq*D] f32
-  TensorView lse;                 // [T, Hq] f32: natural log of the denominator; absent when nobody needs it
-  ConstTensorView alibi_slopes;   // [Hq] f32, or absent: score += slope * (j - t), for sinks slope * (j - SinkPos(t))
-  ConstTensorView sink_logits;    // [Hq] f32, or absent: exp(logit) joins the denominator [streaming-llm §3.3 eq.2]
+  ConstTensorView q;                // [T, Hq*D] f32, rotated at the text position
+  ConstTensorView q_sink;           // [T, Hq*D] f32, rotated at SinkPos; absent when no head uses it
+  TensorView out;                   // [T, Hq*D] f32
+  TensorView lse;                   // [T, Hq] f32: natural log of the denominator; absent when nobody needs it
+  ConstTensorView alibi_slopes;     // [Hq] f32, or absent: score += slope * (j - t), for sinks slope * (j - SinkPos(t))
+  ConstTensorView sink_logits;      // [Hq] f32, or absent: exp(logit) joins the denominator [streaming-llm §3.3 eq.2]
   std::span<const HeadWork> heads;  // every (sequence, KV head) of the step exactly once
-  int64_t num_q_heads = 0;        // Hq
-  int64_t num_kv_heads = 0;       // Hkv
+  int64_t num_q_heads = 0;          // Hq
+  int64_t num_kv_heads = 0;         // Hkv
   float scale = 1.0f;
   Compute compute = Compute::kF32;
 };
@@ -164,16 +164,20 @@ struct AttentionArgs {
 // added to its score, n = tokens folded so far. `out` and `lse` hold the attention over kept keys and are updated.
 // With num_rows 0 only the folding is done: the cut at the end of the prompt.
 struct HeadFold {
-  HeadWork work;                  // work.recent and work.sink bound the folded range
-  float* state = nullptr;         // [2, D] f32: mean key (after rotation), mean value; in the backend's memory
-  int64_t num_folded = 0;         // n before this step: tokens [sink, sink + n) are in the mean
-  int64_t fold_end = 0;           // tokens [sink + n, fold_end) join; ahead of the queries where num_rows is 0
+  HeadWork work;           // work.recent and work.sink bound the folded range
+  float* state = nullptr;  // [2, D] f32: mean key (after rotation), mean value; in the backend's memory
+  int64_t num_folded = 0;  // n before this step: tokens [sink, sink + n) are in the mean
+  int64_t fold_end = 0;    // tokens [sink + n, fold_end) join; ahead of the queries where num_rows is 0
 };
 struct CompensateArgs {
   KvLayout layout;
-  ConstTensorView q;              // as in AttentionArgs
+  ConstTensorView q;  // as in AttentionArgs
   TensorView out;
   TensorView lse;
+  // [Hq] f32, or absent. The mean's score is the mean of its tokens' scores, so its bias is slope * (their mean
+  // position
+  // - t).
+  ConstTensorView alibi_slopes;
   std::span<const HeadFold> heads;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;

@@ -6,7 +6,9 @@
 namespace headwise {
 namespace {
 
-bool IsFloat(const ConstTensorView& view) { return view.dtype != DType::kI32; }
+bool IsFloat(const ConstTensorView& view) {
+  return view.dtype != DType::kI32;
+}
 
 void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {
   HW_CHECK(view.present() || shape.num_elements() == 0, "{} is absent", what);
@@ -71,8 +73,7 @@ void Validate(const RopeArgs& args) {
            args.x.shape.ToString());
   CheckF32(args.x, args.x.shape, "x");
   CheckF32(args.out, args.x.shape, "out");
-  HW_CHECK(args.angles.shape.rank() == 3 && args.angles.shape[2] == 2 &&
-               2 * args.angles.shape[1] <= args.head_dim,
+  HW_CHECK(args.angles.shape.rank() == 3 && args.angles.shape[2] == 2 && 2 * args.angles.shape[1] <= args.head_dim,
            "angles {}", args.angles.shape.ToString());
   HW_CHECK(args.rows_per_token >= 1 && args.num_heads % args.rows_per_token == 0);
   HW_CHECK(static_cast<int64_t>(args.rows.size()) == args.x.shape[0] * args.rows_per_token);
@@ -124,6 +125,7 @@ void Validate(const AttentionArgs& args) {
 void Validate(const CompensateArgs& args) {
   CheckLayout(args.layout);
   HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
+  CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   for (const HeadFold& fold : args.heads) {
     if (fold.work.num_rows > 0) {
       const Shape q_shape{args.q.shape[0], args.num_q_heads * args.layout.head_dim};

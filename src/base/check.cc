@@ -6,8 +6,8 @@
 namespace headwise {
 
 void CheckFailed(const char* condition, const char* file, int line, const std::string& message) {
-  std::fprintf(stderr, "headwise: internal error at %s:%d: %s%s%s\n", file, line, condition, message.empty() ? "" : ": ",
-               message.c_str());
+  std::fprintf(stderr, "headwise: internal error at %s:%d: %s%s%s\n", file, line, condition,
+               message.empty() ? "" : ": ", message.c_str());
   std::fflush(stderr);
   std::abort();
 }

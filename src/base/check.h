@@ -12,10 +12,10 @@ namespace headwise {
 }  // namespace headwise
 
 // HW_CHECK(a == b, "a {} b {}", a, b)
-#define HW_CHECK(condition, ...)                                                                        \
-  do {                                                                                                  \
-    if (!(condition)) [[unlikely]]                                                                      \
-      ::headwise::CheckFailed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__));           \
+#define HW_CHECK(condition, ...)                                                              \
+  do {                                                                                        \
+    if (!(condition)) [[unlikely]]                                                            \
+      ::headwise::CheckFailed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 
 #endif  // HEADWISE_BASE_CHECK_H_

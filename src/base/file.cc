@@ -40,7 +40,8 @@ Status SystemError(const std::filesystem::path& path, const char* doing) {
 Result<size_t> StatRegular(int fd, const std::filesystem::path& path) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0) return SystemError(path, "stat");
-  if (S_ISDIR(info.st_mode)) return Status::InvalidInput(fmt::format("{}: is a folder, expected a file", path.string()));
+  if (S_ISDIR(info.st_mode))
+    return Status::InvalidInput(fmt::format("{}: is a folder, expected a file", path.string()));
   return static_cast<size_t>(info.st_size);
 }
 

@@ -11,7 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::filesystem::path TempPath(const char* name) { return std::filesystem::path(::testing::TempDir()) / name; }
+std::filesystem::path TempPath(const char* name) {
+  return std::filesystem::path(::testing::TempDir()) / name;
+}
 
 TEST(File, ReadsBackWhatWasWritten) {
   const auto path = TempPath("headwise_file_test");

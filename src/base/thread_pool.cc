@@ -8,9 +8,15 @@ namespace {
 constexpr int kFieldBits = 24;
 constexpr uint64_t kFieldMask = (uint64_t{1} << kFieldBits) - 1;
 
-uint64_t EpochOf(uint64_t claim) { return claim >> (2 * kFieldBits); }
-uint64_t NumTasksOf(uint64_t claim) { return (claim >> kFieldBits) & kFieldMask; }
-uint64_t NextTaskOf(uint64_t claim) { return claim & kFieldMask; }
+uint64_t EpochOf(uint64_t claim) {
+  return claim >> (2 * kFieldBits);
+}
+uint64_t NumTasksOf(uint64_t claim) {
+  return (claim >> kFieldBits) & kFieldMask;
+}
+uint64_t NextTaskOf(uint64_t claim) {
+  return claim & kFieldMask;
+}
 
 // About 50 microseconds: longer than the serial stretches between two regions of a decode step, short enough that an
 // idle engine does not keep the cores busy.

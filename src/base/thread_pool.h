@@ -1,8 +1,8 @@
 // A fixed set of threads that run numbered tasks. Made for many short parallel regions: workers spin for a while before
 // they sleep, because one decoded token has dozens of regions of a few microseconds each.
 //
-// Which thread runs a task is not fixed; determinism comes from the callers, who cut work into pieces that do not depend
-// on the number of threads and let each piece write its own output.
+// Which thread runs a task is not fixed; determinism comes from the callers, who cut work into pieces that do not
+// depend on the number of threads and let each piece write its own output.
 #ifndef HEADWISE_BASE_THREAD_POOL_H_
 #define HEADWISE_BASE_THREAD_POOL_H_
 
@@ -29,10 +29,9 @@ class ThreadPool {
   // Requires: called from one thread at a time, never from inside a task; num_tasks < 2^23.
   template <typename Task>
   void ParallelFor(int64_t num_tasks, const Task& task) {
-    Run(num_tasks, &task,
-        [](const void* context, int64_t task_idx, int thread_idx) {
-          (*static_cast<const Task*>(context))(task_idx, thread_idx);
-        });
+    Run(num_tasks, &task, [](const void* context, int64_t task_idx, int thread_idx) {
+      (*static_cast<const Task*>(context))(task_idx, thread_idx);
+    });
   }
 
  private:

@@ -98,18 +98,23 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
   parts.memory->pool = std::make_unique<PagePool>(
-      backend, KvLayout{.head_dim = parts.model->config.head_dim,
-                        .page_tokens = options.page_tokens,
-                        .dtype = kv_dtype});
+      backend,
+      KvLayout{.head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .dtype = kv_dtype});
   return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
 }
 
 Engine::Engine(std::unique_ptr<EngineImpl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
-const ModelConfig& Engine::config() const { return impl_->model().config; }
-const std::string& Engine::source_hash() const { return impl_->model().source_hash; }
-bool Engine::has_tokenizer() const { return impl_->parts().tokenizer != nullptr; }
+const ModelConfig& Engine::config() const {
+  return impl_->model().config;
+}
+const std::string& Engine::source_hash() const {
+  return impl_->model().source_hash;
+}
+bool Engine::has_tokenizer() const {
+  return impl_->parts().tokenizer != nullptr;
+}
 const Tokenizer& Engine::tokenizer() const {
   HW_CHECK(has_tokenizer());
   return *impl_->parts().tokenizer;
@@ -118,17 +123,31 @@ std::string Engine::backend_description() const {
   return impl_->parts().memory->backend->Description() +
          (impl_->parts().compute == Compute::kBF16 ? ", bf16 prefill" : ", f32");
 }
-int64_t Engine::page_tokens() const { return impl_->parts().options.page_tokens; }
+int64_t Engine::page_tokens() const {
+  return impl_->parts().options.page_tokens;
+}
 
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
   return impl_->NewSequence(options);
 }
-Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) { return impl_->Fork(sequence); }
-Result<RequestId> Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
-Result<bool> Engine::Step() { return impl_->Step(); }
-void Engine::Cancel(RequestId id) { impl_->Cancel(id); }
-const RequestResult& Engine::Peek(RequestId id) const { return impl_->Peek(id); }
-RequestResult Engine::Take(RequestId id) { return impl_->Take(id); }
+Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) {
+  return impl_->Fork(sequence);
+}
+Result<RequestId> Engine::Submit(Request request) {
+  return impl_->Submit(std::move(request));
+}
+Result<bool> Engine::Step() {
+  return impl_->Step();
+}
+void Engine::Cancel(RequestId id) {
+  impl_->Cancel(id);
+}
+const RequestResult& Engine::Peek(RequestId id) const {
+  return impl_->Peek(id);
+}
+RequestResult Engine::Take(RequestId id) {
+  return impl_->Take(id);
+}
 
 Result<RequestResult> Engine::Run(Request request) {
   HW_ASSIGN_OR_RETURN(const RequestId id, impl_->Submit(std::move(request)));
@@ -142,12 +161,24 @@ Result<RequestResult> Engine::Run(Request request) {
   return impl_->Take(id);
 }
 
-Status Engine::RunForced(const ForcedRun& run) { return impl_->RunForced(run); }
+Status Engine::RunForced(const ForcedRun& run) {
+  return impl_->RunForced(run);
+}
 
-int64_t Engine::kv_bytes() const { return impl_->parts().memory->pool->bytes_in_use(); }
-int64_t Engine::kv_peak_bytes() const { return impl_->parts().memory->pool->peak_bytes(); }
-void Engine::ResetKvPeak() { impl_->parts().memory->pool->ResetPeak(); }
-int64_t Engine::KvBytes(const Sequence& sequence) { return sequence.cache->Bytes().total(); }
-int64_t Engine::NumTokens(const Sequence& sequence) { return sequence.cache->num_tokens(); }
+int64_t Engine::kv_bytes() const {
+  return impl_->parts().memory->pool->bytes_in_use();
+}
+int64_t Engine::kv_peak_bytes() const {
+  return impl_->parts().memory->pool->peak_bytes();
+}
+void Engine::ResetKvPeak() {
+  impl_->parts().memory->pool->ResetPeak();
+}
+int64_t Engine::KvBytes(const Sequence& sequence) {
+  return sequence.cache->Bytes().total();
+}
+int64_t Engine::NumTokens(const Sequence& sequence) {
+  return sequence.cache->num_tokens();
+}
 
 }  // namespace headwise

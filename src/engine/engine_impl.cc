@@ -73,8 +73,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions&
   HW_RETURN_IF_ERROR(CheckMemory(needed_bytes));
   if (needed_bytes > parts_.memory->available_bytes()) {
     return Status::OutOfMemory(fmt::format("the KV cache needs {} bytes at worst, {} of the limit of {} are available",
-                                           needed_bytes, parts_.memory->available_bytes(),
-                                           parts_.memory->limit_bytes));
+                                           needed_bytes, parts_.memory->available_bytes(), parts_.memory->limit_bytes));
   }
   auto sequence = std::make_shared<Sequence>(parts_.memory, needed_bytes);
   sequence->plan = plan;
@@ -172,9 +171,8 @@ Status EngineImpl::Admit() {
       }
     } else {
       const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-      auto sequence = NewSequence({.plan = request.plan,
-                                   .prompt_tokens = prompt_tokens,
-                                   .max_tokens = prompt_tokens + request.max_new_tokens});
+      auto sequence = NewSequence(
+          {.plan = request.plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + request.max_new_tokens});
       if (!sequence.ok()) {
         // Others will finish and give their bytes back; with nobody left to wait for, it is an error.
         if (sequence.status().code() == StatusCode::kOutOfMemory && !active_.empty()) return Status::Ok();
@@ -268,7 +266,9 @@ void EngineImpl::TakeToken(RequestState& state, int32_t id) {
   result.metrics.decode_seconds = SecondsSince(state.first_token);
 
   const std::vector<int32_t>& eos_ids = parts_.model->config.eos_ids;
-  const auto contains = [id](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+  const auto contains = [id](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
   if (request.eos == EosMode::kStop && (contains(eos_ids) || contains(request.stop_tokens))) {
     Finish(state, FinishReason::kEos);
     return;
@@ -345,8 +345,8 @@ Status EngineImpl::RunForced(const ForcedRun& run) {
   }
   std::shared_ptr<Sequence> sequence = run.sequence;
   if (sequence == nullptr) {
-    HW_ASSIGN_OR_RETURN(
-        sequence, NewSequence({.plan = run.plan, .prompt_tokens = prompt_tokens, .max_tokens = num_ids}));
+    HW_ASSIGN_OR_RETURN(sequence,
+                        NewSequence({.plan = run.plan, .prompt_tokens = prompt_tokens, .max_tokens = num_ids}));
   }
   const bool every = run.rows == ForcedRun::Rows::kEvery;
   const ModelConfig& config = parts_.model->config;
@@ -382,8 +382,7 @@ Status EngineImpl::RunForced(const ForcedRun& run) {
     if (run.on_progress) run.on_progress(begin);
   }
   if (next_position < run.positions.size()) {
-    return Status::InvalidInput(
-        fmt::format("position {} is beyond the {} ids", run.positions[next_position], num_ids));
+    return Status::InvalidInput(fmt::format("position {} is beyond the {} ids", run.positions[next_position], num_ids));
   }
   return Status::Ok();
 }

@@ -65,10 +65,10 @@ class EngineImpl {
   StepOutput output_;
   RequestId next_id_ = 1;
   std::map<RequestId, std::unique_ptr<RequestState>> requests_;
-  std::deque<RequestState*> waiting_;    // for memory, first come first served
-  std::vector<RequestState*> active_;    // in order of admission
+  std::deque<RequestState*> waiting_;  // for memory, first come first served
+  std::vector<RequestState*> active_;  // in order of admission
   std::mutex cancel_mutex_;
-  std::set<RequestId> cancelled_;        // guarded by cancel_mutex_
+  std::set<RequestId> cancelled_;  // guarded by cancel_mutex_
 };
 
 // An engine over a model that is already made: what Engine::Create does after loading, for tests and benchmarks with

@@ -21,11 +21,11 @@ struct RequestState {
 
   RequestId id = 0;
   Request request;
-  std::shared_ptr<Sequence> sequence;   // null while it waits for memory
-  std::vector<int32_t> unread;          // tokens not yet in the cache: the rest of the prompt, then the last sample
-  size_t num_read = 0;                  // of `unread`
+  std::shared_ptr<Sequence> sequence;  // null while it waits for memory
+  std::vector<int32_t> unread;         // tokens not yet in the cache: the rest of the prompt, then the last sample
+  size_t num_read = 0;                 // of `unread`
   std::optional<Sampler> sampler;
-  std::optional<StreamDecoder> decoder; // absent without a tokenizer
+  std::optional<StreamDecoder> decoder;  // absent without a tokenizer
   std::optional<StopMatcher> stops;
   RequestResult result;
   Clock::time_point admitted;

@@ -5,9 +5,13 @@
 namespace headwise {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
-PageUse UseOf(const ResolvedRule& rule) { return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing; }
+PageUse UseOf(const ResolvedRule& rule) {
+  return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing;
+}
 
 }  // namespace
 

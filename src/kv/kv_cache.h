@@ -1,8 +1,8 @@
 // The KV cache of one sequence: for every layer and KV head the pages its rule keeps, and the mean of what it dropped.
 //
 // A step goes: for each layer Extend (room for the new tokens), AppendKv and Attention over Work(), Compensate over
-// Folds(), Commit (pages go back); then FinishStep once. So a head that drops tokens holds more than it keeps only while
-// its own layer is computed.
+// Folds(), Commit (pages go back); then FinishStep once. So a head that drops tokens holds more than it keeps only
+// while its own layer is computed.
 #ifndef HEADWISE_KV_KV_CACHE_H_
 #define HEADWISE_KV_KV_CACHE_H_
 
@@ -16,8 +16,8 @@
 namespace headwise {
 
 struct KvCacheBytes {
-  int64_t full = 0;      // heads without a bound
-  int64_t bounded = 0;   // heads that drop tokens, and their compensation state
+  int64_t full = 0;     // heads without a bound
+  int64_t bounded = 0;  // heads that drop tokens, and their compensation state
   int64_t total() const { return full + bounded; }
 };
 
@@ -66,8 +66,8 @@ class KvCache {
     // window can hide sinks) is null.
     std::vector<std::byte*> sink_pages;
     std::vector<std::byte*> recent_pages;
-    int64_t recent_first = 0;   // page index of recent_pages[0]
-    int64_t state_idx = -1;     // place in compensation_, -1 without compensation
+    int64_t recent_first = 0;  // page index of recent_pages[0]
+    int64_t state_idx = -1;    // place in compensation_, -1 without compensation
   };
 
   Head& At(int64_t layer_idx, int64_t kv_head) {
@@ -87,8 +87,8 @@ class KvCache {
   int64_t num_states_ = 0;
   int64_t num_pages_ = 0;
   int64_t peak_pages_ = 0;
-  std::vector<Head> heads_;       // [L * Hkv]
-  DeviceBuffer compensation_;     // [num_states, 2, D] f32
+  std::vector<Head> heads_;    // [L * Hkv]
+  DeviceBuffer compensation_;  // [num_states, 2, D] f32
 };
 
 }  // namespace headwise

@@ -9,7 +9,9 @@ namespace {
 constexpr size_t kGrowingExtentBytes = size_t{2} << 20;
 constexpr size_t kSlidingExtentBytes = size_t{256} << 10;
 
-int IndexOf(PageUse use) { return static_cast<int>(use); }
+int IndexOf(PageUse use) {
+  return static_cast<int>(use);
+}
 
 }  // namespace
 
@@ -45,7 +47,9 @@ std::byte* PagePool::Allocate(PageUse use) {
   return const_cast<std::byte*>(base) + idx * page_bytes_;
 }
 
-PagePool::ExtentMap::iterator PagePool::Find(const std::byte* page) { return std::prev(extents_.upper_bound(page)); }
+PagePool::ExtentMap::iterator PagePool::Find(const std::byte* page) {
+  return std::prev(extents_.upper_bound(page));
+}
 PagePool::ExtentMap::const_iterator PagePool::Find(const std::byte* page) const {
   return std::prev(extents_.upper_bound(page));
 }

@@ -48,8 +48,8 @@ class PagePool {
   struct Extent {
     PageUse use;
     size_t bytes;
-    std::vector<uint32_t> holders;      // per page
-    std::vector<uint32_t> free_pages;   // indices; the lowest is handed out first, so that runs stay contiguous
+    std::vector<uint32_t> holders;     // per page
+    std::vector<uint32_t> free_pages;  // indices; the lowest is handed out first, so that runs stay contiguous
   };
   using ExtentMap = std::map<const std::byte*, Extent>;
 
@@ -60,8 +60,8 @@ class PagePool {
   Backend* backend_;
   KvLayout layout_;
   size_t page_bytes_;
-  ExtentMap extents_;                                // by first address
-  std::set<const std::byte*> with_free_pages_[2];    // extents with a free page, by PageUse
+  ExtentMap extents_;                              // by first address
+  std::set<const std::byte*> with_free_pages_[2];  // extents with a free page, by PageUse
   int64_t pages_in_use_ = 0;
   int64_t peak_pages_ = 0;
 };

@@ -16,8 +16,8 @@ namespace headwise {
 // What is known of a sequence when it is admitted. All in tokens.
 struct SequenceLimits {
   int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;            // prompt + maximum new tokens (N_limit); --max-context where there is no limit
-  int64_t model_window = kNoLimit;   // the model's own sliding window [mistral]; kNoLimit when it has none
+  int64_t max_tokens = 0;           // prompt + maximum new tokens (N_limit); --max-context where there is no limit
+  int64_t model_window = kNoLimit;  // the model's own sliding window [mistral]; kNoLimit when it has none
 };
 
 // A rule with every number fixed. The query at position t reads key j <= t when
@@ -26,11 +26,11 @@ struct SequenceLimits {
 struct ResolvedRule {
   int64_t sink = 0;
   int64_t recent = kNoLimit;
-  int64_t sink_reach = kNoLimit;      // a model's sliding window also hides sinks that are too far back
-  bool compensate = false;            // keys that recent and sink_reach hide are folded into one mean token
+  int64_t sink_reach = kNoLimit;  // a model's sliding window also hides sinks that are too far back
+  bool compensate = false;        // keys that recent and sink_reach hide are folded into one mean token
   Positions positions = Positions::kText;
-  int64_t holds_from = 0;             // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
-  int64_t recent_before = kNoLimit;   // recent for those queries: the model's window or no limit
+  int64_t holds_from = 0;            // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
+  int64_t recent_before = kNoLimit;  // recent for those queries: the model's window or no limit
 
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides

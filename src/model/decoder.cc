@@ -11,8 +11,8 @@ namespace headwise {
 
 // Rotary angles of one step: a row of cos, sin per distinct (sequence, position).
 struct Decoder::Angles {
-  std::vector<float> table;              // [A, R/2, 2]
-  std::vector<int32_t> text_rows;        // [T] row of each token's text position
+  std::vector<float> table;        // [A, R/2, 2]
+  std::vector<int32_t> text_rows;  // [T] row of each token's text position
   // For layers with heads that count positions in the cache: row of SinkPosition(t) per token and KV head.
   std::vector<std::vector<int32_t>> sink_rows;  // [L][T * Hkv], empty where no head of the layer needs it
   int64_t row_floats = 0;
@@ -23,20 +23,20 @@ struct Decoder::Angles {
 
 // A step's activations, all f32.
 struct Decoder::Buffers {
-  TensorView x;          // [T, E] the residual stream
-  TensorView normed;     // [T, E]
-  TensorView mlp_normed; // [T, E] only where attention and MLP run in parallel with their own norms
-  TensorView q;          // [T, Hq*D]
-  TensorView q_sink;     // [T, Hq*D] only where a layer needs it
-  TensorView k;          // [T, Hkv*D]
-  TensorView v;          // [T, Hkv*D]
-  TensorView attended;   // [T, Hq*D]
-  TensorView lse;        // [T, Hq] only where a head folds
-  TensorView gate;       // [T, F] only where gated
-  TensorView up;         // [T, F]
-  TensorView angles;     // [A, R/2, 2]
-  TensorView wanted;     // [R, E]
-  TensorView logits;     // [R, V]
+  TensorView x;           // [T, E] the residual stream
+  TensorView normed;      // [T, E]
+  TensorView mlp_normed;  // [T, E] only where attention and MLP run in parallel with their own norms
+  TensorView q;           // [T, Hq*D]
+  TensorView q_sink;      // [T, Hq*D] only where a layer needs it
+  TensorView k;           // [T, Hkv*D]
+  TensorView v;           // [T, Hkv*D]
+  TensorView attended;    // [T, Hq*D]
+  TensorView lse;         // [T, Hq] only where a head folds
+  TensorView gate;        // [T, F] only where gated
+  TensorView up;          // [T, F]
+  TensorView angles;      // [A, R/2, 2]
+  TensorView wanted;      // [R, E]
+  TensorView logits;      // [R, V]
 };
 
 Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence> sequences) {
@@ -51,7 +51,8 @@ Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence>
   };
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t first_pos = sequences[s].cache->num_tokens();
-    for (size_t i = 0; i < sequences[s].ids.size(); ++i) text_rows.push_back(row(s, first_pos + static_cast<int64_t>(i)));
+    for (size_t i = 0; i < sequences[s].ids.size(); ++i)
+      text_rows.push_back(row(s, first_pos + static_cast<int64_t>(i)));
   }
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const auto counts_in_cache = [&](const StepSequence& sequence) {
@@ -139,8 +140,7 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
       backend_->Clamp({.x = x, .limit = static_cast<float>(*config.qkv_clip)});
     }
   }
-  const bool counts_in_cache =
-      !angles.sink_rows.empty() && !angles.sink_rows[static_cast<size_t>(layer_idx)].empty();
+  const bool counts_in_cache = !angles.sink_rows.empty() && !angles.sink_rows[static_cast<size_t>(layer_idx)].empty();
   if (config.positions == PositionKind::kRope) {
     RopeArgs rope{.x = buffers.q,
                   .out = buffers.q,
@@ -195,6 +195,7 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
                           .q = buffers.q,
                           .out = buffers.attended,
                           .lse = buffers.lse,
+                          .alibi_slopes = model_->alibi_slopes,
                           .heads = folds,
                           .num_q_heads = config.num_q_heads,
                           .num_kv_heads = config.num_kv_heads,

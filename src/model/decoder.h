@@ -17,9 +17,9 @@ namespace headwise {
 // One sequence's share of a step.
 struct StepSequence {
   KvCache* cache = nullptr;
-  std::span<const int32_t> ids;                        // new tokens, at least one, at most cache->MaxStepTokens()
+  std::span<const int32_t> ids;                           // new tokens, at least one, at most cache->MaxStepTokens()
   const std::vector<double>* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence; unused by ALiBi
-  std::span<const int32_t> wanted;                     // indices into `ids` whose logits are wanted
+  std::span<const int32_t> wanted;                        // indices into `ids` whose logits are wanted
 };
 
 // Rows of all sequences' wanted tokens, in order. Host memory.

@@ -47,14 +47,14 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   model->config = std::move(config);
   model->weights = std::move(host_weights);
   ModelWeights& w = model->weights;
-  HW_RETURN_IF_ERROR(AdoptAll(backend, {&w.embedding, &w.final_norm.weight, &w.final_norm.bias, &w.output.weight,
-                                        &w.output.bias}));
+  HW_RETURN_IF_ERROR(
+      AdoptAll(backend, {&w.embedding, &w.final_norm.weight, &w.final_norm.bias, &w.output.weight, &w.output.bias}));
   for (LayerWeights& layer : w.layers) {
     HW_RETURN_IF_ERROR(AdoptAll(
-        backend, {&layer.norm.weight, &layer.norm.bias, &layer.mlp_norm.weight, &layer.mlp_norm.bias,
-                  &layer.q.weight, &layer.q.bias, &layer.k.weight, &layer.k.bias, &layer.v.weight, &layer.v.bias,
-                  &layer.o.weight, &layer.o.bias, &layer.gate.weight, &layer.gate.bias, &layer.up.weight,
-                  &layer.up.bias, &layer.down.weight, &layer.down.bias, &layer.sink_logits}));
+        backend, {&layer.norm.weight, &layer.norm.bias, &layer.mlp_norm.weight, &layer.mlp_norm.bias, &layer.q.weight,
+                  &layer.q.bias, &layer.k.weight, &layer.k.bias, &layer.v.weight, &layer.v.bias, &layer.o.weight,
+                  &layer.o.bias, &layer.gate.weight, &layer.gate.bias, &layer.up.weight, &layer.up.bias,
+                  &layer.down.weight, &layer.down.bias, &layer.sink_logits}));
   }
   if (model->config.positions == PositionKind::kAlibi) {
     HW_ASSIGN_OR_RETURN(model->alibi_slopes, AdoptVector(backend, model->config.alibi_slopes, w));

@@ -14,9 +14,9 @@ namespace headwise {
 
 struct Model {
   ModelConfig config;
-  ModelWeights weights;                  // views in the backend's memory
-  ConstTensorView alibi_slopes;          // [Hq] f32, absent without ALiBi
-  ConstTensorView zero_sink_logits;      // [Hq] f32 zeros, present where config.zero_sink
+  ModelWeights weights;              // views in the backend's memory
+  ConstTensorView alibi_slopes;      // [Hq] f32, absent without ALiBi
+  ConstTensorView zero_sink_logits;  // [Hq] f32 zeros, present where config.zero_sink
   std::string source_hash;
   std::unique_ptr<WeightSource> source;  // keeps the mapped files alive
 

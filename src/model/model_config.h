@@ -35,36 +35,36 @@ struct RopeConfig {
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;              // kLlama3
-  double high_freq_factor = 4.0;             // kLlama3
-  int64_t original_max_position = 0;         // kLlama3
+  double low_freq_factor = 1.0;       // kLlama3
+  double high_freq_factor = 4.0;      // kLlama3
+  int64_t original_max_position = 0;  // kLlama3
   // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
 };
 
 struct ModelConfig {
   std::string family;  // registry name, the plan's `architecture`
 
-  int64_t num_layers = 0;            // L
-  int64_t model_dim = 0;             // E
-  int64_t ffn_dim = 0;               // F
-  int64_t num_q_heads = 0;           // Hq
-  int64_t num_kv_heads = 0;          // Hkv
-  int64_t head_dim = 0;              // D
-  int64_t vocab_size = 0;            // V
-  int64_t trained_length = 0;        // tokens; longer prompts get a warning
+  int64_t num_layers = 0;      // L
+  int64_t model_dim = 0;       // E
+  int64_t ffn_dim = 0;         // F
+  int64_t num_q_heads = 0;     // Hq
+  int64_t num_kv_heads = 0;    // Hkv
+  int64_t head_dim = 0;        // D
+  int64_t vocab_size = 0;      // V
+  int64_t trained_length = 0;  // tokens; longer prompts get a warning
 
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-5;
   MlpKind mlp = MlpKind::kGatedSilu;
   ResidualKind residual = ResidualKind::kSerial;
-  bool tied_embeddings = false;      // the output matrix is the embedding table
+  bool tied_embeddings = false;  // the output matrix is the embedding table
 
   PositionKind positions = PositionKind::kRope;
-  RopeConfig rope;                   // kRope
-  std::vector<float> alibi_slopes;   // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
-                                     // falcon's are already times 1 / sqrt(D)
-  double softmax_scale = 0;          // 1 / sqrt(D) unless the model says otherwise
-  std::optional<double> qkv_clip;    // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
+  RopeConfig rope;                        // kRope
+  std::vector<float> alibi_slopes;        // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
+                                          // falcon's are already times 1 / sqrt(D)
+  double softmax_scale = 0;               // 1 / sqrt(D) unless the model says otherwise
+  std::optional<double> qkv_clip;         // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
   std::optional<int64_t> sliding_window;  // key j is read if t - j < window [mistral]
   // Sink logit per query head in the softmax denominator [streaming-llm §3.3 eq.2]: `zero_sink` means 0 everywhere;
   // learned values come with the layer's weights.

@@ -22,23 +22,23 @@ struct NormWeights {
 };
 
 struct LayerWeights {
-  NormWeights norm;            // before attention
-  LinearWeights q;             // [Hq*D, E]
-  LinearWeights k;             // [Hkv*D, E]
-  LinearWeights v;             // [Hkv*D, E]
-  LinearWeights o;             // [E, Hq*D]
-  ConstTensorView sink_logits; // [Hq] f32, or absent: no sink logit
-  NormWeights mlp_norm;        // absent where the residual is kParallelSharedNorm
-  LinearWeights gate;          // [F, E], kGatedSilu only
-  LinearWeights up;            // [F, E]
-  LinearWeights down;          // [E, F]
+  NormWeights norm;             // before attention
+  LinearWeights q;              // [Hq*D, E]
+  LinearWeights k;              // [Hkv*D, E]
+  LinearWeights v;              // [Hkv*D, E]
+  LinearWeights o;              // [E, Hq*D]
+  ConstTensorView sink_logits;  // [Hq] f32, or absent: no sink logit
+  NormWeights mlp_norm;         // absent where the residual is kParallelSharedNorm
+  LinearWeights gate;           // [F, E], kGatedSilu only
+  LinearWeights up;             // [F, E]
+  LinearWeights down;           // [E, F]
 };
 
 struct ModelWeights {
-  ConstTensorView embedding;   // [V, E] f32, f16 or bf16
+  ConstTensorView embedding;  // [V, E] f32, f16 or bf16
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
-  LinearWeights output;        // [V, E]; the embedding where they are tied
+  LinearWeights output;  // [V, E]; the embedding where they are tied
 
   // Host memory behind views that could not point into the file: widened norms and biases, unpacked matrices.
   std::vector<std::unique_ptr<std::byte[]>> owned;

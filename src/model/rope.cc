@@ -13,8 +13,7 @@ double ScaleLlama3(const RopeConfig& rope, double frequency) {
   const double wavelength = 2.0 * M_PI / frequency;
   if (wavelength < original / rope.high_freq_factor) return frequency;
   if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
-  const double smooth =
-      (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const double smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
 }
 

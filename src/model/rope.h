@@ -10,8 +10,8 @@
 
 namespace headwise {
 
-// inverse_frequencies[i] for i in [0, rotary_dims / 2), radians per token. `prompt_tokens` matters for dynamic NTK only:
-// its base is fixed at admission, so that one-shot prefill and token by token agree.
+// inverse_frequencies[i] for i in [0, rotary_dims / 2), radians per token. `prompt_tokens` matters for dynamic NTK
+// only: its base is fixed at admission, so that one-shot prefill and token by token agree.
 std::vector<double> RopeFrequencies(const ModelConfig& config, int64_t prompt_tokens);
 
 // Appends cos, sin pairs [rotary_dims / 2, 2] for one position.

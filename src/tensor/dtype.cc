@@ -4,7 +4,9 @@
 
 namespace headwise {
 
-int64_t SizeOf(DType dtype) { return dtype == DType::kF32 || dtype == DType::kI32 ? 4 : 2; }
+int64_t SizeOf(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kI32 ? 4 : 2;
+}
 
 std::string_view NameOf(DType dtype) {
   switch (dtype) {
@@ -37,8 +39,8 @@ float F16ToF32(uint16_t bits) {
     value = static_cast<float>(mantissa) * 0x1p-24f;
     return sign != 0 ? -value : value;
   }
-  const uint32_t wide = exponent == 31 ? sign | 0x7F800000u | (mantissa << 13)
-                                       : sign | ((exponent + 112) << 23) | (mantissa << 13);
+  const uint32_t wide =
+      exponent == 31 ? sign | 0x7F800000u | (mantissa << 13) : sign | ((exponent + 112) << 23) | (mantissa << 13);
   std::memcpy(&value, &wide, sizeof(value));
   return value;
 }

@@ -11,8 +11,8 @@ namespace headwise {
 
 enum class DType : uint8_t { kF32, kF16, kBF16, kI32 };
 
-int64_t SizeOf(DType dtype);             // bytes per element
-std::string_view NameOf(DType dtype);    // "f32", "f16", "bf16", "i32"
+int64_t SizeOf(DType dtype);           // bytes per element
+std::string_view NameOf(DType dtype);  // "f32", "f16", "bf16", "i32"
 std::optional<DType> DTypeByName(std::string_view name);
 
 inline float BF16ToF32(uint16_t bits) {

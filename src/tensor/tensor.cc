@@ -11,7 +11,8 @@ View RowsOf(const View& view, int64_t begin, int64_t count) {
            begin, count, view.shape.ToString());
   const int64_t row_bytes = view.shape[0] == 0 ? 0 : view.size_bytes() / view.shape[0];
   View rows = view;
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>, const std::byte, std::byte>;
   rows.data = static_cast<Byte*>(view.data) + begin * row_bytes;
   switch (view.shape.rank()) {
     case 1:
@@ -37,7 +38,11 @@ std::string Shape::ToString() const {
   return text + "]";
 }
 
-TensorView TensorView::Rows(int64_t begin, int64_t count) const { return RowsOf(*this, begin, count); }
-ConstTensorView ConstTensorView::Rows(int64_t begin, int64_t count) const { return RowsOf(*this, begin, count); }
+TensorView TensorView::Rows(int64_t begin, int64_t count) const {
+  return RowsOf(*this, begin, count);
+}
+ConstTensorView ConstTensorView::Rows(int64_t begin, int64_t count) const {
+  return RowsOf(*this, begin, count);
+}
 
 }  // namespace headwise

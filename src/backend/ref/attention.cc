@@ -14,7 +14,9 @@ class PagedTokens {
   PagedTokens(const KvLayout& layout, const PageTable& pages) : layout_(layout), pages_(pages) {}
 
   float Key(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), Slot(pos) + d); }
-  float Value(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d); }
+  float Value(int64_t pos, int64_t d) const {
+    return LoadAsF32(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d);
+  }
   void Set(int64_t pos, int64_t d, float key, float value) {
     StoreF32As(layout_.dtype, Page(pos), Slot(pos) + d, key);
     StoreF32As(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d, value);
@@ -82,12 +84,18 @@ void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t nu
   float& lse = F32(args.lse)[row * args.num_q_heads + q_head];
   double dot = 0;
   for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * fold.state[d];
-  const double score = dot * args.scale + std::log(static_cast<double>(num_folded));
+  double score = dot * args.scale + std::log(static_cast<double>(num_folded));
+  if (args.alibi_slopes.present()) {
+    const double mean_pos = static_cast<double>(fold.work.sink) + static_cast<double>(num_folded - 1) / 2;
+    const auto pos = static_cast<double>(fold.work.first_pos + row - fold.work.first_row);
+    score += F32(args.alibi_slopes)[q_head] * (mean_pos - pos);
+  }
   const double max_score = std::max<double>(score, lse);
   const double kept_weight = std::exp(lse - max_score);
   const double mean_weight = std::exp(score - max_score);
   for (int64_t d = 0; d < dim; ++d) {
-    out[d] = static_cast<float>((kept_weight * out[d] + mean_weight * fold.state[dim + d]) / (kept_weight + mean_weight));
+    out[d] =
+        static_cast<float>((kept_weight * out[d] + mean_weight * fold.state[dim + d]) / (kept_weight + mean_weight));
   }
   lse = static_cast<float>(max_score + std::log(kept_weight + mean_weight));
 }

@@ -11,8 +11,8 @@ void Embed(const EmbedArgs& args) {
   const int64_t dim = args.table.shape[1];
   for (size_t t = 0; t < args.ids.size(); ++t) {
     for (int64_t e = 0; e < dim; ++e) {
-      F32(args.out)[static_cast<int64_t>(t) * dim + e] =
-          LoadAsF32(args.table.dtype, args.table.data, args.ids[t] * dim + e);
+      F32(args.out)
+      [static_cast<int64_t>(t) * dim + e] = LoadAsF32(args.table.dtype, args.table.data, args.ids[t] * dim + e);
     }
   }
 }

@@ -38,6 +38,8 @@ class RefBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeRefBackend() { return std::make_unique<RefBackend>(); }
+std::unique_ptr<Backend> MakeRefBackend() {
+  return std::make_unique<RefBackend>();
+}
 
 }  // namespace headwise

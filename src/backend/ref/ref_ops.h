@@ -21,8 +21,12 @@ void AppendKv(const AppendKvArgs& args);
 void Attention(const AttentionArgs& args);
 void Compensate(const CompensateArgs& args);
 
-inline const float* F32(const ConstTensorView& view) { return static_cast<const float*>(view.data); }
-inline float* F32(const TensorView& view) { return static_cast<float*>(view.data); }
+inline const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+inline float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
 
 }  // namespace headwise::ref
 

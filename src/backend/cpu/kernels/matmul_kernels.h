@@ -12,17 +12,17 @@ enum class WeightType : uint8_t { kF32, kF16, kBF16 };
 inline constexpr int64_t kMaxFewRows = 8;
 
 struct FewRowsArgs {
-  const float* x;        // [num_rows, K]
-  int64_t num_rows;      // 1 .. kMaxFewRows
-  int64_t x_stride;      // floats
-  const void* weight;    // first of num_outputs rows of K
+  const float* x;      // [num_rows, K]
+  int64_t num_rows;    // 1 .. kMaxFewRows
+  int64_t x_stride;    // floats
+  const void* weight;  // first of num_outputs rows of K
   WeightType type;
-  int64_t depth;         // K
-  int64_t num_outputs;   // outputs of this piece
-  const float* bias;     // [num_outputs] or null
-  float* out;            // [num_rows, out_stride], first output of this piece
-  int64_t out_stride;    // floats
-  bool add;              // out += instead of out =
+  int64_t depth;        // K
+  int64_t num_outputs;  // outputs of this piece
+  const float* bias;    // [num_outputs] or null
+  float* out;           // [num_rows, out_stride], first output of this piece
+  int64_t out_stride;   // floats
+  bool add;             // out += instead of out =
 };
 
 struct MatMulKernels {

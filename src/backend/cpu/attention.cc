@@ -1,0 +1,382 @@
+#include "backend/cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace headwise::cpu {
+namespace {
+
+constexpr double kLog2E = 1.44269504088896340736;
+
+// A parallel region costs a few microseconds; below this many bytes of keys and values one thread is as fast.
+constexpr int64_t kMinTaskBytes = 48 << 10;
+
+// Query rows per prefill tile: converting a tile of keys then costs a few percent of using it. Streaming heads take
+// fewer tokens at a time, because a tile of T tokens reads T keys more than its window.
+constexpr int64_t kTileRows = 256;
+constexpr int64_t kStreamTileTokens = 64;
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+KvType TypeOf(DType dtype) {
+  return dtype == DType::kF32 ? KvType::kF32 : dtype == DType::kF16 ? KvType::kF16 : KvType::kBF16;
+}
+
+KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
+  return {.sink = pages.sink.data(),
+          .num_sink = static_cast<int64_t>(pages.sink.size()),
+          .recent = pages.recent.data(),
+          .recent_first = pages.recent_first,
+          .page_tokens = layout.page_tokens,
+          .dim = layout.head_dim,
+          .padded_dim = RoundUp(layout.head_dim, 16),
+          .type = TypeOf(layout.dtype)};
+}
+
+const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
+
+// ---- decode: one query row of one head against up to 1024 of its keys ----------------------------------------------
+
+struct DecodePiece {
+  size_t query_idx;  // into the list of decode heads
+  int64_t sink_begin, sink_end, recent_begin, recent_end;
+  int64_t num_keys() const { return sink_end - sink_begin + recent_end - recent_begin; }
+};
+
+// One decoding head and its pieces [first_piece, first_piece + num_pieces).
+struct DecodeHead {
+  const HeadWork* work;
+  size_t first_piece;
+  size_t num_pieces;
+};
+
+int64_t SinkPos(const HeadWork& work, int64_t pos) {
+  return std::min(pos, work.sink_pos_limit);
+}
+
+// Keys that the one query of `work` reads.
+DecodePiece KeysOf(const HeadWork& work) {
+  const int64_t pos = work.first_pos;
+  const int64_t sink_end = std::min(work.sink, pos + 1);
+  return {.query_idx = 0,
+          .sink_begin = std::clamp<int64_t>(SinkPos(work, pos) - work.sink_reach + 1, 0, sink_end),
+          .sink_end = sink_end,
+          .recent_begin = std::max(sink_end, pos - work.recent + 1),
+          .recent_end = pos + 1};
+}
+
+void CutIntoPieces(const DecodePiece& keys, std::vector<DecodePiece>& pieces) {
+  DecodePiece rest = keys;
+  while (rest.num_keys() > 0) {
+    DecodePiece piece = rest;
+    piece.sink_end = std::min(rest.sink_end, rest.sink_begin + kDecodePieceTokens);
+    const int64_t room = kDecodePieceTokens - (piece.sink_end - piece.sink_begin);
+    // Cuts lie at multiples of the piece, so that no group of 16 tokens is read twice.
+    int64_t cut = std::min(rest.recent_end, rest.recent_begin + room);
+    if (cut < rest.recent_end) cut = std::max(cut / kDecodePieceTokens * kDecodePieceTokens, rest.recent_begin);
+    if (cut == rest.recent_begin && cut < rest.recent_end && piece.sink_end == piece.sink_begin) {
+      cut = std::min(rest.recent_end, rest.recent_begin + room);
+    }
+    piece.recent_end = piece.sink_end == rest.sink_end ? cut : rest.recent_begin;
+    rest.sink_begin = piece.sink_end;
+    rest.recent_begin = piece.recent_end;
+    pieces.push_back(piece);
+  }
+}
+
+class DecodeBatch {
+ public:
+  DecodeBatch(const AttentionArgs& args, const KernelTable& kernels, AttentionScratch& scratch)
+      : args_(args),
+        kernels_(kernels),
+        scratch_(scratch),
+        group_(args.num_q_heads / args.num_kv_heads),
+        padded_dim_(RoundUp(args.layout.head_dim, 16)) {
+    for (const HeadWork& work : args.heads) {
+      if (work.num_rows != 1) continue;
+      const size_t first_piece = pieces_.size();
+      DecodePiece keys = KeysOf(work);
+      keys.query_idx = heads_.size();
+      CutIntoPieces(keys, pieces_);
+      heads_.push_back({&work, first_piece, pieces_.size() - first_piece});
+    }
+  }
+
+  bool empty() const { return heads_.empty(); }
+
+  void Run(ThreadPool& pool) {
+    const auto num_heads = static_cast<int64_t>(heads_.size());
+    const auto num_pieces = static_cast<int64_t>(pieces_.size());
+    const int64_t q_floats = num_heads * group_ * padded_dim_;
+    const int64_t piece_floats = group_ * (padded_dim_ + 2);
+    float* memory =
+        scratch_.Shared(static_cast<size_t>(2 * q_floats + RoundUp(args_.num_q_heads, 16) + num_pieces * piece_floats));
+    q_ = memory;
+    q_sink_ = q_ + q_floats;
+    slopes_ = q_sink_ + q_floats;
+    results_ = slopes_ + RoundUp(args_.num_q_heads, 16);
+    scratch_.ReservePerThread(pool.num_threads(), static_cast<size_t>(DecodeScratchFloats(group_)) * sizeof(float));
+    PrepareQueries();
+
+    // Tasks of neighbouring pieces, large enough to be worth a thread.
+    const int64_t key_bytes = 2 * args_.layout.head_dim * SizeOf(args_.layout.dtype);
+    std::vector<int64_t> task_ends;
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < num_pieces; ++i) {
+      bytes += pieces_[static_cast<size_t>(i)].num_keys() * key_bytes;
+      if (bytes >= kMinTaskBytes || i + 1 == num_pieces) {
+        task_ends.push_back(i + 1);
+        bytes = 0;
+      }
+    }
+    pool.ParallelFor(static_cast<int64_t>(task_ends.size()), [&](int64_t task_idx, int thread_idx) {
+      const int64_t begin = task_idx == 0 ? 0 : task_ends[static_cast<size_t>(task_idx - 1)];
+      for (int64_t i = begin; i < task_ends[static_cast<size_t>(task_idx)]; ++i) RunPiece(i, thread_idx);
+    });
+    for (size_t i = 0; i < heads_.size(); ++i) Merge(i);
+  }
+
+ private:
+  float* Result(int64_t piece_idx) const { return results_ + piece_idx * group_ * (padded_dim_ + 2); }
+
+  // Queries times scale * log2(e), zero-padded, one block per head.
+  void PrepareQueries() {
+    const auto factor = static_cast<float>(args_.scale * kLog2E);
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      const HeadWork& work = *heads_[i].work;
+      for (int64_t g = 0; g < group_; ++g) {
+        const int64_t from = (work.first_row * args_.num_q_heads + work.kv_head * group_ + g) * args_.layout.head_dim;
+        const int64_t to = (static_cast<int64_t>(i) * group_ + g) * padded_dim_;
+        for (int64_t d = 0; d < padded_dim_; ++d) {
+          const bool exists = d < args_.layout.head_dim;
+          q_[to + d] = exists ? F32(args_.q)[from + d] * factor : 0.0f;
+          q_sink_[to + d] = exists && work.uses_sink_query ? F32(args_.q_sink)[from + d] * factor : q_[to + d];
+        }
+      }
+    }
+    for (int64_t h = 0; h < args_.num_q_heads && args_.alibi_slopes.present(); ++h) {
+      slopes_[h] = static_cast<float>(F32(args_.alibi_slopes)[h] * kLog2E);
+    }
+  }
+
+  void RunPiece(int64_t piece_idx, int thread_idx) {
+    const DecodePiece& piece = pieces_[static_cast<size_t>(piece_idx)];
+    const HeadWork& work = *heads_[piece.query_idx].work;
+    const int64_t q_offset = static_cast<int64_t>(piece.query_idx) * group_ * padded_dim_;
+    float* result = Result(piece_idx);
+    kernels_.attention.decode({.pages = PagesOf(args_.layout, work.pages),
+                               .num_q = group_,
+                               .q = q_ + q_offset,
+                               .q_sink = q_sink_ + q_offset,
+                               .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
+                               .query_pos = work.first_pos,
+                               .sink_query_pos = SinkPos(work, work.first_pos),
+                               .sink_begin = piece.sink_begin,
+                               .sink_end = piece.sink_end,
+                               .recent_begin = piece.recent_begin,
+                               .recent_end = piece.recent_end,
+                               .scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx)),
+                               .out = result,
+                               .max = result + group_ * padded_dim_,
+                               .sum = result + group_ * (padded_dim_ + 1)});
+  }
+
+  // The pieces of one head, in order: out = sum of 2^(max_i - max) out_i over the same sum of denominators.
+  void Merge(size_t head_idx) {
+    const DecodeHead& head = heads_[head_idx];
+    const int64_t dim = args_.layout.head_dim;
+    for (int64_t g = 0; g < group_; ++g) {
+      const int64_t q_head = head.work->kv_head * group_ + g;
+      const int64_t row = head.work->first_row * args_.num_q_heads + q_head;
+      const float* sink_logit = args_.sink_logits.present() ? F32(args_.sink_logits) + q_head : nullptr;
+      double max = sink_logit != nullptr ? *sink_logit * kLog2E : -1e30;
+      for (size_t i = 0; i < head.num_pieces; ++i) {
+        max = std::max<double>(max, Result(static_cast<int64_t>(head.first_piece + i))[group_ * padded_dim_ + g]);
+      }
+      double sum = sink_logit != nullptr ? std::exp2(*sink_logit * kLog2E - max) : 0.0;
+      float* out = F32(args_.out) + row * dim;
+      std::memset(out, 0, static_cast<size_t>(dim) * sizeof(float));
+      for (size_t i = 0; i < head.num_pieces; ++i) {
+        const float* result = Result(static_cast<int64_t>(head.first_piece + i));
+        const double weight = std::exp2(result[group_ * padded_dim_ + g] - max);
+        sum += weight * result[group_ * (padded_dim_ + 1) + g];
+        const auto factor = static_cast<float>(weight);
+        for (int64_t d = 0; d < dim; ++d) out[d] += factor * result[g * padded_dim_ + d];
+      }
+      const auto inverse = static_cast<float>(1.0 / sum);
+      for (int64_t d = 0; d < dim; ++d) out[d] *= inverse;
+      if (args_.lse.present()) F32(args_.lse)[row] = static_cast<float>((max + std::log2(sum)) / kLog2E);
+    }
+  }
+
+  const AttentionArgs& args_;
+  const KernelTable& kernels_;
+  AttentionScratch& scratch_;
+  const int64_t group_;
+  const int64_t padded_dim_;
+  std::vector<DecodeHead> heads_;
+  std::vector<DecodePiece> pieces_;
+  float* q_ = nullptr;        // [heads, G, Dp]
+  float* q_sink_ = nullptr;   // [heads, G, Dp]
+  float* slopes_ = nullptr;   // [Hq] times log2(e)
+  float* results_ = nullptr;  // [pieces][G * Dp out, G max, G sum]
+};
+
+// ---- prefill: a tile of query rows against all its keys ------------------------------------------------------------
+
+struct PrefillTile {
+  const HeadWork* work;
+  int64_t first_token;
+  int64_t num_tokens;
+  int64_t cost;  // keys read, summed over queries
+};
+
+std::vector<PrefillTile> PrefillTiles(const AttentionArgs& args) {
+  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  std::vector<PrefillTile> tiles;
+  for (const HeadWork& work : args.heads) {
+    if (work.num_rows <= 1) continue;
+    int64_t tile_tokens = std::max<int64_t>(1, kTileRows / group);
+    if (work.recent < 4 * tile_tokens) tile_tokens = std::min(tile_tokens, kStreamTileTokens);
+    for (int64_t first = 0; first < work.num_rows; first += tile_tokens) {
+      const int64_t num = std::min(tile_tokens, work.num_rows - first);
+      const int64_t last_pos = work.first_pos + first + num;
+      tiles.push_back({&work, first, num, num * std::min(last_pos, work.recent + num + work.sink)});
+    }
+  }
+  // Largest first, so that no thread starts a long tile when the others are done.
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const PrefillTile& a, const PrefillTile& b) { return a.cost > b.cost; });
+  return tiles;
+}
+
+void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
+  const std::vector<PrefillTile> tiles = PrefillTiles(args);
+  if (tiles.empty()) return;
+  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  const int64_t dim = args.layout.head_dim;
+  int64_t max_rows = 0;
+  for (const PrefillTile& tile : tiles) max_rows = std::max(max_rows, tile.num_tokens * group);
+  scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(PrefillScratchBytes(max_rows, RoundUp(dim, 16))));
+  pool.ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t tile_idx, int thread_idx) {
+    const PrefillTile& tile = tiles[static_cast<size_t>(tile_idx)];
+    const HeadWork& work = *tile.work;
+    const int64_t row = work.first_row + tile.first_token;
+    const int64_t q_head = work.kv_head * group;
+    const int64_t offset = (row * args.num_q_heads + q_head) * dim;
+    kernels.attention.prefill({.pages = PagesOf(args.layout, work.pages),
+                               .num_tokens = tile.num_tokens,
+                               .num_q = group,
+                               .first_pos = work.first_pos + tile.first_token,
+                               .q = F32(args.q) + offset,
+                               .q_sink = work.uses_sink_query ? F32(args.q_sink) + offset : nullptr,
+                               .out = F32(args.out) + offset,
+                               .stride = args.num_q_heads * dim,
+                               .lse = args.lse.present() ? F32(args.lse) + row * args.num_q_heads + q_head : nullptr,
+                               .lse_stride = args.num_q_heads,
+                               .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + q_head : nullptr,
+                               .sink_logits = args.sink_logits.present() ? F32(args.sink_logits) + q_head : nullptr,
+                               .scale = args.scale,
+                               .sink = work.sink,
+                               .recent = work.recent,
+                               .sink_reach = work.sink_reach,
+                               .sink_pos_limit = work.sink_pos_limit,
+                               .use_bf16 = args.compute == Compute::kBF16,
+                               .scratch = scratch.OfThread(thread_idx)});
+  });
+}
+
+}  // namespace
+
+void AttentionScratch::AlignedDelete::operator()(std::byte* memory) const {
+  std::free(memory);
+}
+
+AttentionScratch::Block AttentionScratch::NewBlock(size_t bytes) {
+  return Block(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+}
+
+void AttentionScratch::ReservePerThread(int num_threads, size_t bytes) {
+  if (per_thread_.size() >= static_cast<size_t>(num_threads) && per_thread_bytes_ >= bytes) return;
+  per_thread_.clear();
+  for (int i = 0; i < num_threads; ++i) per_thread_.push_back(NewBlock(bytes));
+  per_thread_bytes_ = bytes;
+}
+
+float* AttentionScratch::Shared(size_t floats) {
+  const size_t bytes = floats * sizeof(float);
+  if (shared_bytes_ < bytes) {
+    shared_ = nullptr;
+    shared_ = NewBlock(bytes);
+    shared_bytes_ = bytes;
+  }
+  return reinterpret_cast<float*>(shared_.get());
+}
+
+size_t PageBytes(const KvLayout& layout) {
+  return static_cast<size_t>(2 * layout.page_tokens * RoundUp(layout.head_dim, 16) * SizeOf(layout.dtype));
+}
+
+void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
+  const int64_t dim = args.layout.head_dim;
+  const int64_t stride = args.k.shape[1];
+  const auto append = [&](int64_t idx, int) {
+    const HeadWork& work = args.heads[static_cast<size_t>(idx)];
+    const int64_t offset = work.first_row * stride + work.kv_head * dim;
+    kernels.attention.append({.pages = PagesOf(args.layout, work.pages),
+                              .first_pos = work.first_pos,
+                              .num_tokens = work.num_rows,
+                              .k = F32(args.k) + offset,
+                              .v = F32(args.v) + offset,
+                              .stride = stride});
+  };
+  const auto num_heads = static_cast<int64_t>(args.heads.size());
+  const bool small = args.k.shape.num_elements() < (int64_t{8} << 10);
+  if (!small) return pool.ParallelFor(num_heads, append);
+  for (int64_t i = 0; i < num_heads; ++i) append(i, 0);
+}
+
+void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
+  DecodeBatch decode(args, kernels, scratch);
+  if (!decode.empty()) decode.Run(pool);
+  RunPrefill(args, kernels, pool, scratch);
+}
+
+void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool) {
+  const int64_t dim = args.layout.head_dim;
+  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  pool.ParallelFor(static_cast<int64_t>(args.heads.size()), [&](int64_t idx, int) {
+    const HeadFold& fold = args.heads[static_cast<size_t>(idx)];
+    const HeadWork& work = fold.work;
+    const bool has_rows = work.num_rows > 0;
+    const int64_t head = work.first_row * args.num_q_heads + work.kv_head * group;
+    kernels.attention.fold(
+        {.pages = PagesOf(args.layout, work.pages),
+         .sink = work.sink,
+         .recent = work.recent,
+         .first_pos = work.first_pos,
+         .num_rows = work.num_rows,
+         .num_folded = fold.num_folded,
+         .fold_end = fold.fold_end,
+         .state = fold.state,
+         .q = has_rows ? F32(args.q) + head * dim : nullptr,
+         .out = has_rows ? F32(args.out) + head * dim : nullptr,
+         .stride = args.num_q_heads * dim,
+         .lse = has_rows ? F32(args.lse) + head : nullptr,
+         .lse_stride = args.num_q_heads,
+         .num_q = group,
+         .scale = args.scale,
+         .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + work.kv_head * group : nullptr});
+  });
+}
+
+}  // namespace headwise::cpu

@@ -1,0 +1,190 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/matmul.h"
+
+namespace headwise {
+namespace {
+
+using cpu::KernelTable;
+
+// From here on memory is mapped on its own: zero pages that cost nothing until touched, and gone at once when freed.
+constexpr size_t kMapBytes = size_t{64} << 10;
+
+// Rows of elementwise work that are worth a thread, in elements.
+constexpr int64_t kMinTaskElements = 16 << 10;
+
+int UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
+const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const KernelTable& kernels, int num_threads) : kernels_(kernels), pool_(num_threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string Description() const override {
+    return fmt::format("cpu: {}, {} thread{}", kernels_.isa, pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
+  }
+  bool HasFastBF16() const override { return kernels_.attention.has_bf16_dot; }
+
+  std::byte* Allocate(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    if (bytes >= kMapBytes) {
+      void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
+    }
+    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (memory != nullptr) std::memset(memory, 0, bytes);
+    return static_cast<std::byte*>(memory);
+  }
+  void Free(std::byte* memory, size_t bytes) override {
+    if (bytes >= kMapBytes) {
+      ::munmap(memory, bytes);
+    } else {
+      std::free(memory);
+    }
+  }
+  void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
+  void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
+  void Copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override { return host; }
+
+  void Embed(const EmbedArgs& args) override {
+    Validate(args);
+    const int64_t dim = args.table.shape[1];
+    ForRows(static_cast<int64_t>(args.ids.size()), dim, [&](int64_t row) {
+      const int64_t from = args.ids[static_cast<size_t>(row)] * dim;
+      for (int64_t i = 0; i < dim; ++i) {
+        F32(args.out)[row * dim + i] = LoadAsF32(args.table.dtype, args.table.data, from + i);
+      }
+    });
+  }
+
+  void Norm(const NormArgs& args) override {
+    Validate(args);
+    const int64_t dim = args.x.shape[1];
+    ForRows(args.x.shape[0], dim, [&](int64_t row) {
+      kernels_.elementwise.norm_row({.x = F32(args.x) + row * dim,
+                                     .weight = F32(args.weight),
+                                     .bias = args.bias.present() ? F32(args.bias) : nullptr,
+                                     .out = F32(args.out) + row * dim,
+                                     .n = dim,
+                                     .eps = args.eps,
+                                     .subtract_mean = args.kind == NormArgs::Kind::kLayer});
+    });
+  }
+
+  void MatMul(const MatMulArgs& args) override {
+    Validate(args);
+    cpu::RunMatMul(args, kernels_.matmul, pool_, matmul_scratch_);
+  }
+
+  void Rope(const RopeArgs& args) override {
+    Validate(args);
+    const int64_t half = args.angles.shape[1];
+    const int64_t heads_per_row = args.num_heads / args.rows_per_token;
+    ForRows(args.x.shape[0], args.x.shape[1], [&](int64_t row) {
+      for (int64_t head = 0; head < args.num_heads; ++head) {
+        const int64_t offset = (row * args.num_heads + head) * args.head_dim;
+        const int32_t angle_row = args.rows[static_cast<size_t>(row * args.rows_per_token + head / heads_per_row)];
+        kernels_.elementwise.rope_row({.x = F32(args.x) + offset,
+                                       .out = F32(args.out) + offset,
+                                       .angles = F32(args.angles) + angle_row * half * 2,
+                                       .half = half,
+                                       .dim = args.head_dim});
+      }
+    });
+  }
+
+  void Activate(const ActivateArgs& args) override {
+    Validate(args);
+    const int64_t dim = args.x.shape[1];
+    ForRows(args.x.shape[0], dim, [&](int64_t row) {
+      float* x = F32(args.x) + row * dim;
+      switch (args.kind) {
+        case ActivateArgs::Kind::kGatedSilu:
+          return kernels_.elementwise.gated_silu(F32(args.gate) + row * dim, x, dim);
+        case ActivateArgs::Kind::kGelu:
+          return kernels_.elementwise.gelu(x, dim);
+        case ActivateArgs::Kind::kGeluTanh:
+          return kernels_.elementwise.gelu_tanh(x, dim);
+      }
+    });
+  }
+
+  void Clamp(const ClampArgs& args) override {
+    Validate(args);
+    kernels_.elementwise.clamp(F32(args.x), args.x.shape.num_elements(), args.limit);
+  }
+
+  void GatherRows(const GatherRowsArgs& args) override {
+    Validate(args);
+    const auto dim = static_cast<size_t>(args.x.shape[1]);
+    for (size_t i = 0; i < args.rows.size(); ++i) {
+      std::memcpy(F32(args.out) + i * dim, F32(args.x) + static_cast<size_t>(args.rows[i]) * dim, dim * sizeof(float));
+    }
+  }
+
+  size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
+  void AppendKv(const AppendKvArgs& args) override {
+    Validate(args);
+    cpu::AppendKv(args, kernels_, pool_);
+  }
+  void Attention(const AttentionArgs& args) override {
+    Validate(args);
+    cpu::Attention(args, kernels_, pool_, attention_scratch_);
+  }
+  void Compensate(const CompensateArgs& args) override {
+    Validate(args);
+    cpu::Compensate(args, kernels_, pool_);
+  }
+
+ private:
+  // body(row) for every row, several to a task where rows are short.
+  template <typename Body>
+  void ForRows(int64_t num_rows, int64_t row_elements, const Body& body) {
+    const int64_t rows_per_task = std::max<int64_t>(1, kMinTaskElements / std::max<int64_t>(1, row_elements));
+    const int64_t num_tasks = (num_rows + rows_per_task - 1) / rows_per_task;
+    pool_.ParallelFor(num_tasks, [&](int64_t task_idx, int) {
+      const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
+      for (int64_t row = task_idx * rows_per_task; row < end; ++row) body(row);
+    });
+  }
+
+  const KernelTable& kernels_;
+  ThreadPool pool_;
+  cpu::MatMulScratch matmul_scratch_;
+  cpu::AttentionScratch attention_scratch_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
+  HW_ASSIGN_OR_RETURN(const KernelTable* kernels, cpu::FindKernels(options.isa));
+  const int num_threads = options.num_threads > 0 ? options.num_threads : UsableCores();
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads));
+}
+
+}  // namespace headwise

@@ -1,0 +1,47 @@
+#include "backend/cpu/isa.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace headwise::cpu {
+
+std::vector<Isa> AllIsas() {
+  std::vector<Isa> isas;
+#if defined(HEADWISE_X86)
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
+                          __builtin_cpu_supports("avx512bf16");
+  isas.push_back({"avx512", "AVX-512 with VNNI and BF16", &avx512::kKernelTable, has_avx512});
+  isas.push_back({"avx2", "AVX2, FMA, F16C", &avx2::kKernelTable, has_avx2});
+#endif
+  isas.push_back({"baseline", "what every supported machine has", &baseline::kKernelTable, true});
+  return isas;
+}
+
+std::vector<const KernelTable*> AvailableKernelTables() {
+  std::vector<const KernelTable*> tables;
+  for (const Isa& isa : AllIsas()) {
+    if (isa.runs_here) tables.push_back(isa.kernels);
+  }
+  return tables;
+}
+
+Result<const KernelTable*> FindKernels(const std::string& name) {
+  if (name == "auto") return AvailableKernelTables().front();
+  std::vector<std::string_view> names;
+  for (const Isa& isa : AllIsas()) {
+    if (isa.name == name && isa.runs_here) return isa.kernels;
+    if (isa.name == name) {
+      return Status::Unsupported(
+          fmt::format("instruction set \"{}\" ({}): this machine does not have it", name, isa.description));
+    }
+    names.push_back(isa.name);
+  }
+  return Status::InvalidInput(
+      fmt::format("instruction set \"{}\" is unknown, expected auto or one of: {}", name, fmt::join(names, ", ")));
+}
+
+}  // namespace headwise::cpu

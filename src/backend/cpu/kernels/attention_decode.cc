@@ -1,0 +1,228 @@
+// Attention of one query position: memory-bound, so everything serves one sequential pass over K and one over V, shared
+// by the G query heads of the group.
+#include <hwy/cache_control.h>
+
+#include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/kv_page-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+// Query heads whose scores are computed together, and groups of tokens: 2 * kSub * heads * groups accumulators, 8
+// vectors, are enough independent chains to hide the latency of a fused multiply-add (4 cycles, 1-2 a cycle).
+constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
+
+// How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of
+// a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
+constexpr int64_t kPrefetchGroups = 4;
+
+struct Pieces {
+  Group groups[kDecodePieceTokens / kGroupTokens + 4];
+  int64_t num_groups = 0;
+  int64_t num_sink_groups = 0;
+};
+
+void ListGroups(const KvPages& pages, int64_t begin, int64_t end, Pieces& pieces) {
+  if (begin >= end) return;
+  for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
+    pieces.groups[pieces.num_groups++] = GroupAt(pages, pos);
+  }
+}
+
+HWY_INLINE void PrefetchLines(const std::byte* data, int64_t idx) {
+  hwy::Prefetch(reinterpret_cast<const char*>(data) + 64 * idx);
+}
+
+// scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
+template <KvType kType, int64_t kHeads, int64_t kGroups>
+HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64_t padded_dim, const float* q,
+                       float* scores, int64_t score_stride) {
+  VF sum[kGroups][kHeads][kSub][2];
+  for (int64_t b = 0; b < kGroups; ++b) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t s = 0; s < kSub; ++s) sum[b][h][s][0] = sum[b][h][s][1] = hn::Zero(kDF);
+    }
+  }
+  for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
+    for (int64_t b = 0; b < kGroups; ++b) {
+      PrefetchLines(ahead[b], pair * kElementBytes<kType> / 2);
+      for (int64_t s = 0; s < kSub; ++s) {
+        VF even, odd;
+        LoadRowPair<kType>(groups[b].k, pair, kGroupTokens, s, even, odd);
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const float* q_pair = q + h * padded_dim + 2 * pair;
+          sum[b][h][s][0] = hn::MulAdd(even, hn::Set(kDF, q_pair[0]), sum[b][h][s][0]);
+          sum[b][h][s][1] = hn::MulAdd(odd, hn::Set(kDF, q_pair[1]), sum[b][h][s][1]);
+        }
+      }
+    }
+  }
+  for (int64_t b = 0; b < kGroups; ++b) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t s = 0; s < kSub; ++s) {
+        hn::StoreU(hn::Add(sum[b][h][s][0], sum[b][h][s][1]), kDF,
+                   scores + h * score_stride + b * kGroupTokens + s * kLanes);
+      }
+    }
+  }
+}
+
+// The scores of kHeads heads over a run of groups, kGroups at a time and the rest one by one.
+template <KvType kType, int64_t kHeads>
+void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* q, float* scores,
+              int64_t score_stride) {
+  constexpr int64_t kGroups = kMaxHeads / kHeads;
+  const std::byte* ahead[kGroups];
+  int64_t i = begin;
+  for (; i + kGroups <= end; i += kGroups) {
+    for (int64_t b = 0; b < kGroups; ++b) {
+      const int64_t next = i + b + kPrefetchGroups;
+      ahead[b] = pieces.groups[next < pieces.num_groups ? next : i + b].k;
+    }
+    Scores<kType, kHeads, kGroups>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
+                                   score_stride);
+  }
+  for (; i < end; ++i) {
+    ahead[0] = pieces.groups[i].k;
+    Scores<kType, kHeads, 1>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
+                             score_stride);
+  }
+}
+
+// Scores outside the run become kLowest: a group may hold tokens that the rule hides, or slots never written.
+HWY_INLINE void MaskOutside(float* scores, int64_t pos, int64_t begin, int64_t end) {
+  for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
+    if (pos + lane < begin || pos + lane >= end) scores[lane] = kLowest;
+  }
+}
+
+void AddAlibi(float* scores, const Group* groups, int64_t num_groups, float slope, int64_t query_pos) {
+  for (int64_t i = 0; i < num_groups; ++i) {
+    for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
+      scores[i * kGroupTokens + lane] += slope * static_cast<float>(groups[i].pos + lane - query_pos);
+    }
+  }
+}
+
+// scores -> probabilities, for one head; returns largest score and sum.
+HWY_INLINE void Softmax(float* scores, int64_t num, float& max_score, float& sum_out) {
+  VF max = hn::Set(kDF, kLowest);
+  for (int64_t i = 0; i < num; i += kLanes) max = hn::Max(max, hn::LoadU(kDF, scores + i));
+  max_score = hn::GetLane(hn::MaxOfLanes(kDF, max));
+  max = hn::Set(kDF, max_score);
+  VF sum = hn::Zero(kDF);
+  for (int64_t i = 0; i < num; i += kLanes) {
+    const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
+    hn::StoreU(p, kDF, scores + i);
+    sum = hn::Add(sum, p);
+  }
+  sum_out = hn::GetLane(hn::SumOfLanes(kDF, sum));
+}
+
+// out[h][vec .. vec + kVecs) += p[h] . V over the tokens [begin, end) of one group; begin and end are inside the group.
+template <KvType kType, int64_t kHeads, int64_t kVecs>
+HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t padded_dim, int64_t vec, int64_t begin,
+                          int64_t end, const float* p, int64_t p_stride, float* out) {
+  VF sum[kHeads][kVecs];
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t i = 0; i < kVecs; ++i) sum[h][i] = hn::LoadU(kDF, out + h * padded_dim + (vec + i) * kLanes);
+  }
+  const VF zero = hn::Zero(kDF);
+  for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
+    const bool has_even = 2 * pair >= begin;
+    const bool has_odd = 2 * pair + 1 < end;
+    for (int64_t i = 0; i < kVecs; ++i) {
+      VF even, odd;
+      LoadRowPair<kType>(v, pair, padded_dim, vec + i, even, odd);
+      // A slot that was never written may hold anything, also NaN, and 0 * NaN is NaN.
+      if (!has_even) even = zero;
+      if (!has_odd) odd = zero;
+      for (int64_t h = 0; h < kHeads; ++h) {
+        sum[h][i] = hn::MulAdd(even, hn::Set(kDF, p[h * p_stride + 2 * pair]), sum[h][i]);
+        sum[h][i] = hn::MulAdd(odd, hn::Set(kDF, p[h * p_stride + 2 * pair + 1]), sum[h][i]);
+      }
+    }
+    const int64_t pair_lines = kVecs * kLanes * 2 * kElementBytes<kType> / 64;
+    for (int64_t line = 0; line < (pair_lines > 0 ? pair_lines : 1); ++line) {
+      PrefetchLines(ahead + (2 * pair * padded_dim + 2 * vec * kLanes) * kElementBytes<kType>, line);
+    }
+  }
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t i = 0; i < kVecs; ++i) hn::StoreU(sum[h][i], kDF, out + h * padded_dim + (vec + i) * kLanes);
+  }
+}
+
+template <KvType kType, int64_t kHeads>
+HWY_INLINE void AddGroup(const DecodeArgs& args, const Group& group, const std::byte* ahead, int64_t begin, int64_t end,
+                         const float* p, int64_t p_stride, float* out) {
+  const int64_t num_vecs = args.pages.padded_dim / kLanes;
+  int64_t vec = 0;
+  for (; vec + 4 <= num_vecs; vec += 4) {
+    AddValues<kType, kHeads, 4>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, p_stride, out);
+  }
+  for (; vec < num_vecs; ++vec) {
+    AddValues<kType, kHeads, 1>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, p_stride, out);
+  }
+}
+
+template <KvType kType, int64_t kHeads>
+void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_head) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  const int64_t num_scores = pieces.num_groups * kGroupTokens;
+  float* scores = args.scratch + first_head * num_scores;
+  ScoreRun<kType, kHeads>(args, pieces, 0, pieces.num_sink_groups, args.q_sink + first_head * padded_dim, scores,
+                          num_scores);
+  ScoreRun<kType, kHeads>(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q + first_head * padded_dim,
+                          scores, num_scores);
+  // Only the first and the last group of either run can hold tokens outside it.
+  const int64_t edges[4] = {0, pieces.num_sink_groups - 1, pieces.num_sink_groups, pieces.num_groups - 1};
+  for (int64_t h = 0; h < kHeads; ++h) {
+    float* head_scores = scores + h * num_scores;
+    if (args.slopes != nullptr) {
+      const float slope = args.slopes[first_head + h];
+      AddAlibi(head_scores, pieces.groups, pieces.num_sink_groups, slope, args.sink_query_pos);
+      AddAlibi(head_scores + pieces.num_sink_groups * kGroupTokens, pieces.groups + pieces.num_sink_groups,
+               pieces.num_groups - pieces.num_sink_groups, slope, args.query_pos);
+    }
+    for (const int64_t i : edges) {
+      if (i < 0 || i >= pieces.num_groups) continue;
+      const bool is_sink = i < pieces.num_sink_groups;
+      MaskOutside(head_scores + i * kGroupTokens, pieces.groups[i].pos, is_sink ? args.sink_begin : args.recent_begin,
+                  is_sink ? args.sink_end : args.recent_end);
+    }
+    Softmax(head_scores, num_scores, args.max[first_head + h], args.sum[first_head + h]);
+  }
+  float* out = args.out + first_head * padded_dim;
+  for (int64_t i = 0; i < kHeads * padded_dim; ++i) out[i] = 0.0f;
+  for (int64_t i = 0; i < pieces.num_groups; ++i) {
+    const Group& group = pieces.groups[i];
+    const bool is_sink = i < pieces.num_sink_groups;
+    const int64_t begin = (is_sink ? args.sink_begin : args.recent_begin) - group.pos;
+    const int64_t end = (is_sink ? args.sink_end : args.recent_end) - group.pos;
+    const int64_t next = i + kPrefetchGroups;
+    AddGroup<kType, kHeads>(args, group, pieces.groups[next < pieces.num_groups ? next : i].v, begin > 0 ? begin : 0,
+                            end < kGroupTokens ? end : kGroupTokens, scores + i * kGroupTokens, num_scores, out);
+  }
+}
+
+template <KvType kType>
+void DecodeAs(const DecodeArgs& args) {
+  Pieces pieces;
+  ListGroups(args.pages, args.sink_begin, args.sink_end, pieces);
+  pieces.num_sink_groups = pieces.num_groups;
+  ListGroups(args.pages, args.recent_begin, args.recent_end, pieces);
+  int64_t head = 0;
+  for (; head + 4 <= args.num_q && kMaxHeads >= 4; head += 4) {
+    DecodeHeads<kType, kMaxHeads >= 4 ? 4 : 1>(args, pieces, head);
+  }
+  for (; head + 2 <= args.num_q; head += 2) DecodeHeads<kType, 2>(args, pieces, head);
+  for (; head < args.num_q; ++head) DecodeHeads<kType, 1>(args, pieces, head);
+}
+
+}  // namespace
+
+void Decode(const DecodeArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, DecodeAs<kType>(args));
+}
+
+}  // namespace headwise::cpu::HW_ISA

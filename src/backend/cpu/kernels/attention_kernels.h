@@ -1,0 +1,118 @@
+// The KV cache and attention of one instruction set.
+//
+// A page of the cpu backend holds K, then V, of P tokens in groups of 16. Dp is D rounded up to 16, a pair is two
+// 16-bit elements side by side:
+//   f32, f16   K group [Dp][16 tokens]             V group [16 tokens][Dp]
+//   bf16       K group [Dp/2][16 tokens][2 dims]   V group [8 token pairs][Dp][2 tokens]
+// Scores of 16 tokens then grow in the lanes of a vector, one key dimension after the other, and outputs in the lanes
+// of Dp, one token after the other: no sums across lanes. The bf16 order is that of the bf16 dot instructions.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headwise::cpu {
+
+enum class KvType : uint8_t { kF32, kF16, kBF16 };
+
+// Tokens of a group: the unit in which pages are read.
+inline constexpr int64_t kGroupTokens = 16;
+
+// The pages of one KV head; as PageTable in backend/ops.h.
+struct KvPages {
+  std::byte* const* sink;
+  int64_t num_sink;
+  std::byte* const* recent;
+  int64_t recent_first;
+  int64_t page_tokens;  // P
+  int64_t dim;          // D
+  int64_t padded_dim;   // Dp
+  KvType type;
+};
+
+// Tokens [first_pos, first_pos + num_tokens) into their pages.
+struct AppendArgs {
+  KvPages pages;
+  int64_t first_pos;
+  int64_t num_tokens;
+  const float* k;  // [num_tokens, D], rows `stride` floats apart
+  const float* v;
+  int64_t stride;
+};
+
+// One query position of one KV head against up to kDecodePieceTokens of its keys: all G query heads of the group share
+// one pass over the bytes. Scores are in units of log 2 throughout.
+inline constexpr int64_t kDecodePieceTokens = 1024;
+struct DecodeArgs {
+  KvPages pages;
+  int64_t num_q;        // G
+  const float* q;       // [G, Dp] times scale * log2(e), zero-padded
+  const float* q_sink;  // the same, rotated at the sink position
+  const float* slopes;  // [G] times log2(e), or null
+  int64_t query_pos;
+  int64_t sink_query_pos;
+  int64_t sink_begin, sink_end;      // keys read with q_sink
+  int64_t recent_begin, recent_end;  // keys read with q
+  float* scratch;                    // DecodeScratchFloats(G)
+  float* out;                        // [G, Dp] sum of p v
+  float* max;                        // [G] largest score
+  float* sum;                        // [G] sum of p = 2^(score - max)
+};
+// Either run of keys may start and end inside a group.
+inline int64_t DecodeScratchFloats(int64_t num_q) {
+  return num_q * (kDecodePieceTokens + 4 * kGroupTokens);
+}
+
+// A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].
+struct PrefillArgs {
+  KvPages pages;
+  int64_t num_tokens;
+  int64_t num_q;  // G
+  int64_t first_pos;
+  const float* q;       // [num_tokens, G*D], tokens `stride` floats apart
+  const float* q_sink;  // or null
+  float* out;           // as q
+  int64_t stride;
+  float* lse;  // [num_tokens, G], tokens `lse_stride` floats apart; or null
+  int64_t lse_stride;
+  const float* slopes;       // [G], or null
+  const float* sink_logits;  // [G], or null
+  float scale;
+  int64_t sink, recent, sink_reach, sink_pos_limit;  // as HeadWork in backend/ops.h
+  bool use_bf16;                                     // products in bf16; ignored where the machine has no bf16 dot
+  std::byte* scratch;                                // PrefillScratchBytes, 64-byte aligned
+};
+// Rows of q (bf16 or f32) and out, key and value tiles, scores: see attention_prefill.cc.
+inline constexpr int64_t kPrefillKeys = 64;  // keys per tile
+inline int64_t PrefillScratchBytes(int64_t num_rows, int64_t padded_dim) {
+  const int64_t rows = num_rows + 8;  // a row block may run over the end
+  return 4 * (rows * padded_dim * 3 + 2 * kPrefillKeys * padded_dim + 16 * kPrefillKeys + 4 * rows) + 1024;
+}
+
+// The compensation token of one head: see CompensateArgs in backend/ops.h.
+struct FoldArgs {
+  KvPages pages;
+  int64_t sink, recent, first_pos, num_rows, num_folded, fold_end;
+  float* state;    // [2, D]
+  const float* q;  // [num_rows, G*D], rows `stride` floats apart
+  float* out;
+  int64_t stride;
+  float* lse;  // [num_rows, G], rows `lse_stride` floats apart
+  int64_t lse_stride;
+  int64_t num_q;  // G
+  float scale;
+  const float* slopes;  // [G], or null
+};
+
+struct AttentionKernels {
+  void (*append)(const AppendArgs& args);
+  void (*decode)(const DecodeArgs& args);
+  void (*prefill)(const PrefillArgs& args);
+  void (*fold)(const FoldArgs& args);
+  bool has_bf16_dot;
+};
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_

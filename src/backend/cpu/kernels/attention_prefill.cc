@@ -1,0 +1,371 @@
+// Attention of a tile of query rows: keys go by in tiles of 64, converted once into the order and format of the
+// products and then used by every row, with an online softmax. Sinks and window enter as groups of 16 tokens, so a
+// streaming head's cost is its window's, wherever in the text the tile is.
+//
+// Both products are one micro-kernel over 32-bit steps: a step is one f32, or a pair of bf16 that a dot instruction
+// multiplies and adds.
+//   scores [rows, 64]  = q [rows, Dp]  . k tile [steps of Dp][64]
+//   out    [rows, Dp] += p [rows, 64]  . v tile [steps of 64][Dp]
+#include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/kv_page-inl.h"
+#include "backend/cpu/kernels/native-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+constexpr int64_t kTileGroups = kPrefillKeys / kGroupTokens;
+
+// Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
+// x 2.
+constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
+constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
+
+struct F32Steps {
+  static constexpr int64_t kPerStep = 1;
+  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+};
+struct BF16Steps {
+  static constexpr int64_t kPerStep = 2;
+  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
+};
+
+struct Matrix {
+  float* data;
+  int64_t stride;
+};
+
+enum class Start { kZero, kLoad };
+
+// c[r][v] (+)= sum over steps of a[r][step] b[step][v] for kRows rows and kVecs vectors.
+template <typename Steps, int64_t kRows, int64_t kVecs, Start kStart>
+HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
+  VF sum[kRows][kVecs];
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t v = 0; v < kVecs; ++v) {
+      sum[r][v] = kStart == Start::kZero ? hn::Zero(kDF) : hn::Load(kDF, c.data + r * c.stride + v * kLanes);
+    }
+  }
+  for (int64_t step = 0; step < num_steps; ++step) {
+    VF row[kVecs];
+    for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + step * b.stride + v * kLanes);
+    for (int64_t r = 0; r < kRows; ++r) {
+      const VF x = hn::Set(kDF, a.data[r * a.stride + step]);
+      for (int64_t v = 0; v < kVecs; ++v) sum[r][v] = Steps::Dot(x, row[v], sum[r][v]);
+    }
+  }
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t v = 0; v < kVecs; ++v) hn::Store(sum[r][v], kDF, c.data + r * c.stride + v * kLanes);
+  }
+}
+
+// kBlockRows rows of c over all its columns.
+template <typename Steps, Start kStart>
+void BlockProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
+  int64_t column = 0;
+  for (; column + kBlockVecs * kLanes <= num_columns; column += kBlockVecs * kLanes) {
+    MicroKernel<Steps, kBlockRows, kBlockVecs, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride},
+                                                       num_steps);
+  }
+  for (; column < num_columns; column += kLanes) {
+    MicroKernel<Steps, kBlockRows, 1, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride}, num_steps);
+  }
+}
+
+// Stores two vectors of neighbours along the summed dimension, even and odd, as steps: one row of pairs, or two rows.
+template <typename Steps>
+HWY_INLINE void StoreSteps(VF even, VF odd, float* row, int64_t stride) {
+  if constexpr (Steps::kPerStep == 2) {
+    hn::Store(PackBF16Pairs(even, odd), kDF, row);
+  } else {
+    hn::Store(even, kDF, row);
+    hn::Store(odd, kDF, row + stride);
+  }
+}
+
+// One group's keys into columns of the key tile, its values into rows of the value tile. Slots outside [begin, end) are
+// never read by a row, but may hold anything: their values become zero, for 0 * NaN is NaN.
+template <typename Steps, KvType kType>
+void ConvertGroup(const Group& group, int64_t begin, int64_t end, int64_t padded_dim, float* k_tile, float* v_tile) {
+  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
+  for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
+    for (int64_t s = 0; s < kSub; ++s) {
+      VF even, odd;
+      LoadRowPair<kType>(group.k, pair, kGroupTokens, s, even, odd);
+      StoreSteps<Steps>(even, odd, k_tile + pair * kStep * kPrefillKeys + s * kLanes, kPrefillKeys);
+    }
+  }
+  const VF zero = hn::Zero(kDF);
+  for (int64_t pair = 0; pair < kGroupTokens / 2; ++pair) {
+    const int64_t pos = group.pos + 2 * pair;
+    const bool has_even = pos >= begin && pos < end;
+    const bool has_odd = pos + 1 >= begin && pos + 1 < end;
+    for (int64_t vec = 0; vec < padded_dim / kLanes; ++vec) {
+      VF even, odd;
+      LoadRowPair<kType>(group.v, pair, padded_dim, vec, even, odd);
+      StoreSteps<Steps>(has_even ? even : zero, has_odd ? odd : zero, v_tile + pair * kStep * padded_dim + vec * kLanes,
+                        padded_dim);
+    }
+  }
+}
+
+template <typename Steps>
+class Tile {
+ public:
+  explicit Tile(const PrefillArgs& args) : args_(args), padded_dim_(args.pages.padded_dim) {
+    num_rows_ = args.num_tokens * args.num_q;
+    q_steps_ = padded_dim_ / Steps::kPerStep;
+    const int64_t rows = num_rows_ + 8;
+    float* memory = reinterpret_cast<float*>(args.scratch);
+    const auto take = [&memory](int64_t floats) {
+      float* taken = memory;
+      memory += (floats + 15) / 16 * 16;
+      return taken;
+    };
+    q_ = {take(rows * q_steps_), q_steps_};
+    q_sink_ = {take(rows * q_steps_), q_steps_};
+    out_ = {take(rows * padded_dim_), padded_dim_};
+    k_tile_ = take(kPrefillKeys * padded_dim_);
+    v_tile_ = take(kPrefillKeys * padded_dim_);
+    scores_ = {take(8 * kPrefillKeys), kPrefillKeys};
+    p_ = {take(8 * kPrefillKeys), kPrefillKeys / Steps::kPerStep};
+    max_ = take(rows);
+    sum_ = take(rows);
+    for (int64_t i = 0; i < rows * padded_dim_; ++i) out_.data[i] = 0.0f;
+    for (int64_t i = 0; i < rows; ++i) {
+      max_[i] = kLowest;
+      sum_[i] = 0.0f;
+    }
+  }
+
+  void Run() {
+    LoadQueries(args_.q, q_);
+    const bool own_sink_query = args_.q_sink != nullptr;
+    if (own_sink_query) LoadQueries(args_.q_sink, q_sink_);
+    const int64_t last_pos = args_.first_pos + args_.num_tokens - 1;
+    const int64_t sink_end = args_.sink < last_pos + 1 ? args_.sink : last_pos + 1;
+    const int64_t first_sink = SinkBegin(args_.first_pos);
+    const int64_t first_recent = RecentBegin(args_.first_pos);
+    AddRun(first_sink, sink_end, /*is_sink=*/true, own_sink_query ? q_sink_ : q_);
+    if (own_sink_query) AddTile(q_sink_);
+    AddRun(first_recent, last_pos + 1, /*is_sink=*/false, q_);
+    AddTile(q_);
+    Finish();
+  }
+
+ private:
+  int64_t SinkPos(int64_t pos) const { return pos < args_.sink_pos_limit ? pos : args_.sink_pos_limit; }
+  // First key of either run that the query at `pos` reads.
+  int64_t SinkBegin(int64_t pos) const {
+    const int64_t begin = SinkPos(pos) - args_.sink_reach + 1;
+    return begin > 0 ? begin : 0;
+  }
+  int64_t RecentBegin(int64_t pos) const {
+    const int64_t begin = pos - args_.recent + 1;
+    return begin > args_.sink ? begin : args_.sink;
+  }
+  int64_t TokenOf(int64_t row) const { return row / args_.num_q; }
+
+  // Rows times scale * log2(e), as steps along D.
+  void LoadQueries(const float* q, const Matrix& to) {
+    const float factor = args_.scale * kLog2E;
+    const int64_t dim = args_.pages.dim;
+    for (int64_t row = 0; row < num_rows_ + 8; ++row) {
+      const bool exists = row < num_rows_;
+      const float* from = q + TokenOf(exists ? row : 0) * args_.stride + row % args_.num_q * dim;
+      for (int64_t step = 0; step < q_steps_; ++step) {
+        float pair[2];
+        for (int64_t i = 0; i < Steps::kPerStep; ++i) {
+          const int64_t d = step * Steps::kPerStep + i;
+          pair[i] = exists && d < dim ? from[d] * factor : 0.0f;
+        }
+        to.data[row * q_steps_ + step] = Steps::kPerStep == 2 ? PackBF16Pair(pair[0], pair[1]) : pair[0];
+      }
+    }
+  }
+
+  // Adds the groups of the keys [begin, end) to the tile, working the tile off whenever it is full.
+  void AddRun(int64_t begin, int64_t end, bool is_sink, const Matrix& q) {
+    if (begin >= end) return;
+    for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
+      const Group group = GroupAt(args_.pages, pos);
+      HW_WITH_KV_TYPE(args_.pages.type, (ConvertGroup<Steps, kType>(
+                                            group, begin, end, padded_dim_, k_tile_ + num_groups_ * kGroupTokens,
+                                            v_tile_ + num_groups_ * kGroupTokens / Steps::kPerStep * padded_dim_)));
+      tile_[num_groups_++] = {pos, begin, end, is_sink};
+      if (num_groups_ == kTileGroups) AddTile(q);
+    }
+  }
+
+  // Scores, softmax and values of the keys in the tile, for all rows.
+  void AddTile(const Matrix& q) {
+    if (num_groups_ == 0) return;
+    const int64_t num_keys = num_groups_ * kGroupTokens;
+    for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
+      const int64_t block_rows = num_rows_ - row < kBlockRows ? num_rows_ - row : kBlockRows;
+      if (!AnyVisible(TokenOf(row), TokenOf(row + block_rows - 1))) continue;
+      BlockProduct<Steps, Start::kZero>({q.data + row * q.stride, q.stride}, {k_tile_, kPrefillKeys}, scores_, q_steps_,
+                                        num_keys);
+      for (int64_t r = 0; r < block_rows; ++r) SoftmaxRow(row + r, scores_.data + r * scores_.stride, r, num_keys);
+      BlockProduct<Steps, Start::kLoad>(p_, {v_tile_, padded_dim_}, {out_.data + row * padded_dim_, padded_dim_},
+                                        num_keys / Steps::kPerStep, padded_dim_);
+    }
+    num_groups_ = 0;
+  }
+
+  struct TileGroup {
+    int64_t pos;
+    int64_t begin, end;  // of its run
+    bool is_sink;
+  };
+
+  // Keys [begin, end) of the group that the query at `pos` reads.
+  void VisibleKeys(const TileGroup& group, int64_t pos, int64_t& begin, int64_t& end) const {
+    begin = group.is_sink ? SinkBegin(pos) : RecentBegin(pos);
+    end = pos + 1 < group.end ? pos + 1 : group.end;
+  }
+
+  // False if no query from token_begin to token_end reads any key of the tile: most of a causal tile's upper right.
+  bool AnyVisible(int64_t token_begin, int64_t token_end) const {
+    for (int64_t i = 0; i < num_groups_; ++i) {
+      int64_t begin, end, unused;
+      VisibleKeys(tile_[i], args_.first_pos + token_begin, begin, unused);
+      VisibleKeys(tile_[i], args_.first_pos + token_end, unused, end);
+      if (begin < tile_[i].pos + kGroupTokens && end > tile_[i].pos) return true;
+    }
+    return false;
+  }
+
+  void AddAlibi(float* scores, float slope, const TileGroup& group, int64_t pos) {
+    const int64_t distance = group.pos - (group.is_sink ? SinkPos(pos) : pos);
+    for (int64_t s = 0; s < kSub; ++s) {
+      const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));
+      hn::Store(hn::MulAdd(offset, hn::Set(kDF, slope), hn::Load(kDF, scores + s * kLanes)), kDF, scores + s * kLanes);
+    }
+  }
+
+  // Hidden keys of the group become kLowest. True if there are any.
+  bool Mask(float* scores, const TileGroup& group, int64_t pos) {
+    int64_t begin, end;
+    VisibleKeys(group, pos, begin, end);
+    if (begin <= group.pos && end >= group.pos + kGroupTokens) return false;
+    // Positions relative to the group are small enough to be exact as floats.
+    const int64_t low = begin - group.pos < 0 ? 0 : begin - group.pos > 16 ? 16 : begin - group.pos;
+    const int64_t high = end - group.pos < 0 ? 0 : end - group.pos > 16 ? 16 : end - group.pos;
+    for (int64_t s = 0; s < kSub; ++s) {
+      const VF lane = hn::Iota(kDF, static_cast<float>(s * kLanes));
+      const auto visible = hn::And(hn::Ge(lane, hn::Set(kDF, static_cast<float>(low))),
+                                   hn::Lt(lane, hn::Set(kDF, static_cast<float>(high))));
+      hn::Store(hn::IfThenElse(visible, hn::Load(kDF, scores + s * kLanes), hn::Set(kDF, kLowest)), kDF,
+                scores + s * kLanes);
+    }
+    return true;
+  }
+
+  // Online softmax of one row: scores -> p, and the row's running max, sum and output rescaled.
+  void SoftmaxRow(int64_t row, float* scores, int64_t block_row, int64_t num_keys) {
+    const int64_t pos = args_.first_pos + TokenOf(row);
+    bool masked = false;
+    for (int64_t i = 0; i < num_groups_; ++i) {
+      if (args_.slopes != nullptr) {
+        AddAlibi(scores + i * kGroupTokens, args_.slopes[row % args_.num_q] * kLog2E, tile_[i], pos);
+      }
+      masked |= Mask(scores + i * kGroupTokens, tile_[i], pos);
+    }
+    VF max = hn::Load(kDF, scores);
+    for (int64_t i = kLanes; i < num_keys; i += kLanes) max = hn::Max(max, hn::Load(kDF, scores + i));
+    const float old_max = max_[row];
+    float new_max = hn::GetLane(hn::MaxOfLanes(kDF, max));
+    new_max = new_max > old_max ? new_max : old_max;
+    if (new_max > old_max) {
+      Rescale(row, old_max - new_max);
+      max_[row] = new_max;
+    }
+    const VF max_vec = hn::Set(kDF, new_max);
+    const VF lowest = hn::Set(kDF, kLowest / 2);
+    VF sum = hn::Zero(kDF);
+    for (int64_t i = 0; i < num_keys; i += 2 * kLanes) {
+      VF p[2];
+      for (int64_t v = 0; v < 2; ++v) {
+        // An odd number of vectors only occurs when a vector is a whole group: the last half is then zero.
+        if (kSub == 1 && i + v * kLanes >= num_keys) {
+          p[v] = hn::Zero(kDF);
+          continue;
+        }
+        const VF score = hn::Load(kDF, scores + i + v * kLanes);
+        p[v] = Exp2(hn::Sub(score, max_vec));
+        // A row that has seen no key yet has max kLowest, and 2^(kLowest - kLowest) is 1.
+        if (masked) p[v] = hn::IfThenElseZero(hn::Gt(score, lowest), p[v]);
+        sum = hn::Add(sum, p[v]);
+      }
+      if constexpr (Steps::kPerStep == 2) {
+        hn::Store(PackBF16Sequence(p[0], p[1]), kDF, p_.data + block_row * p_.stride + i / 2);
+      } else {
+        hn::Store(p[0], kDF, p_.data + block_row * p_.stride + i);
+        if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
+      }
+    }
+    sum_[row] += hn::GetLane(hn::SumOfLanes(kDF, sum));
+  }
+
+  void Rescale(int64_t row, float exponent) {
+    const VF factor = Exp2(hn::Set(kDF, exponent));
+    sum_[row] *= hn::GetLane(factor);
+    float* out = out_.data + row * padded_dim_;
+    for (int64_t i = 0; i < padded_dim_; i += kLanes) {
+      hn::Store(hn::Mul(hn::Load(kDF, out + i), factor), kDF, out + i);
+    }
+  }
+
+  void Finish() {
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      const int64_t q_idx = row % args_.num_q;
+      if (args_.sink_logits != nullptr) {
+        const float logit = args_.sink_logits[q_idx] * kLog2E;
+        if (logit > max_[row]) {
+          Rescale(row, max_[row] - logit);
+          max_[row] = logit;
+        }
+        sum_[row] += hn::GetLane(Exp2(hn::Set(kDF, logit - max_[row])));
+      }
+      const float inverse = 1.0f / sum_[row];
+      float* to = args_.out + TokenOf(row) * args_.stride + q_idx * args_.pages.dim;
+      for (int64_t d = 0; d < args_.pages.dim; ++d) to[d] = out_.data[row * padded_dim_ + d] * inverse;
+      if (args_.lse != nullptr) {
+        args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum_[row]);
+      }
+    }
+  }
+
+  static float Log(float x) { return __builtin_logf(x); }
+
+  const PrefillArgs& args_;
+  const int64_t padded_dim_;
+  int64_t num_rows_;
+  int64_t q_steps_;
+  Matrix q_, q_sink_;  // [rows, steps of Dp]
+  Matrix out_;         // [rows, Dp]
+  float* k_tile_;      // [steps of Dp][64 keys]
+  float* v_tile_;      // [steps of 64 keys][Dp]
+  Matrix scores_;      // [block rows, 64]
+  Matrix p_;           // [block rows, steps of 64]
+  float* max_;         // [rows]
+  float* sum_;         // [rows]
+  TileGroup tile_[kTileGroups];
+  int64_t num_groups_ = 0;
+};
+
+}  // namespace
+
+extern const bool kPrefillHasBF16Dot = kHasBF16Dot;
+
+void Prefill(const PrefillArgs& args) {
+  if constexpr (kHasBF16Dot) {
+    if (args.use_bf16) {
+      Tile<BF16Steps>(args).Run();
+      return;
+    }
+  }
+  Tile<F32Steps>(args).Run();
+}
+
+}  // namespace headwise::cpu::HW_ISA

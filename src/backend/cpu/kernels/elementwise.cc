@@ -1,0 +1,117 @@
+// Norms, rotations and activations, a row at a time.
+#include <hwy/highway.h>
+
+#include "backend/cpu/kernels/isa_functions.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+constexpr DF kDF;
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+
+// Sum of term(i) over a row: whole vectors in lanes, then the rest one by one.
+template <typename Vector, typename Scalar>
+HWY_INLINE float SumOver(int64_t n, const Vector& vector_term, const Scalar& scalar_term) {
+  VF sum[2] = {hn::Zero(kDF), hn::Zero(kDF)};
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    sum[0] = hn::Add(sum[0], vector_term(i));
+    sum[1] = hn::Add(sum[1], vector_term(i + kLanes));
+  }
+  float total = hn::GetLane(hn::SumOfLanes(kDF, hn::Add(sum[0], sum[1])));
+  for (; i < n; ++i) total += scalar_term(i);
+  return total;
+}
+
+// e^x with relative error below 3e-7, as 2^(x log2 e): see Exp2 in kv_page-inl.h; here x may have either sign.
+HWY_INLINE VF Exp(VF x) {
+  x = hn::Min(hn::Max(hn::Mul(x, hn::Set(kDF, 1.44269504f)), hn::Set(kDF, -126.0f)), hn::Set(kDF, 126.0f));
+  const VF n = hn::Round(x);
+  const VF f = hn::Sub(x, n);
+  VF p = hn::Set(kDF, 1.5403530e-4f);
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
+  const hn::RebindToSigned<DF> di;
+  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+}
+
+}  // namespace
+
+void NormRow(const NormRowArgs& args) {
+  const float* x = args.x;
+  const auto n = static_cast<float>(args.n);
+  const float mean = args.subtract_mean ? SumOver(
+                                              args.n, [&](int64_t i) { return hn::LoadU(kDF, x + i); },
+                                              [&](int64_t i) { return x[i]; }) /
+                                              n
+                                        : 0.0f;
+  const VF mean_vec = hn::Set(kDF, mean);
+  const float squares = SumOver(
+      args.n,
+      [&](int64_t i) {
+        const VF centred = hn::Sub(hn::LoadU(kDF, x + i), mean_vec);
+        return hn::Mul(centred, centred);
+      },
+      [&](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
+  const float inverse = 1.0f / __builtin_sqrtf(squares / n + args.eps);
+  const VF inverse_vec = hn::Set(kDF, inverse);
+  int64_t i = 0;
+  for (; i + kLanes <= args.n; i += kLanes) {
+    VF y = hn::Mul(hn::Mul(hn::Sub(hn::LoadU(kDF, x + i), mean_vec), inverse_vec), hn::LoadU(kDF, args.weight + i));
+    if (args.bias != nullptr) y = hn::Add(y, hn::LoadU(kDF, args.bias + i));
+    hn::StoreU(y, kDF, args.out + i);
+  }
+  for (; i < args.n; ++i) {
+    const float y = (x[i] - mean) * inverse * args.weight[i];
+    args.out[i] = args.bias != nullptr ? y + args.bias[i] : y;
+  }
+}
+
+void RopeRow(const RopeRowArgs& args) {
+  for (int64_t i = 0; i < args.half; ++i) {
+    const float cosine = args.angles[2 * i];
+    const float sine = args.angles[2 * i + 1];
+    const float low = args.x[i];
+    const float high = args.x[i + args.half];
+    args.out[i] = low * cosine - high * sine;
+    args.out[i + args.half] = high * cosine + low * sine;
+  }
+  for (int64_t d = 2 * args.half; d < args.dim; ++d) args.out[d] = args.x[d];
+}
+
+void GatedSilu(const float* gate, float* x, int64_t n) {
+  const VF one = hn::Set(kDF, 1.0f);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF g = hn::LoadU(kDF, gate + i);
+    const VF silu = hn::Div(g, hn::Add(one, Exp(hn::Neg(g))));
+    hn::StoreU(hn::Mul(silu, hn::LoadU(kDF, x + i)), kDF, x + i);
+  }
+  for (; i < n; ++i) x[i] *= gate[i] / (1.0f + __builtin_expf(-gate[i]));
+}
+
+void Gelu(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = 0.5f * x[i] * (1.0f + __builtin_erff(x[i] * 0.70710678118654752f));
+}
+
+void GeluTanh(float* x, int64_t n) {
+  constexpr float kSqrt2OverPi = 0.79788456080286536f;
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = x[i];
+    x[i] = 0.5f * v * (1.0f + __builtin_tanhf(kSqrt2OverPi * (v + 0.044715f * v * v * v)));
+  }
+}
+
+void ClampRow(float* x, int64_t n, float limit) {
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+}
+
+}  // namespace headwise::cpu::HW_ISA

@@ -1,0 +1,38 @@
+// Norms, rotations and activations of one instruction set, a row at a time.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_ELEMENTWISE_KERNELS_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_ELEMENTWISE_KERNELS_H_
+
+#include <cstdint>
+
+namespace headwise::cpu {
+
+struct NormRowArgs {
+  const float* x;       // [n]
+  const float* weight;  // [n]
+  const float* bias;    // [n] or null
+  float* out;           // [n], may be x
+  int64_t n;
+  float eps;
+  bool subtract_mean;  // LayerNorm; else RMSNorm
+};
+
+struct RopeRowArgs {
+  const float* x;       // [D] one head of one token
+  float* out;           // [D], may be x
+  const float* angles;  // [half, 2] cos, sin
+  int64_t half;         // R / 2
+  int64_t dim;          // D
+};
+
+struct ElementwiseKernels {
+  void (*norm_row)(const NormRowArgs& args);
+  void (*rope_row)(const RopeRowArgs& args);
+  void (*gated_silu)(const float* gate, float* x, int64_t n);  // x = silu(gate) * x
+  void (*gelu)(float* x, int64_t n);                           // exact: 0.5 x (1 + erf(x / sqrt 2))
+  void (*gelu_tanh)(float* x, int64_t n);
+  void (*clamp)(float* x, int64_t n, float limit);
+};
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_ELEMENTWISE_KERNELS_H_

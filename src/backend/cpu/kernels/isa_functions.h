@@ -1,0 +1,26 @@
+// Every kernel function of one instruction set, declared in that set's namespace: kernels/table.cc makes a table of
+// them.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_ISA_FUNCTIONS_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_ISA_FUNCTIONS_H_
+
+#include "backend/cpu/kernels/attention_kernels.h"
+#include "backend/cpu/kernels/elementwise_kernels.h"
+
+namespace headwise::cpu::HW_ISA {
+
+void Append(const AppendArgs& args);
+void Decode(const DecodeArgs& args);
+void Prefill(const PrefillArgs& args);
+void Fold(const FoldArgs& args);
+extern const bool kPrefillHasBF16Dot;
+
+void NormRow(const NormRowArgs& args);
+void RopeRow(const RopeRowArgs& args);
+void GatedSilu(const float* gate, float* x, int64_t n);
+void Gelu(float* x, int64_t n);
+void GeluTanh(float* x, int64_t n);
+void ClampRow(float* x, int64_t n, float limit);
+
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_ISA_FUNCTIONS_H_

@@ -1,0 +1,118 @@
+// Reading pages of the cpu backend (layout: attention_kernels.h). Included by kernel sources only, once per instruction
+// set.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_KV_PAGE_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_KV_PAGE_INL_H_
+
+#include <hwy/highway.h>
+
+#include "backend/cpu/kernels/attention_kernels.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+using DU = hn::RebindToUnsigned<DF>;
+constexpr DF kDF;
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+// Vectors per group of 16 tokens.
+constexpr int64_t kSub = kGroupTokens / kLanes;
+
+template <KvType kType>
+constexpr int64_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
+
+HWY_INLINE int64_t GroupBytes(const KvPages& pages) {
+  return kGroupTokens * pages.padded_dim * (pages.type == KvType::kF32 ? 4 : 2);
+}
+
+// A group of 16 tokens, at positions [pos, pos + 16), pos a multiple of 16.
+struct Group {
+  const std::byte* k;
+  const std::byte* v;
+  int64_t pos;
+};
+
+HWY_INLINE std::byte* PageOf(const KvPages& pages, int64_t pos) {
+  const int64_t page_idx = pos / pages.page_tokens;
+  return page_idx < pages.num_sink ? pages.sink[page_idx] : pages.recent[page_idx - pages.recent_first];
+}
+
+HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
+  const int64_t group_bytes = GroupBytes(pages);
+  const std::byte* page = PageOf(pages, pos);
+  const std::byte* k = page + pos % pages.page_tokens / kGroupTokens * group_bytes;
+  return {k, k + pages.page_tokens / kGroupTokens * group_bytes, pos};
+}
+
+// Vector number `vec` (of kLanes elements) of row `even` and of the row behind it, which is `row_elements` further; for
+// bf16 both come from one row of pairs.
+template <KvType kType>
+HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row_elements, int64_t vec, VF& even,
+                            VF& odd) {
+  if constexpr (kType == KvType::kF32) {
+    const float* row = reinterpret_cast<const float*>(rows) + 2 * pair_idx * row_elements + vec * kLanes;
+    even = hn::LoadU(kDF, row);
+    odd = hn::LoadU(kDF, row + row_elements);
+  } else if constexpr (kType == KvType::kF16) {
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    const auto* row = reinterpret_cast<const hwy::float16_t*>(rows) + 2 * pair_idx * row_elements + vec * kLanes;
+    even = hn::PromoteTo(kDF, hn::LoadU(d16, row));
+    odd = hn::PromoteTo(kDF, hn::LoadU(d16, row + row_elements));
+  } else {
+    const DU du;
+    const auto* row = reinterpret_cast<const uint32_t*>(rows) + pair_idx * row_elements + vec * kLanes;
+    const auto pairs = hn::LoadU(du, row);
+    even = hn::BitCast(kDF, hn::ShiftLeft<16>(pairs));
+    odd = hn::BitCast(kDF, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
+  }
+}
+
+// 2^x for x <= 0, relative error below 2e-7: x = n + f with |f| <= 0.5, a degree-6 Taylor polynomial of 2^f (its next
+// term is (0.5 ln 2)^7 / 7! = 1.2e-7), n added to the exponent. Below -126 it gives about 1e-38, not a subnormal.
+HWY_INLINE VF Exp2(VF x) {
+  x = hn::Max(x, hn::Set(kDF, -126.0f));
+  const VF n = hn::Round(x);
+  const VF f = hn::Sub(x, n);
+  VF p = hn::Set(kDF, 1.5403530e-4f);
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
+  const hn::RebindToSigned<DF> di;
+  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+}
+
+// Calls `body` with the cache's type as a compile-time constant.
+#define HW_WITH_KV_TYPE(type, body)           \
+  switch (type) {                             \
+    case KvType::kF32: {                      \
+      constexpr KvType kType = KvType::kF32;  \
+      body;                                   \
+      break;                                  \
+    }                                         \
+    case KvType::kF16: {                      \
+      constexpr KvType kType = KvType::kF16;  \
+      body;                                   \
+      break;                                  \
+    }                                         \
+    case KvType::kBF16: {                     \
+      constexpr KvType kType = KvType::kBF16; \
+      body;                                   \
+      break;                                  \
+    }                                         \
+  }
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.69314718055994530942f;
+// Below every score; finite, so that differences of two are never NaN.
+constexpr float kLowest = -1e30f;
+
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_KV_PAGE_INL_H_

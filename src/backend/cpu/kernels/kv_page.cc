@@ -1,0 +1,155 @@
+// Writing keys and values into pages, and the compensation token's running mean.
+#include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/kv_page-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+#if defined(__F16C__)
+HWY_INLINE uint16_t ToF16(float x) {
+  return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+}
+#else
+// To nearest, ties to even, as the instruction does and as F32ToF16 (tensor/dtype.h), whose code cannot be called from
+// here. Highway's own emulation cuts instead.
+HWY_INLINE uint16_t ToF16(float x) {
+  uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7FFFFFFFu;
+  if (bits > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (bits >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);
+  if (bits < 0x38800000u) {
+    const float aligned = __builtin_bit_cast(float, bits) + 0.5f;
+    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, aligned) - 0x3F000000u));
+  }
+  const uint32_t rounded = bits + 0xFFFu + ((bits >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+#endif
+
+HWY_INLINE float FromF16(uint16_t bits) {
+  const hn::CappedTag<float, 1> d1;
+  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
+  const auto half = __builtin_bit_cast(hwy::float16_t, bits);
+  return hn::GetLane(hn::PromoteTo(d1, hn::LoadU(d16, &half)));
+}
+
+HWY_INLINE uint16_t ToBF16(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Where element (token slot, d) of a key or value group lies, in elements.
+template <KvType kType>
+HWY_INLINE int64_t KeyIndex(int64_t slot, int64_t d) {
+  if constexpr (kType == KvType::kBF16) return (d / 2 * kGroupTokens + slot) * 2 + d % 2;
+  return d * kGroupTokens + slot;
+}
+template <KvType kType>
+HWY_INLINE int64_t ValueIndex(int64_t slot, int64_t d, int64_t padded_dim) {
+  if constexpr (kType == KvType::kBF16) return (slot / 2 * padded_dim + d) * 2 + slot % 2;
+  return slot * padded_dim + d;
+}
+
+template <KvType kType>
+HWY_INLINE void StoreElement(std::byte* group, int64_t idx, float x) {
+  if constexpr (kType == KvType::kF32) {
+    reinterpret_cast<float*>(group)[idx] = x;
+  } else if constexpr (kType == KvType::kF16) {
+    reinterpret_cast<uint16_t*>(group)[idx] = ToF16(x);
+  } else {
+    reinterpret_cast<uint16_t*>(group)[idx] = ToBF16(x);
+  }
+}
+
+template <KvType kType>
+HWY_INLINE float LoadElement(const std::byte* group, int64_t idx) {
+  if constexpr (kType == KvType::kF32) {
+    return reinterpret_cast<const float*>(group)[idx];
+  } else if constexpr (kType == KvType::kF16) {
+    return FromF16(reinterpret_cast<const uint16_t*>(group)[idx]);
+  } else {
+    return __builtin_bit_cast(float, uint32_t{reinterpret_cast<const uint16_t*>(group)[idx]} << 16);
+  }
+}
+
+template <KvType kType>
+void AppendAs(const AppendArgs& args) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  for (int64_t i = 0; i < args.num_tokens; ++i) {
+    const int64_t pos = args.first_pos + i;
+    const Group group = GroupAt(args.pages, pos / kGroupTokens * kGroupTokens);
+    std::byte* k = const_cast<std::byte*>(group.k);
+    std::byte* v = const_cast<std::byte*>(group.v);
+    const int64_t slot = pos % kGroupTokens;
+    for (int64_t d = 0; d < padded_dim; ++d) {
+      // The padding takes part in dot products, against zeros of the query: it must be finite.
+      const bool exists = d < args.pages.dim;
+      StoreElement<kType>(k, KeyIndex<kType>(slot, d), exists ? args.k[i * args.stride + d] : 0.0f);
+      StoreElement<kType>(v, ValueIndex<kType>(slot, d, padded_dim), exists ? args.v[i * args.stride + d] : 0.0f);
+    }
+  }
+}
+
+// mean += (x - mean) / n for token `pos`. [razor §3.3]
+template <KvType kType>
+void FoldToken(const FoldArgs& args, int64_t pos, int64_t num_folded) {
+  const Group group = GroupAt(args.pages, pos / kGroupTokens * kGroupTokens);
+  const int64_t slot = pos % kGroupTokens;
+  const int64_t dim = args.pages.dim;
+  const float inverse = 1.0f / static_cast<float>(num_folded);
+  for (int64_t d = 0; d < dim; ++d) {
+    float& key = args.state[d];
+    float& value = args.state[dim + d];
+    key += (LoadElement<kType>(group.k, KeyIndex<kType>(slot, d)) - key) * inverse;
+    value += (LoadElement<kType>(group.v, ValueIndex<kType>(slot, d, args.pages.padded_dim)) - value) * inverse;
+  }
+}
+
+// The mean token joins what the kept keys gave: two partial softmaxes merge by their log-sum-exp.
+void MergeMean(const FoldArgs& args, int64_t row, int64_t q_idx, int64_t num_folded) {
+  const int64_t dim = args.pages.dim;
+  const float* q = args.q + row * args.stride + q_idx * dim;
+  float* out = args.out + row * args.stride + q_idx * dim;
+  float& lse = args.lse[row * args.lse_stride + q_idx];
+  double dot = 0;
+  for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * args.state[d];
+  double score = dot * args.scale + __builtin_log(static_cast<double>(num_folded));
+  if (args.slopes != nullptr) {
+    const double mean_pos = static_cast<double>(args.sink) + static_cast<double>(num_folded - 1) / 2;
+    score += args.slopes[q_idx] * (mean_pos - static_cast<double>(args.first_pos + row));
+  }
+  const double max = score > lse ? score : lse;
+  const double kept = __builtin_exp(lse - max);
+  const double mean = __builtin_exp(score - max);
+  const auto kept_share = static_cast<float>(kept / (kept + mean));
+  const auto mean_share = static_cast<float>(mean / (kept + mean));
+  for (int64_t d = 0; d < dim; ++d) out[d] = kept_share * out[d] + mean_share * args.state[dim + d];
+  lse = static_cast<float>(max + __builtin_log(kept + mean));
+}
+
+template <KvType kType>
+void FoldAs(const FoldArgs& args) {
+  int64_t num_folded = args.num_folded;
+  const auto fold_up_to = [&](int64_t end) {
+    for (int64_t pos = args.sink + num_folded; pos < end; ++pos) FoldToken<kType>(args, pos, ++num_folded);
+  };
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    fold_up_to(args.first_pos + row - args.recent + 1);
+    if (num_folded == 0) continue;
+    for (int64_t q_idx = 0; q_idx < args.num_q; ++q_idx) MergeMean(args, row, q_idx, num_folded);
+  }
+  fold_up_to(args.fold_end);
+}
+
+}  // namespace
+
+void Append(const AppendArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, AppendAs<kType>(args));
+}
+void Fold(const FoldArgs& args) {
+  HW_WITH_KV_TYPE(args.pages.type, FoldAs<kType>(args));
+}
+
+}  // namespace headwise::cpu::HW_ISA

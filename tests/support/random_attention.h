@@ -1,0 +1,161 @@
+// A layer of attention without a model: random queries, keys and values read step by step into a KvCache of any
+// backend.
+#ifndef HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
+#define HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/kv_cache.h"
+#include "model/rope.h"
+
+namespace headwise {
+
+struct AttentionCase {
+  int64_t num_tokens = 0;
+  int64_t num_q_heads = 4;
+  int64_t num_kv_heads = 2;
+  int64_t head_dim = 64;
+  int64_t page_tokens = 32;
+  DType kv_dtype = DType::kF32;
+  Compute compute = Compute::kF32;
+  bool alibi = false;
+  bool sink_logits = false;
+  std::vector<ResolvedRule> rules = {};  // [Hkv]
+  uint64_t seed = 1;
+};
+
+// Values of a whole text, before rotation, and what they are rotated by.
+class AttentionData {
+ public:
+  explicit AttentionData(const AttentionCase& test_case) : case_(test_case) {
+    std::mt19937_64 rng(test_case.seed);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>& values, int64_t n) {
+      values.resize(static_cast<size_t>(n));
+      for (float& value : values) value = normal(rng);
+    };
+    fill(q, test_case.num_tokens * test_case.num_q_heads * test_case.head_dim);
+    fill(k, test_case.num_tokens * test_case.num_kv_heads * test_case.head_dim);
+    fill(v, test_case.num_tokens * test_case.num_kv_heads * test_case.head_dim);
+    fill(sink_logits, test_case.num_q_heads);
+    for (int64_t h = 0; h < test_case.num_q_heads; ++h) slopes.push_back(0.5f / static_cast<float>(h + 1));
+    for (int64_t i = 0; i < test_case.head_dim / 2; ++i) {
+      frequencies.push_back(std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(test_case.head_dim)));
+    }
+  }
+
+  std::vector<float> q, k, v, sink_logits, slopes;
+  std::vector<double> frequencies;
+
+ private:
+  const AttentionCase case_;
+};
+
+// Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache.
+template <typename AfterStep>
+std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case, const AttentionData& data,
+                                const std::vector<int64_t>& chunks, const AfterStep& after_step) {
+  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
+  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
+  const KvLayout layout{
+      .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .dtype = test_case.kv_dtype};
+  PagePool pool(backend, layout);
+  KvCache cache(pool, test_case.num_kv_heads, test_case.rules);
+  const auto device = [&](const std::vector<float>& values, Shape shape) {
+    DeviceBuffer buffer(backend, values.size() * sizeof(float));
+    backend.CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
+    const TensorView view{.data = buffer.data(), .dtype = DType::kF32, .shape = shape};
+    return std::pair(std::move(buffer), view);
+  };
+  const auto [slopes_buffer, slopes] = device(data.slopes, {test_case.num_q_heads});
+  const auto [logits_buffer, logits] = device(data.sink_logits, {test_case.num_q_heads});
+  std::vector<float> out(static_cast<size_t>(test_case.num_tokens * q_dim));
+  int64_t begin = 0;
+  for (const int64_t chunk : chunks) {
+    const auto rows = [&](const std::vector<float>& values, int64_t dim) {
+      return std::vector<float>(values.begin() + begin * dim, values.begin() + (begin + chunk) * dim);
+    };
+    const auto [q_buffer, q] = device(rows(data.q, q_dim), {chunk, q_dim});
+    const auto [k_buffer, k] = device(rows(data.k, kv_dim), {chunk, kv_dim});
+    const auto [v_buffer, v] = device(rows(data.v, kv_dim), {chunk, kv_dim});
+    const auto [sink_buffer, q_sink] = device(rows(data.q, q_dim), {chunk, q_dim});
+    const auto [out_buffer, out_view] = device(std::vector<float>(static_cast<size_t>(chunk * q_dim)), {chunk, q_dim});
+    const auto [lse_buffer, lse] =
+        device(std::vector<float>(static_cast<size_t>(chunk * test_case.num_q_heads)), {chunk, test_case.num_q_heads});
+    if (!test_case.alibi) {
+      std::vector<float> angles;
+      std::vector<int32_t> text_rows, sink_rows;
+      for (int64_t i = 0; i < chunk; ++i) {
+        text_rows.push_back(static_cast<int32_t>(angles.size() / data.frequencies.size() / 2));
+        AppendRopeAngles(data.frequencies, begin + i, angles);
+        for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+          sink_rows.push_back(static_cast<int32_t>(angles.size() / data.frequencies.size() / 2));
+          AppendRopeAngles(data.frequencies, cache.rule(0, h).SinkPosition(begin + i), angles);
+        }
+      }
+      const auto half = static_cast<int64_t>(data.frequencies.size());
+      const auto [angle_buffer, angle_view] = device(angles, {static_cast<int64_t>(angles.size()) / half / 2, half, 2});
+      RopeArgs rope{.x = q, .out = q_sink, .angles = angle_view, .rows = sink_rows};
+      rope.rows_per_token = test_case.num_kv_heads;
+      rope.num_heads = test_case.num_q_heads;
+      rope.head_dim = test_case.head_dim;
+      backend.Rope(rope);
+      rope.out = q;
+      rope.rows = text_rows;
+      rope.rows_per_token = 1;
+      backend.Rope(rope);
+      rope.x = rope.out = k;
+      rope.num_heads = test_case.num_kv_heads;
+      backend.Rope(rope);
+    }
+    cache.Extend(0, chunk);
+    std::vector<HeadWork> work;
+    std::vector<HeadFold> folds;
+    cache.Work(0, 0, chunk, work);
+    cache.Folds(0, 0, chunk, folds);
+    if (test_case.alibi) {
+      for (HeadWork& head : work) head.uses_sink_query = false;
+    }
+    backend.AppendKv({.layout = layout, .k = k, .v = v, .heads = work});
+    const float scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim));
+    backend.Attention({.layout = layout,
+                       .q = q,
+                       .q_sink = q_sink,
+                       .out = out_view,
+                       .lse = lse,
+                       .alibi_slopes = test_case.alibi ? slopes : TensorView{},
+                       .sink_logits = test_case.sink_logits ? logits : TensorView{},
+                       .heads = work,
+                       .num_q_heads = test_case.num_q_heads,
+                       .num_kv_heads = test_case.num_kv_heads,
+                       .scale = scale,
+                       .compute = test_case.compute});
+    if (!folds.empty()) {
+      backend.Compensate({.layout = layout,
+                          .q = q,
+                          .out = out_view,
+                          .lse = lse,
+                          .alibi_slopes = test_case.alibi ? slopes : TensorView{},
+                          .heads = folds,
+                          .num_q_heads = test_case.num_q_heads,
+                          .num_kv_heads = test_case.num_kv_heads,
+                          .scale = scale});
+    }
+    cache.Commit(0, chunk);
+    cache.FinishStep(chunk);
+    backend.CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
+    begin += chunk;
+    after_step(cache, pool);
+  }
+  return out;
+}
+
+}  // namespace headwise
+
+#endif  // HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
