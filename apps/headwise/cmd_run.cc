@@ -1,0 +1,124 @@
+// headwise run: continues one prompt.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "base/file.h"
+#include "commands.h"
+#include "common_options.h"
+#include "engine/prompt.h"
+#include "generate.h"
+#include "model/model_config.h"
+
+namespace headwise {
+namespace {
+
+struct RunOptions {
+  EngineOptions engine;
+  SamplingOptions sampling;
+  std::string plan;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_file;
+  std::string stdin_mark;
+  int64_t max_new_tokens = 256;
+  int64_t max_context = 0;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool chat = false;
+  bool special = false;
+  bool stats = false;
+  bool json = false;
+};
+
+Result<std::string> ReadPrompt(const RunOptions& options) {
+  if (options.prompt) return *options.prompt;
+  if (options.prompt_file) return ReadFile(*options.prompt_file);
+  return ReadStdin();
+}
+
+Result<std::vector<int32_t>> PromptIds(const RunOptions& options, const Engine& engine) {
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadPrompt(options));
+  if (options.chat) return EncodeUserTurn(engine, text, TurnPlace::kFirst);
+  return EncodePrompt(
+      engine, text,
+      {.special = options.special ? PromptOptions::Special::kParse : PromptOptions::Special::kText});
+}
+
+// --max-context bounds prompt and answer together; without a number of new tokens it is the only bound.
+Result<int64_t> MaxNewTokens(const RunOptions& options, const Engine& engine, int64_t prompt_tokens) {
+  const bool is_unlimited = options.max_new_tokens < 0;
+  int64_t max_context = options.max_context;
+  if (max_context == 0 && is_unlimited) max_context = engine.config().trained_length;
+  if (max_context == 0) return options.max_new_tokens;
+  if (prompt_tokens >= max_context) {
+    return Status::InvalidInput(
+        fmt::format("the prompt has {} tokens, expected less than --max-context {}", prompt_tokens, max_context));
+  }
+  const int64_t room = max_context - prompt_tokens;
+  return is_unlimited ? room : std::min(options.max_new_tokens, room);
+}
+
+Status PrintRunJson(const RequestResult& result, const Engine& engine) {
+  Json json = MetricsJson(result.metrics);
+  json["text"] = result.text;
+  json["tokens"] = result.tokens;
+  json["finish"] = FinishName(result.finish);
+  json["backend"] = engine.backend_description();
+  return PrintJson(json);
+}
+
+Status RunRun(const RunOptions& options) {
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
+  Request request;
+  HW_ASSIGN_OR_RETURN(request.plan, LoadPlan(options.plan, *engine));
+  HW_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, *engine));
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  WarnBeyondTrainedLength(*engine, prompt_tokens);
+  HW_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(options, *engine, prompt_tokens));
+  request.sampling = options.sampling;
+  request.stop = options.stop;
+  request.eos = options.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
+  if (!options.json) {
+    request.on_text = ShowText;
+    request.output = Request::Output::kStreamOnly;
+  }
+
+  HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(*engine, std::move(request)));
+  if (!options.json) ShowText("\n");
+  if (options.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, *engine));
+  return options.json ? PrintRunJson(result, *engine) : Status::Ok();
+}
+
+}  // namespace
+
+void AddRunCommand(CommandLine& line) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App& command = *line.app.add_subcommand("run", "Continue a prompt");
+  AddEngineOptions(command, options->engine);
+  AddSamplingOptions(command, options->sampling);
+  command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  CLI::Option_group& source = *command.add_option_group("prompt", "Where the prompt comes from");
+  source.add_option("--prompt,-p", options->prompt, "The prompt itself");
+  source.add_option("--prompt-file", options->prompt_file, "A file, taken as it is");
+  source.add_option("stdin", options->stdin_mark, "-: standard input")->check(CLI::IsMember({"-"}));
+  source.require_option(1);
+  command.add_option("--max-new-tokens,-n", options->max_new_tokens, "-1: as many as --max-context allows")
+      ->capture_default_str();
+  command.add_option("--max-context", options->max_context,
+                     "Most tokens of prompt and answer together; 0: the trained length where nothing else limits");
+  command.add_option("--stop", options->stop, "End before this text; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
+  command.add_flag("--chat", options->chat, "The prompt is a user's message: put it into the model's chat form");
+  command.add_flag("--special", options->special, "Read <|...|> in the prompt as special tokens, not as text");
+  command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory on standard error");
+  command.add_flag("--json", options->json, "One JSON object on standard output");
+  OnChosen(line, command, std::move(options), RunRun);
+}
+
+}  // namespace headwise

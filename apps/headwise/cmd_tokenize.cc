@@ -1,0 +1,46 @@
+// headwise tokenize: text to ids and back, from standard input to standard output.
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "commands.h"
+#include "common_options.h"
+#include "generate.h"
+#include "text/tokenizer.h"
+
+namespace headwise {
+namespace {
+
+struct TokenizeOptions {
+  std::string model;
+  bool decode = false;
+  bool no_special = false;
+};
+
+Status RunTokenize(const TokenizeOptions& options) {
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(options.model));
+  HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
+  if (options.decode) {
+    HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));
+    HW_ASSIGN_OR_RETURN(const std::string text, tokenizer->Decode(ids));
+    return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+  }
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->Encode(input));
+  return PrintJson(ids);
+}
+
+}  // namespace
+
+void AddTokenizeCommand(CommandLine& line) {
+  auto options = std::make_shared<TokenizeOptions>();
+  CLI::App& command = *line.app.add_subcommand("tokenize", "Text on standard input to a JSON list of token ids");
+  command.add_option("--model,-m", options->model, "Model: a Hugging Face folder")->required();
+  command.add_flag("--decode", options->decode, "The other way: a JSON list of ids to text");
+  command.add_flag("--no-special", options->no_special, "Read <|...|> as text, not as special tokens");
+  OnChosen(line, command, std::move(options), RunTokenize);
+}
+
+}  // namespace headwise

@@ -1,0 +1,38 @@
+// The subcommands of `headwise`: one file each, one row each in main.cc. A command declares its options here and hands
+// back what to run; it never prints an error or exits by itself.
+#ifndef HEADWISE_APPS_COMMANDS_H_
+#define HEADWISE_APPS_COMMANDS_H_
+
+#include <headwise/status.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace headwise {
+
+// The command line while it is being read. `run` is what the chosen subcommand wants to do, set by its callback.
+struct CommandLine {
+  CLI::App& app;
+  std::function<Status()> run;
+};
+
+// Each adds one subcommand to `line.app`.
+void AddRunCommand(CommandLine& line);
+void AddChatCommand(CommandLine& line);
+void AddInspectCommand(CommandLine& line);
+void AddLogitsCommand(CommandLine& line);
+void AddTokenizeCommand(CommandLine& line);
+void AddPlanCommand(CommandLine& line);
+void AddEvalCommand(CommandLine& line);
+
+// Binds a subcommand's options to what it does with them.
+template <typename Options>
+void OnChosen(CommandLine& line, CLI::App& command, std::shared_ptr<Options> options, Status (*body)(const Options&)) {
+  command.callback([&line, options = std::move(options), body] {
+    line.run = [options, body] { return body(*options); };
+  });
+}
+
+}  // namespace headwise
+
+#endif  // HEADWISE_APPS_COMMANDS_H_

@@ -1,0 +1,148 @@
+#include "common_options.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/process_memory.h"
+#include "model/model_config.h"
+
+namespace headwise {
+namespace {
+
+double PerSecond(int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+// The first new token comes out of prefill.
+double DecodeTokensPerSecond(const RequestMetrics& metrics) {
+  return metrics.new_tokens > 1 ? PerSecond(metrics.new_tokens - 1, metrics.decode_seconds) : 0.0;
+}
+
+}  // namespace
+
+void AddEngineOptions(CLI::App& command, EngineOptions& options) {
+  command.add_option("--model,-m", options.model, "Model: a Hugging Face folder")->required();
+  command.add_option("--backend", options.backend, "cpu or ref")->capture_default_str();
+  command.add_option("--isa", options.isa, "avx512, avx2, baseline or auto")->capture_default_str();
+  command.add_option("--compute", options.compute, "Matrix products: f32, bf16 or auto")->capture_default_str();
+  command.add_option("--kv-dtype", options.kv_dtype, "Cache: f32, f16 or bf16")->capture_default_str();
+  command.add_option("--kv-limit-bytes", options.kv_limit_bytes, "Hard limit on KV bytes; 0: none")
+      ->capture_default_str();
+  command.add_option("--threads", options.num_threads, "Threads; 0: one per core")->capture_default_str();
+  command.add_option("--chunk-tokens", options.chunk_tokens, "Prompt tokens read per step")->capture_default_str();
+  command.add_option("--page-tokens", options.page_tokens, "Tokens per KV page")->capture_default_str();
+}
+
+void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling) {
+  command.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: off")->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "Only the most likely tokens that reach this probability; 1: off")
+      ->capture_default_str();
+  command.add_option("--min-p", sampling.min_p, "Only tokens this likely, relative to the best; 0: off")
+      ->capture_default_str();
+  command.add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")->capture_default_str();
+  command.add_option("--seed", sampling.seed, "Seed of the draws")->capture_default_str();
+}
+
+Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine) {
+  if (path.empty() || path == kFullPlan) return std::shared_ptr<const HeadPlan>();
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
+  HW_RETURN_IF_ERROR(CheckPlanFits(plan, engine.config().shape(), path));
+  if (plan.source_hash && *plan.source_hash != engine.source_hash()) {
+    spdlog::warn("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
+                 *plan.source_hash, engine.source_hash());
+  }
+  return std::make_shared<const HeadPlan>(std::move(plan));
+}
+
+void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens) {
+  const int64_t trained_length = engine.config().trained_length;
+  if (trained_length <= 0 || prompt_tokens <= trained_length) return;
+  spdlog::warn(
+      "the prompt has {} tokens, the model was trained on texts of at most {}: expect worse answers, except under "
+      "rules that count positions inside the cache",
+      prompt_tokens, trained_length);
+}
+
+Result<std::string> ReadStdin() {
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t num_read = 0; (num_read = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {
+    text.append(buffer, num_read);
+  }
+  if (std::ferror(stdin) != 0) return Status::Io(fmt::format("standard input: cannot read: {}", std::strerror(errno)));
+  return text;
+}
+
+Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  if (!json.is_array()) return Status::InvalidInput(fmt::format("{}: expected a JSON list of token ids", origin));
+  std::vector<int32_t> ids;
+  for (const Json& id : json) {
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      return Status::InvalidInput(fmt::format("{}: item {} is {}, expected a token id", origin, ids.size(), id.dump()));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+Status PrintJson(const Json& json) {
+  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) {
+    return Status::Io(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
+  }
+  return Status::Ok();
+}
+
+Json MetricsJson(const RequestMetrics& metrics) {
+  const ProcessMemory memory = ReadProcessMemory();
+  return {{"prompt_tokens", metrics.prompt_tokens},
+          {"new_tokens", metrics.new_tokens},
+          {"prefill_seconds", metrics.prefill_seconds},
+          {"decode_seconds", metrics.decode_seconds},
+          {"prefill_tokens_per_second", PerSecond(metrics.prompt_tokens, metrics.prefill_seconds)},
+          {"decode_tokens_per_second", DecodeTokensPerSecond(metrics)},
+          {"kv_bytes", metrics.kv_bytes},
+          {"kv_bytes_full", metrics.kv_bytes_full},
+          {"kv_bytes_bounded", metrics.kv_bytes_bounded},
+          {"kv_peak_bytes", metrics.kv_peak_bytes},
+          {"resident_bytes", memory.resident_bytes},
+          {"resident_anon_bytes", memory.resident_anon_bytes},
+          {"peak_resident_bytes", memory.peak_resident_bytes}};
+}
+
+std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine) {
+  const ProcessMemory memory = ReadProcessMemory();
+  std::string text = fmt::format("backend   {}\n", engine.backend_description());
+  text += fmt::format("prefill   {} tokens in {:.3f} s: {:.1f} tokens/s\n", metrics.prompt_tokens,
+                      metrics.prefill_seconds, PerSecond(metrics.prompt_tokens, metrics.prefill_seconds));
+  text += fmt::format("decode    {} tokens in {:.3f} s: {:.1f} tokens/s\n", metrics.new_tokens, metrics.decode_seconds,
+                      DecodeTokensPerSecond(metrics));
+  text += fmt::format("KV now    {} ({} in full heads, {} in bounded heads), at peak {}\n",
+                      FormatBytes(metrics.kv_bytes), FormatBytes(metrics.kv_bytes_full),
+                      FormatBytes(metrics.kv_bytes_bounded), FormatBytes(metrics.kv_peak_bytes));
+  text += fmt::format("resident  {} ({} not backed by files), at peak {}\n", FormatBytes(memory.resident_bytes),
+                      FormatBytes(memory.resident_anon_bytes), FormatBytes(memory.peak_resident_bytes));
+  return text;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, kUnits[unit]);
+}
+
+}  // namespace headwise

@@ -1,0 +1,50 @@
+// What every command that runs a model shares: its options, its plans, its warnings, its output.
+#ifndef HEADWISE_APPS_COMMON_OPTIONS_H_
+#define HEADWISE_APPS_COMMON_OPTIONS_H_
+
+#include <headwise/engine.h>
+#include <headwise/status.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace headwise {
+
+// --model, --backend, --isa, --compute, --kv-dtype, --kv-limit-bytes, --threads, --chunk-tokens, --page-tokens. The
+// values in `options` are the defaults that --help shows.
+void AddEngineOptions(CLI::App& command, EngineOptions& options);
+void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling);
+
+// The word for "every head full" where a plan is expected.
+inline constexpr const char* kFullPlan = "full";
+
+// The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and kFullPlan.
+// A plan that was made on other weights of this shape is used, with a warning.
+Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine);
+
+// A prompt beyond the trained length is allowed: a warning says what to expect.
+void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens);
+
+// The whole of standard input.
+Result<std::string> ReadStdin();
+
+// A JSON list of token ids. `origin` opens the message.
+Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& origin);
+
+// One JSON value and a line end on standard output; an error if it cannot be written.
+Status PrintJson(const Json& json);
+
+Json MetricsJson(const RequestMetrics& metrics);
+// Lines for people: speeds, KV bytes by head class, resident memory.
+std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine);
+// "67.1 MB": powers of ten, three digits.
+std::string FormatBytes(int64_t bytes);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_APPS_COMMON_OPTIONS_H_

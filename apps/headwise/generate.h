@@ -1,0 +1,31 @@
+// Runs one request and lets Ctrl-C end it early: the first ends the text, a second one ends the program.
+#ifndef HEADWISE_APPS_GENERATE_H_
+#define HEADWISE_APPS_GENERATE_H_
+
+#include <headwise/engine.h>
+#include <headwise/status.h>
+
+namespace headwise {
+
+// While one lives, the first Ctrl-C is only noted; the second has its usual effect. One at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  ~InterruptGuard();
+
+  bool interrupted() const;
+};
+
+// Engine::Run, ended with kCancelled by Ctrl-C.
+Result<RequestResult> Generate(Engine& engine, Request request);
+
+// An on_text that shows the text on standard output at once, and cancels when nobody takes it any more.
+bool ShowText(std::string_view text);
+
+const char* FinishName(FinishReason reason);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_APPS_GENERATE_H_

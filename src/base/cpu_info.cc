@@ -1,0 +1,98 @@
+#include "base/cpu_info.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace headwise {
+
+#if defined(__x86_64__)
+namespace {
+
+struct CpuidWords {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// All zero where the processor has no such leaf.
+CpuidWords Cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuidWords words;
+  if (__get_cpuid_count(leaf, subleaf, &words.eax, &words.ebx, &words.ecx, &words.edx) == 0) return {};
+  return words;
+}
+
+// Register states that the operating system saves. Requires: OSXSAVE.
+uint32_t Xcr0() {
+  uint32_t low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+constexpr bool HasAll(uint32_t word, uint32_t bits) {
+  return (word & bits) == bits;
+}
+constexpr uint32_t Bit(int idx) {
+  return uint32_t{1} << idx;
+}
+
+}  // namespace
+
+// By CPUID, because the compilers' own queries do not know every feature in the versions that must build this.
+CpuFeatures DetectCpuFeatures() {
+  const CpuidWords basic = Cpuid(1, 0);
+  const uint32_t fma = Bit(12), osxsave = Bit(27), avx = Bit(28), f16c = Bit(29);
+  if (!HasAll(basic.ecx, fma | osxsave | avx | f16c)) return {};
+  const uint32_t xcr0 = Xcr0();
+  const uint32_t ymm_state = Bit(1) | Bit(2);
+  const uint32_t zmm_state = ymm_state | Bit(5) | Bit(6) | Bit(7);
+  if (!HasAll(xcr0, ymm_state)) return {};
+
+  const CpuidWords extended = Cpuid(7, 0);
+  CpuFeatures features;
+  const uint32_t avx2 = Bit(5), bmi2 = Bit(8);
+  features.avx2 = HasAll(extended.ebx, avx2 | bmi2);
+  const uint32_t avx512f = Bit(16), avx512dq = Bit(17), avx512cd = Bit(28), avx512bw = Bit(30), avx512vl = Bit(31);
+  features.avx512 = features.avx2 && HasAll(xcr0, zmm_state) &&
+                    HasAll(extended.ebx, avx512f | avx512dq | avx512cd | avx512bw | avx512vl);
+  features.avx512_vnni = features.avx512 && HasAll(extended.ecx, Bit(11));
+  // Leaf 7's EAX is the number of its last subleaf.
+  features.avx512_bf16 = features.avx512 && extended.eax >= 1 && HasAll(Cpuid(7, 1).eax, Bit(5));
+  return features;
+}
+#else
+CpuFeatures DetectCpuFeatures() {
+  return {};
+}
+#endif
+
+int NumUsableCores() {
+  // Machines with more than 1024 processors need a larger set than cpu_set_t.
+  for (size_t num_sets = 1; num_sets <= 64; num_sets *= 2) {
+    std::vector<cpu_set_t> sets(num_sets);
+    const size_t size_bytes = num_sets * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, size_bytes, sets.data()) == 0) {
+      return std::max(1, static_cast<int>(CPU_COUNT_S(size_bytes, sets.data())));
+    }
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::string CpuModelName() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(cpuinfo, line)) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace headwise

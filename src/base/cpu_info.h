@@ -1,0 +1,27 @@
+// What the processor is and can do: decides which build of the kernels runs and how many threads there are.
+#ifndef HEADWISE_BASE_CPU_INFO_H_
+#define HEADWISE_BASE_CPU_INFO_H_
+
+#include <string>
+
+namespace headwise {
+
+// Instruction sets that kernels are built for. True only if processor and operating system both support it.
+struct CpuFeatures {
+  bool avx2 = false;         // with FMA, F16C and BMI2: what the AVX2 kernels are compiled for
+  bool avx512 = false;       // F, CD, BW, DQ, VL
+  bool avx512_vnni = false;  // int8 dot products
+  bool avx512_bf16 = false;  // bf16 dot products
+};
+
+CpuFeatures DetectCpuFeatures();
+
+// Cores that this process may run on: what taskset or a container's cpuset leave of the machine. At least 1.
+int NumUsableCores();
+
+// "AMD EPYC 9B14", or "unknown".
+std::string CpuModelName();
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BASE_CPU_INFO_H_

@@ -1,0 +1,20 @@
+// Resident memory of this process, as the system counts it.
+#ifndef HEADWISE_BASE_PROCESS_MEMORY_H_
+#define HEADWISE_BASE_PROCESS_MEMORY_H_
+
+#include <cstdint>
+
+namespace headwise {
+
+struct ProcessMemory {
+  int64_t resident_bytes = 0;       // now; mapped files count where their pages are in memory
+  int64_t resident_anon_bytes = 0;  // of these, not backed by a file: caches, activations, the heap
+  int64_t peak_resident_bytes = 0;
+};
+
+// Zeros where the system does not tell.
+ProcessMemory ReadProcessMemory();
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BASE_PROCESS_MEMORY_H_

@@ -1,0 +1,135 @@
+#include "engine/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace headwise {
+namespace {
+
+// NaN compares false, so it is never highest unless nothing else is there.
+int32_t ArgMax(std::span<const float> logits) {
+  int32_t best = 0;
+  float highest = -std::numeric_limits<float>::infinity();
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > highest) {
+      highest = logits[id];
+      best = static_cast<int32_t>(id);
+    }
+  }
+  return best;
+}
+
+Status OutOfRange(const char* name, double found, const char* expected) {
+  return Status::InvalidInput(fmt::format("sampling: {} is {}, expected {}", name, found, expected));
+}
+
+}  // namespace
+
+Status ValidateSampling(const SamplingOptions& options) {
+  if (!std::isfinite(options.temperature) || options.temperature < 0) {
+    return OutOfRange("temperature", options.temperature, "a finite number >= 0");
+  }
+  if (options.top_k < 0) {
+    return OutOfRange("top_k", static_cast<double>(options.top_k), "a whole number >= 0 (0: off)");
+  }
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    return OutOfRange("top_p", options.top_p, "a number above 0 and at most 1 (1: off)");
+  }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) {
+    return OutOfRange("min_p", options.min_p, "a number from 0 (off) to 1");
+  }
+  if (!std::isfinite(options.repetition_penalty) || options.repetition_penalty <= 0) {
+    return OutOfRange("repetition_penalty", options.repetition_penalty, "a finite number above 0 (1: off)");
+  }
+  return Status::Ok();
+}
+
+int32_t Sampler::Sample(std::span<float> logits, std::span<const int32_t> history) {
+  HW_CHECK(!logits.empty());
+  if (options_.repetition_penalty != 1) Penalise(logits, history);
+  const int32_t best = ArgMax(logits);
+  const float highest = logits[static_cast<size_t>(best)];
+  // An infinite or NaN maximum has no softmax; the argmax is the limit of one.
+  if (options_.temperature == 0 || !std::isfinite(highest)) return best;
+
+  CollectCandidates(logits, highest);
+  if (options_.top_p < 1) KeepTopP();
+  // min-p is relative to the best token, whose weight is 1 by construction.
+  if (options_.min_p > 0) {
+    std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < options_.min_p; });
+  }
+  return Draw();
+}
+
+void Sampler::Penalise(std::span<float> logits, std::span<const int32_t> history) {
+  is_seen_.resize(logits.size());
+  for (; num_history_read_ < history.size(); ++num_history_read_) {
+    const int32_t id = history[num_history_read_];
+    HW_CHECK(id >= 0 && static_cast<size_t>(id) < logits.size(), "id {} of {}", id, logits.size());
+    if (is_seen_[static_cast<size_t>(id)]) continue;
+    is_seen_[static_cast<size_t>(id)] = true;
+    seen_ids_.push_back(id);
+  }
+  for (const int32_t id : seen_ids_) {
+    float& logit = logits[static_cast<size_t>(id)];
+    logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+  }
+}
+
+void Sampler::CollectCandidates(std::span<const float> logits, float highest) {
+  candidates_.clear();
+  candidates_.reserve(logits.size());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const double weight = std::exp((static_cast<double>(logits[id]) - highest) / options_.temperature);
+    if (weight > 0) candidates_.push_back({weight, static_cast<int32_t>(id)});
+  }
+  const auto top_k = static_cast<size_t>(options_.top_k);
+  if (top_k == 0 || top_k >= candidates_.size()) return;
+  // Exactly k stay; of equal ones the lowest ids, so that the set does not depend on the library's partition.
+  std::nth_element(
+      candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(top_k), candidates_.end(),
+      [](const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; });
+  candidates_.resize(top_k);
+  // The partition leaves them in an order of its own; the draw must not depend on that.
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+}
+
+// The smallest set of the most likely tokens whose probability reaches top_p. A heap, because the set is small against
+// the vocabulary.
+void Sampler::KeepTopP() {
+  const auto is_less_likely = [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight < b.weight : a.id > b.id;
+  };
+  double total = 0;
+  for (const Candidate& candidate : candidates_) total += candidate.weight;
+  const double enough = total * options_.top_p;
+
+  std::make_heap(candidates_.begin(), candidates_.end(), is_less_likely);
+  double sum = 0;
+  auto heap_end = candidates_.end();
+  while (heap_end != candidates_.begin() && sum < enough) {
+    std::pop_heap(candidates_.begin(), heap_end, is_less_likely);
+    --heap_end;
+    sum += heap_end->weight;
+  }
+  candidates_.erase(candidates_.begin(), heap_end);
+  std::reverse(candidates_.begin(), candidates_.end());  // most likely first
+}
+
+int32_t Sampler::Draw() {
+  double total = 0;
+  for (const Candidate& candidate : candidates_) total += candidate.weight;
+  double left = rng_.Uniform() * total;
+  for (const Candidate& candidate : candidates_) {
+    left -= candidate.weight;
+    if (left < 0) return candidate.id;
+  }
+  return candidates_.back().id;  // rounding ate the last sliver
+}
+
+}  // namespace headwise

@@ -1,0 +1,149 @@
+#include "engine/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+namespace headwise {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Frequencies of `num_draws` draws from the same logits.
+std::map<int32_t, double> Frequencies(const SamplingOptions& options, const std::vector<float>& logits,
+                                      int num_draws = 20000) {
+  Sampler sampler(options);
+  std::map<int32_t, double> counts;
+  for (int i = 0; i < num_draws; ++i) {
+    std::vector<float> scratch = logits;
+    counts[sampler.Sample(scratch, {})] += 1.0 / num_draws;
+  }
+  return counts;
+}
+
+// Logits whose softmax is exactly these probabilities.
+std::vector<float> Logits(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+TEST(Sampler, GreedyTakesTheLowestIdOfEqualOnes) {
+  Sampler sampler({});
+  std::vector<float> logits = {1, 3, 2, 3};
+  EXPECT_EQ(sampler.Sample(logits, {}), 1);
+}
+
+TEST(Sampler, GreedyPassesOverNan) {
+  Sampler sampler({});
+  std::vector<float> logits = {std::nanf(""), -2, -1};
+  EXPECT_EQ(sampler.Sample(logits, {}), 2);
+  std::vector<float> infinite = {-kInf, kInf, 5};
+  EXPECT_EQ(Sampler({.temperature = 1}).Sample(infinite, {}), 1);
+}
+
+TEST(Sampler, PenaltyDividesPositiveMultipliesNegativeEachIdOnce) {
+  Sampler sampler({.repetition_penalty = 2});
+  const std::vector<int32_t> history = {0, 0, 0, 1};
+  std::vector<float> logits = {4, -1, 1.9F, -1.5F};
+  EXPECT_EQ(sampler.Sample(logits, history), 0);  // 4 / 2 = 2 > 1.9; three times would be 0.5
+  EXPECT_FLOAT_EQ(logits[0], 2);
+  EXPECT_FLOAT_EQ(logits[1], -2);
+  EXPECT_FLOAT_EQ(logits[3], -1.5F);
+}
+
+TEST(Sampler, PenaltyFollowsAGrowingHistory) {
+  Sampler sampler({.repetition_penalty = 4});
+  std::vector<int32_t> history = {2};
+  for (const int32_t expected : {0, 1, 0}) {  // each winner falls behind once it is part of the history
+    std::vector<float> logits = {4, 3, 2};
+    EXPECT_EQ(sampler.Sample(logits, history), expected);
+    history.push_back(expected);
+  }
+}
+
+TEST(Sampler, TemperatureShapesTheDistribution) {
+  const auto logits = Logits({0.5, 0.3, 0.2});
+  const auto at_one = Frequencies({.temperature = 1, .seed = 1}, logits);
+  EXPECT_NEAR(at_one.at(0), 0.5, 0.02);
+  EXPECT_NEAR(at_one.at(1), 0.3, 0.02);
+  EXPECT_NEAR(at_one.at(2), 0.2, 0.02);
+  const auto at_half = Frequencies({.temperature = 0.5F, .seed = 1}, logits);  // probabilities squared: 25 : 9 : 4
+  EXPECT_NEAR(at_half.at(0), 25.0 / 38, 0.02);
+  EXPECT_NEAR(at_half.at(2), 4.0 / 38, 0.02);
+}
+
+TEST(Sampler, TopKKeepsExactlyKLowestIdsFirst) {
+  const auto counts = Frequencies({.temperature = 1, .top_k = 2, .seed = 3}, {1, 5, 5, 5});
+  EXPECT_EQ(counts.size(), 2U);
+  EXPECT_NEAR(counts.at(1), 0.5, 0.02);
+  EXPECT_NEAR(counts.at(2), 0.5, 0.02);
+}
+
+TEST(Sampler, TopPKeepsTheSmallestSetThatReachesIt) {
+  const auto logits = Logits({0.1, 0.4, 0.2, 0.3});
+  const auto two = Frequencies({.temperature = 1, .top_p = 0.65F, .seed = 3}, logits);  // 0.4 + 0.3
+  EXPECT_EQ(two.size(), 2U);
+  EXPECT_NEAR(two.at(1), 4.0 / 7, 0.02);
+  EXPECT_NEAR(two.at(3), 3.0 / 7, 0.02);
+  const auto one = Frequencies({.temperature = 1, .top_p = 0.001F, .seed = 3}, logits);
+  EXPECT_EQ(one.size(), 1U);  // never nothing
+  EXPECT_EQ(one.count(1), 1U);
+}
+
+TEST(Sampler, TopPCountsWhatTopKLeft) {
+  // After top-k 2 the probabilities are 4/7 and 3/7, so 0.5 is reached by one token; before, it would take two.
+  const auto counts =
+      Frequencies({.temperature = 1, .top_k = 2, .top_p = 0.5F, .seed = 3}, Logits({0.1, 0.4, 0.2, 0.3}));
+  EXPECT_EQ(counts.size(), 1U);
+}
+
+TEST(Sampler, MinPIsRelativeToTheBest) {
+  const auto counts = Frequencies({.temperature = 1, .min_p = 0.45F, .seed = 5}, Logits({0.4, 0.15, 0.25, 0.2}));
+  EXPECT_EQ(counts.size(), 3U);  // 0.15 < 0.45 * 0.4
+  EXPECT_EQ(counts.count(1), 0U);
+}
+
+TEST(Sampler, TemperatureComesBeforeTopP) {
+  // At temperature 0.5 the first has 25 / 38 = 0.66 of the weight and alone reaches 0.6; at 1 it takes two.
+  const auto logits = Logits({0.5, 0.3, 0.2});
+  EXPECT_EQ(Frequencies({.temperature = 0.5F, .top_p = 0.6F}, logits).size(), 1U);
+  EXPECT_EQ(Frequencies({.temperature = 1, .top_p = 0.6F}, logits).size(), 2U);
+}
+
+TEST(Sampler, SeedFixesTheDraws) {
+  const std::vector<float> logits(100, 0.0F);
+  const auto draw = [&](uint64_t seed) {
+    Sampler sampler({.temperature = 1, .seed = seed});
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 8; ++i) {
+      std::vector<float> scratch = logits;
+      ids.push_back(sampler.Sample(scratch, {}));
+    }
+    return ids;
+  };
+  EXPECT_EQ(draw(7), draw(7));
+  EXPECT_NE(draw(7), draw(8));
+  // The first 53-bit uniform of mt19937_64 with seed 5489 is 14514284786278117030 / 2^64 = 0.7868...
+  EXPECT_EQ(draw(5489)[0], 78);
+}
+
+TEST(ValidateSampling, NamesWhatIsOutOfRange) {
+  EXPECT_TRUE(ValidateSampling({}).ok());
+  EXPECT_TRUE(ValidateSampling({.temperature = 2, .top_k = 5, .top_p = 0.5F, .min_p = 1}).ok());
+  const auto message = [](const SamplingOptions& options) { return ValidateSampling(options).message(); };
+  EXPECT_THAT(message({.temperature = -1}), testing::HasSubstr("temperature"));
+  EXPECT_THAT(message({.temperature = kInf}), testing::HasSubstr("temperature"));
+  EXPECT_THAT(message({.top_k = -1}), testing::HasSubstr("top_k"));
+  EXPECT_THAT(message({.top_p = 0}), testing::HasSubstr("top_p"));
+  EXPECT_THAT(message({.top_p = std::nanf("")}), testing::HasSubstr("top_p"));
+  EXPECT_THAT(message({.min_p = 1.5F}), testing::HasSubstr("min_p"));
+  EXPECT_THAT(message({.repetition_penalty = 0}), testing::HasSubstr("repetition_penalty"));
+}
+
+}  // namespace
+}  // namespace headwise

@@ -1,0 +1,44 @@
+// Line retrieval, as in LongEval: a record of "line <name>: REGISTER_CONTENT is <number>" and a question for one of the
+// numbers. Cases come from LongEval's JSONL files or from our own generator, in the same form.
+#ifndef HEADWISE_EVAL_LINES_H_
+#define HEADWISE_EVAL_LINES_H_
+
+#include <headwise/status.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headwise {
+
+struct LineCase {
+  std::string prompt;
+  int64_t expected_number = 0;
+};
+
+struct LineGeneratorOptions {
+  int64_t num_lines = 200;  // at most kMaxLines
+  int64_t num_cases = 10;
+  uint64_t seed = 0;
+};
+
+// Different names that the word lists can make.
+extern const int64_t kMaxLines;
+
+// The same options give the same cases on every machine. Names and numbers within a case are all different, so that a
+// right answer cannot come from a wrong line; the line asked for is anywhere with equal probability. An error if an
+// option is out of range.
+Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options);
+
+// One JSON object per line with "prompt" and "expected_number"; other fields are ignored, empty lines skipped. Errors
+// name the file and the line.
+Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::string& origin);
+Result<std::vector<LineCase>> ReadLineCases(const std::string& path);
+
+// Right if the answer's first number is the expected one: all of its digits, so 123 is not found in 41234.
+bool IsRightNumber(std::string_view answer, int64_t expected_number);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_EVAL_LINES_H_
