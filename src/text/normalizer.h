@@ -1,0 +1,62 @@
+// The "normalizer" of a tokenizer.json: what is done to text before it is cut into words.
+#ifndef HEADWISE_TEXT_NORMALIZER_H_
+#define HEADWISE_TEXT_NORMALIZER_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <headwise/status.h>
+
+#include "base/json.h"
+#include "text/regex.h"
+
+namespace headwise {
+
+// A step that multiplies its text beyond this is a malformed file: a few such steps in a row would fill the memory.
+inline constexpr size_t kMaxTextGrowth = 64;
+inline constexpr size_t kMaxTextGrowthBytes = 64 << 10;
+inline constexpr size_t kMaxPipelineSteps = 64;
+inline constexpr int kMaxPipelineDepth = 8;
+
+class Normalizer {
+ public:
+  // Does nothing to a text.
+  Normalizer() = default;
+
+  // `value` is the normalizer object or null.
+  static Result<Normalizer> FromJson(const Json& value, std::string_view origin);
+
+  // Requires: text is valid UTF-8. So is what comes back.
+  Result<std::string> Apply(std::string text) const;
+
+ private:
+  enum class Kind { kPrepend, kReplace, kNfc, kNfd, kNfkc, kNfkd, kLowercase, kStrip, kStripAccents, kByteLevel };
+  struct Step {
+    Kind kind;
+    std::string content = {};         // kPrepend, kReplace
+    std::vector<Regex> pattern = {};  // kReplace: exactly one
+    bool strip_left = false;          // kStrip
+    bool strip_right = false;
+  };
+
+  Status Add(const Json& value, std::string_view origin, int depth);
+  Status AddStep(Step step, std::string_view origin);
+  static Result<std::string> ApplyStep(const Step& step, std::string text);
+
+  std::vector<Step> steps_;
+  std::string origin_;
+};
+
+// A {"String": ...} or {"Regex": ...} object of a tokenizer.json.
+Result<Regex> PatternFromJson(const Json& value, std::string_view origin);
+
+// Every match of `pattern` replaced by `content`, taken literally.
+Result<std::string> ReplaceAll(const Regex& pattern, std::string_view content, std::string_view text);
+
+// An error when `text_bytes` is more than the growth limits allow for a text that began with `original_bytes`.
+Status CheckGrowth(size_t text_bytes, size_t original_bytes, std::string_view origin);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_TEXT_NORMALIZER_H_
