@@ -120,6 +120,7 @@ class Engine {
   ~Engine();
 
   const ModelConfig& config() const;
+  ModelShape shape() const;             // what a plan must fit
   const std::string& source_hash() const;
   const Tokenizer& tokenizer() const;   // Requires: has_tokenizer()
   bool has_tokenizer() const;           // tiny test models have none; they run on ids

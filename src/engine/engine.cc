@@ -109,6 +109,7 @@ Engine::~Engine() = default;
 const ModelConfig& Engine::config() const {
   return impl_->model().config;
 }
+ModelShape Engine::shape() const { return config().shape(); }
 const std::string& Engine::source_hash() const {
   return impl_->model().source_hash;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "kv/kv_bytes.h"
 #include "model/rope.h"
@@ -195,7 +194,6 @@ Status EngineImpl::Admit() {
 }
 
 std::vector<StepSequence> EngineImpl::PlanStep(std::vector<RequestState*>& members) {
-  static constexpr std::array<int32_t, 1> kFirst{0};
   std::vector<StepSequence> step;
   int64_t budget = parts_.options.chunk_tokens;
   for (RequestState* state : active_) {

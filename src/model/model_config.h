@@ -58,6 +58,10 @@ struct ModelConfig {
   MlpKind mlp = MlpKind::kGatedSilu;
   ResidualKind residual = ResidualKind::kSerial;
   bool tied_embeddings = false;  // the output matrix is the embedding table
+  bool norm_bias = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
 
   PositionKind positions = PositionKind::kRope;
   RopeConfig rope;                        // kRope
@@ -69,6 +73,7 @@ struct ModelConfig {
   // Sink logit per query head in the softmax denominator [streaming-llm §3.3 eq.2]: `zero_sink` means 0 everywhere;
   // learned values come with the layer's weights.
   bool zero_sink = false;
+  bool learned_sinks = false;
 
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;

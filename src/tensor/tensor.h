@@ -2,10 +2,12 @@
 #ifndef HEADWISE_TENSOR_TENSOR_H_
 #define HEADWISE_TENSOR_TENSOR_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "base/check.h"
@@ -20,6 +22,12 @@ class Shape {
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> dims) : rank_(static_cast<int>(dims.size())) {
+    HW_CHECK(rank_ <= kMaxRank, "rank {}", rank_);
+    std::copy(dims.begin(), dims.end(), dims_.begin());
+  }
+
+  // Requires: at most kMaxRank dimensions.
+  explicit Shape(std::span<const int64_t> dims) : rank_(static_cast<int>(dims.size())) {
     HW_CHECK(rank_ <= kMaxRank, "rank {}", rank_);
     std::copy(dims.begin(), dims.end(), dims_.begin());
   }

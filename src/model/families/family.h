@@ -16,9 +16,9 @@
 namespace headwise {
 
 struct ModelFamily {
-  std::string_view name;                         // also a config.json "model_type"
-  std::vector<std::string_view> other_names;     // further "model_type" values it answers to
-  std::string_view description;                  // one line, for help texts
+  std::string_view name;                      // also a config.json "model_type"
+  std::vector<std::string_view> other_names;  // further "model_type" values it answers to
+  std::string_view description;               // one line, for help texts
   Result<ModelConfig> (*read_config)(const JsonObject& config);
   // Host views; every shape is checked against `config`.
   Result<ModelWeights> (*read_weights)(const ModelConfig& config, const WeightSource& source);

@@ -1,0 +1,91 @@
+// Reading rows of weights as vectors of f32 or of bf16 pairs. Included by the matmul kernel sources only, once per
+// instruction set.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_LOAD_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_LOAD_INL_H_
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/kernels/native-inl.h"
+
+// Arrays of vectors live in registers only where the loops over them are unrolled, which -O2 does not do by itself.
+#if defined(__clang__)
+#define HW_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define HW_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+constexpr DF kDF;
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+
+template <WeightType kType>
+struct ElementOf {
+  using Type = uint16_t;
+};
+template <>
+struct ElementOf<WeightType::kF32> {
+  using Type = float;
+};
+template <WeightType kType>
+using Element = typename ElementOf<kType>::Type;
+
+// kLanes elements as f32.
+template <WeightType kType>
+HWY_INLINE VF LoadF32(const Element<kType>* from) {
+  if constexpr (kType == WeightType::kF32) {
+    return hn::LoadU(kDF, from);
+  } else if constexpr (kType == WeightType::kF16) {
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from)));
+  } else {
+    const hn::Rebind<hwy::bfloat16_t, DF> d16;
+    return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::bfloat16_t*>(from)));
+  }
+}
+
+struct F32Steps {
+  static constexpr int64_t kPerStep = 1;
+  static HWY_INLINE VF Dot(VF sum, VF a, VF b) { return hn::MulAdd(a, b, sum); }
+  template <WeightType kType>
+  static HWY_INLINE VF Load(const Element<kType>* from) {
+    return LoadF32<kType>(from);
+  }
+};
+
+struct BF16Steps {
+  static constexpr int64_t kPerStep = 2;
+  static HWY_INLINE VF Dot(VF sum, VF a, VF b) { return BF16Dot(sum, a, b); }
+  template <WeightType kType>
+  static HWY_INLINE VF Load(const Element<kType>* from) {
+    if constexpr (kType == WeightType::kBF16) {
+      const hn::RebindToUnsigned<DF> du;
+      return hn::BitCast(kDF, hn::LoadU(du, reinterpret_cast<const uint32_t*>(from)));
+    } else {
+      return PackBF16Sequence(LoadF32<kType>(from), LoadF32<kType>(from + kLanes));
+    }
+  }
+};
+
+// The last elements of a row, fewer than a vector takes, in a buffer that is zero behind them: reading past a row's end
+// would leave the mapped file at the last one.
+template <typename T, int64_t kSize>
+struct Tail {
+  HWY_INLINE Tail(const T* from, int64_t num) {
+    for (int64_t i = 0; i < kSize; ++i) data[i] = i < num ? from[i] : T{0};
+  }
+  alignas(64) T data[kSize];
+};
+
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_MATMUL_LOAD_INL_H_

@@ -1,0 +1,23 @@
+// The decoder block that llama, mistral, qwen2 and baichuan share: RMSNorm, gated SiLU, serial residual, the tensor
+// names of Hugging Face's LlamaForCausalLM.
+#ifndef HEADWISE_MODEL_FAMILIES_LLAMA_LIKE_H_
+#define HEADWISE_MODEL_FAMILIES_LLAMA_LIKE_H_
+
+#include "base/json.h"
+#include "model/families/weight_reader.h"
+#include "model/model_config.h"
+#include "model/model_weights.h"
+
+namespace headwise {
+
+// Shape, norm and MLP; positions are the family's business.
+Status ReadLlamaLikeConfig(const JsonObject& config, int64_t default_length, ModelConfig& model);
+
+// q_proj, k_proj, v_proj; biases and sinks as the config says.
+Result<ModelWeights> ReadLlamaWeights(const ModelConfig& config, const WeightSource& source);
+// One W_pack instead [baichuan].
+Result<ModelWeights> ReadPackedLlamaWeights(const ModelConfig& config, const WeightSource& source);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_FAMILIES_LLAMA_LIKE_H_

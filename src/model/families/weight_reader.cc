@@ -1,0 +1,98 @@
+#include "model/families/weight_reader.h"
+
+#include <cstring>
+
+namespace headwise {
+
+ConstTensorView WeightReader::Own(std::vector<std::byte> bytes, DType dtype, const Shape& shape) {
+  auto memory = std::make_unique<std::byte[]>(bytes.size());
+  std::memcpy(memory.get(), bytes.data(), bytes.size());
+  const ConstTensorView view(memory.get(), dtype, shape);
+  weights_.owned.push_back(std::move(memory));
+  return view;
+}
+
+Result<ConstTensorView> WeightReader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return source_.Get(name, {rows, columns});
+}
+
+Result<ConstTensorView> WeightReader::Vector(const std::string& name, int64_t size) {
+  HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name, {size}));
+  if (view.dtype == DType::kF32) return view;
+  std::vector<std::byte> wide(static_cast<size_t>(size) * sizeof(float));
+  for (int64_t i = 0; i < size; ++i) {
+    const float value = LoadAsF32(view.dtype, view.data, i);
+    std::memcpy(wide.data() + static_cast<size_t>(i) * sizeof(float), &value, sizeof(float));
+  }
+  return Own(std::move(wide), DType::kF32, {size});
+}
+
+Status WeightReader::Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear) {
+  HW_ASSIGN_OR_RETURN(linear.weight, Matrix(name + ".weight", rows, columns));
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(linear.bias, Vector(name + ".bias", rows));
+  }
+  return Status::Ok();
+}
+
+Status WeightReader::Norm(const std::string& name, Bias bias, NormWeights& norm) {
+  HW_ASSIGN_OR_RETURN(norm.weight, Vector(name + ".weight", config_.model_dim));
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", config_.model_dim));
+  }
+  return Status::Ok();
+}
+
+ConstTensorView WeightReader::GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows) {
+  const auto row_bytes = static_cast<size_t>(from.size_bytes() / from.shape[0]);
+  std::vector<std::byte> bytes(rows.size() * row_bytes);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(bytes.data() + i * row_bytes,
+                static_cast<const std::byte*>(from.data) + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
+  }
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  return Own(std::move(bytes), from.dtype, from.shape.rank() == 1 ? Shape{num_rows} : Shape{num_rows, from.shape[1]});
+}
+
+Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer) {
+  const int64_t dim = config_.head_dim;
+  const int64_t q_rows = config_.num_q_heads * dim;
+  const int64_t kv_rows = config_.num_kv_heads * dim;
+  LinearWeights fused;
+  HW_RETURN_IF_ERROR(Linear(name, q_rows + 2 * kv_rows, config_.model_dim, bias, fused));
+  if (order == FusedOrder::kBlocks || config_.num_kv_heads == 1) {  // one group is three blocks
+    layer.q.weight = fused.weight.Rows(0, q_rows);
+    layer.k.weight = fused.weight.Rows(q_rows, kv_rows);
+    layer.v.weight = fused.weight.Rows(q_rows + kv_rows, kv_rows);
+    if (bias == Bias::kPresent) {
+      layer.q.bias = fused.bias.Rows(0, q_rows);
+      layer.k.bias = fused.bias.Rows(q_rows, kv_rows);
+      layer.v.bias = fused.bias.Rows(q_rows + kv_rows, kv_rows);
+    }
+    return Status::Ok();
+  }
+  std::vector<int64_t> rows[3];
+  const int64_t group_rows[3] = {config_.q_heads_per_kv_head() * dim, dim, dim};
+  int64_t row = 0;
+  for (int64_t kv_head = 0; kv_head < config_.num_kv_heads; ++kv_head) {
+    for (int part = 0; part < 3; ++part) {
+      for (int64_t i = 0; i < group_rows[part]; ++i) rows[part].push_back(row++);
+    }
+  }
+  LinearWeights* parts[3] = {&layer.q, &layer.k, &layer.v};
+  for (int part = 0; part < 3; ++part) {
+    parts[part]->weight = GatherRows(fused.weight, rows[part]);
+    if (bias == Bias::kPresent) parts[part]->bias = GatherRows(fused.bias, rows[part]);
+  }
+  return Status::Ok();
+}
+
+Status WeightReader::Output(const std::string& name) {
+  if (config_.tied_embeddings) {
+    weights_.output.weight = weights_.embedding;
+    return Status::Ok();
+  }
+  return Linear(name, config_.vocab_size, config_.model_dim, Bias::kNone, weights_.output);
+}
+
+}  // namespace headwise

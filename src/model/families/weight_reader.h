@@ -1,0 +1,52 @@
+// Finding, checking, slicing and unpacking a family's tensors.
+#ifndef HEADWISE_MODEL_FAMILIES_WEIGHT_READER_H_
+#define HEADWISE_MODEL_FAMILIES_WEIGHT_READER_H_
+
+#include <string>
+#include <vector>
+
+#include "model/model_config.h"
+#include "model/model_weights.h"
+#include "weights/weight_source.h"
+
+namespace headwise {
+
+// How the rows of one fused query-key-value matrix are ordered.
+enum class FusedOrder {
+  kBlocks,  // all query rows, then all key rows, then all value rows
+  kGroups,  // per KV head: its group's query rows, its key rows, its value rows
+};
+
+enum class Bias { kNone, kPresent };
+
+// Reads into one ModelWeights; every shape is checked against what the caller names.
+class WeightReader {
+ public:
+  WeightReader(const ModelConfig& config, const WeightSource& source, ModelWeights& weights)
+      : config_(config), source_(source), weights_(weights) {}
+
+  // [rows, columns]: a view into the mapped file.
+  Result<ConstTensorView> Matrix(const std::string& name, int64_t rows, int64_t columns);
+  // [size], widened to f32.
+  Result<ConstTensorView> Vector(const std::string& name, int64_t size);
+  // name.weight [rows, columns] and, with a bias, name.bias [rows].
+  Status Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear);
+  // name.weight [E] and, with a bias, name.bias [E].
+  Status Norm(const std::string& name, Bias bias, NormWeights& norm);
+  // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views; groups are copied.
+  Status FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer);
+  // The output matrix: `name`, or the embedding where they are tied.
+  Status Output(const std::string& name);
+
+ private:
+  ConstTensorView Own(std::vector<std::byte> bytes, DType dtype, const Shape& shape);
+  ConstTensorView GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows);
+
+  const ModelConfig& config_;
+  const WeightSource& source_;
+  ModelWeights& weights_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_FAMILIES_WEIGHT_READER_H_

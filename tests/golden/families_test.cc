@@ -1,0 +1,100 @@
+// Every model family against float64 goldens: logits, final hidden states and greedy continuations, on every backend and
+// instruction set, with the config under both generations of key names.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/engines.h"
+#include "support/golden.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(SourcePath("tests/golden/tiny"))) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Family : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::string Folder() const { return SourcePath("tests/golden/tiny/" + GetParam()); }
+  GoldenTensors Golden() const { return GoldenTensors(Folder() + "/golden.safetensors"); }
+};
+
+TEST_P(Family, LogitsEqualTheGolden) {
+  const GoldenTensors golden = Golden();
+  for (const BackendChoice& choice : BackendChoices()) {
+    const auto engine = MustCreate(ExactOptions(Folder(), choice));
+    ASSERT_NE(engine, nullptr);
+    const ForcedRows a = MustRunForced(*engine, golden.Ids("ids_a"));
+    EXPECT_LE(MaxDifference(a.logits, golden.F32("logits_a")), kTinyLogitsF32) << choice.name();
+    EXPECT_LE(MaxDifference(a.hidden, golden.F32("final_hidden_a")), kTinyLogitsF32) << choice.name();
+    const ForcedRows b = MustRunForced(*engine, golden.Ids("ids_b"));
+    EXPECT_LE(MaxDifference(b.logits, golden.F32("logits_b")), kTinyLogitsF32) << choice.name();
+  }
+}
+
+// The same numbers with the prompt cut into chunks, and token by token. The prompt is declared whole, because dynamic
+// NTK fixes its base by the prompt's length.
+TEST_P(Family, AnyChunkingGivesTheSameLogits) {
+  const GoldenTensors golden = Golden();
+  const std::vector<int32_t> ids = golden.Ids("ids_a");
+  for (const BackendChoice& choice : BackendChoices()) {
+    const auto engine = MustCreate(ExactOptions(Folder(), choice));
+    ASSERT_NE(engine, nullptr);
+    for (const int64_t chunk : {1, 7, 16}) {
+      const ForcedRows rows = MustRunForced(*engine, ids, nullptr, -1, chunk);
+      EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32) << choice.name() << " " << chunk;
+    }
+  }
+}
+
+TEST_P(Family, GreedyContinuationsAreTheGoldens) {
+  const GoldenTensors golden = Golden();
+  for (const BackendChoice& choice : BackendChoices()) {
+    const auto engine = MustCreate(ExactOptions(Folder(), choice));
+    ASSERT_NE(engine, nullptr);
+    for (const std::string which : {"a", "b"}) {
+      Request request;
+      request.prompt = golden.Ids("ids_" + which);
+      request.max_new_tokens = 16;
+      request.eos = EosMode::kIgnore;
+      const auto result = engine->Run(std::move(request));
+      ASSERT_TRUE(result.ok()) << result.status().message();
+      EXPECT_EQ(result->tokens, golden.Ids("greedy_" + which)) << choice.name();
+    }
+  }
+}
+
+// config.v4.json has the key names of transformers 4, which most published checkpoints have.
+TEST_P(Family, OldKeyNamesGiveTheSameModel) {
+  const fs::path folder = fs::path(::testing::TempDir()) / ("headwise_v4_" + GetParam());
+  fs::create_directories(folder);
+  fs::copy_file(Folder() + "/config.v4.json", folder / "config.json", fs::copy_options::overwrite_existing);
+  fs::copy_file(Folder() + "/model.safetensors", folder / "model.safetensors", fs::copy_options::overwrite_existing);
+  const GoldenTensors golden = Golden();
+  const auto engine = MustCreate(ExactOptions(folder, {"cpu"}));
+  ASSERT_NE(engine, nullptr);
+  const ForcedRows rows = MustRunForced(*engine, golden.Ids("ids_a"));
+  EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32);
+  fs::remove_all(folder);
+}
+
+std::string TestName(const ::testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Family, ::testing::ValuesIn(FamilyNames()), TestName);
+
+}  // namespace
+}  // namespace headwise

@@ -1,0 +1,140 @@
+// Per-head rules on the bundled model against float64 goldens: every rule kind, compensation, positions in the cache, and
+// the 16-bit formats within their tolerances.
+#include <gtest/gtest.h>
+
+#include "kv/rule_json.h"
+#include "support/engines.h"
+#include "support/golden.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kVocabulary = 8192;
+
+// `key` of a case's JSON as a plan for the bundled model.
+std::shared_ptr<const HeadPlan> PlanOf(const Json& json, const char* key, const Engine& engine) {
+  auto plan = std::make_shared<HeadPlan>();
+  plan->shape = engine.shape();
+  auto rules = ParseRuleTable(json.at(key), plan->shape, key);
+  EXPECT_TRUE(rules.ok()) << rules.status().message();
+  if (rules.ok()) plan->rules = *std::move(rules);
+  return plan;
+}
+
+struct RuleCase {
+  Json json;
+  GoldenTensors tensors;
+  explicit RuleCase(const std::string& name)
+      : json(ReadJsonFile(SourcePath("tests/golden/cache_rules/" + name + ".json")).value()),
+        tensors(SourcePath("tests/golden/cache_rules/" + name + ".safetensors")) {}
+};
+
+double NegativeLogLikelihood(std::span<const float> logits, int32_t id) {
+  double max = -INFINITY;
+  for (const float x : logits) max = std::max<double>(max, x);
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - max);
+  return max + std::log(sum) - logits[static_cast<size_t>(id)];
+}
+
+// Largest difference of the sampled logits, and of the mean NLL.
+struct Differences {
+  double logits = 0;
+  double mean_nll = 0;
+};
+Differences Compare(Engine& engine, const RuleCase& rule_case, int64_t prompt_tokens, int64_t chunk_tokens) {
+  std::vector<int32_t> ids = rule_case.tensors.Ids("ids");
+  const int32_t last_target = ids.back();
+  ids.pop_back();
+  const ForcedRows rows =
+      MustRunForced(engine, ids, PlanOf(rule_case.json, "plan", engine), prompt_tokens, chunk_tokens);
+  std::vector<float> sampled;
+  for (const int32_t position : rule_case.tensors.Ids("positions")) {
+    const auto begin = rows.logits.begin() + position * kVocabulary;
+    sampled.insert(sampled.end(), begin, begin + kVocabulary);
+  }
+  Differences differences{.logits = MaxDifference(sampled, rule_case.tensors.F32("logits"))};
+  double sum = 0;
+  for (size_t t = 0; t < ids.size(); ++t) {
+    sum += NegativeLogLikelihood(std::span(rows.logits).subspan(t * kVocabulary, kVocabulary),
+                                 t + 1 < ids.size() ? ids[t + 1] : last_target);
+  }
+  differences.mean_nll = std::abs(sum / static_cast<double>(ids.size()) - rule_case.json.at("mean_nll").get<double>());
+  return differences;
+}
+
+const char* const kCases[] = {"1_dense", "2_stream", "3_duo", "4_moa", "5_cache_positions"};
+
+TEST(Rules, LogitsEqualTheGoldenOnEveryInstructionSet) {
+  for (const BackendChoice& choice : BackendChoices()) {
+    if (choice.backend == "ref") continue;  // see the next test
+    const auto engine = MustCreate(ExactOptions(BundledModel(), choice));
+    ASSERT_NE(engine, nullptr);
+    for (const char* name : kCases) {
+      const RuleCase rule_case(name);
+      // One shot, odd chunks, and half of the text one token at a time.
+      for (const auto& [prompt, chunk] : {std::pair<int64_t, int64_t>{-1, 4096}, {-1, 100}, {256, 64}}) {
+        const Differences differences = Compare(*engine, rule_case, prompt, chunk);
+        EXPECT_LE(differences.logits, kBundledLogitsF32) << choice.name() << " " << name << " chunk " << chunk;
+        EXPECT_LE(differences.mean_nll, 1e-4) << choice.name() << " " << name;
+      }
+    }
+  }
+}
+
+TEST(Rules, ReferenceBackendEqualsTheGolden) {
+  const auto engine = MustCreate(ExactOptions(BundledModel(), {"ref"}));
+  ASSERT_NE(engine, nullptr);
+  for (const char* name : kCases) {
+    const Differences differences = Compare(*engine, RuleCase(name), -1, 128);
+    EXPECT_LE(differences.logits, kBundledLogitsF32) << name;
+  }
+}
+
+TEST(Rules, SixteenBitFormatsStayWithinTheirTolerance) {
+  struct Format {
+    const char* kv_dtype;
+    const char* compute;
+    double tolerance;
+  };
+  for (const Format& format : {Format{"f16", "f32", kBundledLogitsKvF16}, Format{"bf16", "f32", kBundledLogitsKvBF16},
+                               Format{"f32", "bf16", kBundledLogitsComputeBF16},
+                               Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
+    EngineOptions options = ExactOptions(BundledModel(), {"cpu"});
+    options.kv_dtype = format.kv_dtype;
+    options.compute = format.compute;
+    const auto engine = MustCreate(options);
+    ASSERT_NE(engine, nullptr);
+    for (const char* name : kCases) {
+      const Differences differences = Compare(*engine, RuleCase(name), 256, 64);
+      EXPECT_LE(differences.logits, format.tolerance) << format.kv_dtype << " " << format.compute << " " << name;
+      EXPECT_LE(differences.mean_nll, 5e-3) << format.kv_dtype << " " << format.compute << " " << name;
+    }
+  }
+}
+
+// Dense prefill, cut at its end, then tokens one by one, with and without the compensation token. [razor Algorithm 1]
+TEST(Rules, CompensationEqualsTheGolden) {
+  const RuleCase rule_case("6_razor");
+  std::vector<int32_t> ids = rule_case.tensors.Ids("ids");
+  ids.pop_back();
+  const auto prompt_tokens = rule_case.json.at("prompt_tokens").get<int64_t>();
+  for (const BackendChoice& choice : BackendChoices()) {
+    const auto engine = MustCreate(ExactOptions(BundledModel(), choice));
+    ASSERT_NE(engine, nullptr);
+    for (const std::string which : {"compensated", "dropped"}) {
+      const auto plan = PlanOf(rule_case.json, ("plan_" + which).c_str(), *engine);
+      const ForcedRows rows = MustRunForced(*engine, ids, plan, prompt_tokens, 200);
+      const auto prefill_end = rows.logits.begin() + prompt_tokens * kVocabulary;
+      EXPECT_LE(MaxDifference({prefill_end - kVocabulary, prefill_end}, rule_case.tensors.F32("logits_prefill_last")),
+                kBundledLogitsF32);
+      EXPECT_LE(MaxDifference({prefill_end, rows.logits.end()}, rule_case.tensors.F32("logits_" + which)),
+                kBundledLogitsF32)
+          << choice.name() << " " << which;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headwise

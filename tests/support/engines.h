@@ -1,0 +1,73 @@
+// Engines for tests: every backend and instruction set of this machine.
+#ifndef HEADWISE_TESTS_SUPPORT_ENGINES_H_
+#define HEADWISE_TESTS_SUPPORT_ENGINES_H_
+
+#include <gtest/gtest.h>
+#include <headwise/engine.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+
+namespace headwise {
+
+struct BackendChoice {
+  std::string backend;
+  std::string isa = "auto";
+  std::string name() const { return backend == "ref" ? backend : isa; }
+};
+
+// ref, then every instruction set that runs here.
+inline std::vector<BackendChoice> BackendChoices() {
+  std::vector<BackendChoice> choices{{"ref", "auto"}};
+  for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) choices.push_back({"cpu", kernels->isa});
+  return choices;
+}
+
+// In f32 throughout, unless `options` says otherwise.
+inline EngineOptions ExactOptions(const std::string& model, const BackendChoice& choice) {
+  EngineOptions options;
+  options.model = model;
+  options.backend = choice.backend;
+  options.isa = choice.isa;
+  options.compute = "f32";
+  options.kv_dtype = "f32";
+  return options;
+}
+
+inline std::unique_ptr<Engine> MustCreate(const EngineOptions& options) {
+  auto engine = Engine::Create(options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+// Logits [ids, V] and final hidden states [ids, E] at every position.
+struct ForcedRows {
+  std::vector<float> logits;
+  std::vector<float> hidden;
+};
+inline ForcedRows MustRunForced(Engine& engine, std::span<const int32_t> ids, std::shared_ptr<const HeadPlan> plan = {},
+                                int64_t prompt_tokens = -1, int64_t chunk_tokens = 0) {
+  ForcedRows rows;
+  ForcedRun run;
+  run.plan = std::move(plan);
+  run.ids = ids;
+  run.prompt_tokens = prompt_tokens;
+  run.chunk_tokens = chunk_tokens;
+  run.rows = ForcedRun::Rows::kEvery;
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float> hidden) {
+    rows.logits.insert(rows.logits.end(), logits.begin(), logits.end());
+    rows.hidden.insert(rows.hidden.end(), hidden.begin(), hidden.end());
+    return true;
+  };
+  const Status status = engine.RunForced(run);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rows;
+}
+
+}  // namespace headwise
+
+#endif  // HEADWISE_TESTS_SUPPORT_ENGINES_H_

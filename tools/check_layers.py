@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Checks the include graph of src/ against the layers of ARCHITECTURE.md: a file may include its own folder and the
+folders listed for it, nothing else. Exits 1 and lists every edge that should not be."""
+
+import pathlib
+import re
+import sys
+
+# Folder -> folders it may include, lower layers included. Sub-folders of backend stand for themselves.
+LAYERS = {
+    "base": set(),
+    "tensor": {"base"},
+    "text": {"base"},
+    "backend": {"tensor", "base"},
+    "backend/ref": {"backend", "tensor", "base"},
+    "backend/cpu": {"backend", "tensor", "base"},
+    "weights": {"tensor", "base"},
+    "kv": {"backend", "tensor", "base"},
+    "model": {"kv", "weights", "backend", "tensor", "base"},
+    "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "planner": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "eval": {"engine", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+}
+# Files that put backends together: the only ones in `backend` that know the implementations.
+COMPOSERS = {"backend/all_backends.cc"}
+# Public headers are declared for everyone.
+INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"')
+
+
+def folder_of(path):
+    parts = pathlib.PurePosixPath(path).parts
+    if parts[0] == "backend" and len(parts) > 2:
+        return "/".join(parts[:2])
+    return parts[0]
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent / "src"
+    wrong = []
+    num_files = 0
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in (".h", ".cc"):
+            continue
+        num_files += 1
+        name = path.relative_to(root).as_posix()
+        folder = folder_of(name)
+        if folder not in LAYERS:
+            wrong.append(f"{name}: folder {folder} is in no layer")
+            continue
+        is_test = name.endswith("_test.cc")
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            target = match.group(1)
+            if not (root / target).exists():
+                if not (is_test and target.startswith("support/")):
+                    wrong.append(f"{name}:{number}: {target} is not in src/")
+                continue
+            into = folder_of(target)
+            if into == folder or into in LAYERS[folder] or name in COMPOSERS:
+                continue
+            wrong.append(f"{name}:{number}: {folder} must not include {into} ({target})")
+    print("\n".join(wrong))
+    print(f"{num_files} files, {len(wrong)} edges that should not be")
+    return 1 if wrong or num_files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
