@@ -61,9 +61,8 @@ class Conversation {
     HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, EncodeTurn(message));
     const auto prompt_tokens = static_cast<int64_t>(prompt.size());
     if (sequence_ == nullptr) {
-      HW_ASSIGN_OR_RETURN(sequence_, engine_.NewSequence({.plan = plan_,
-                                                          .prompt_tokens = prompt_tokens,
-                                                          .max_tokens = max_tokens_}));
+      HW_ASSIGN_OR_RETURN(
+          sequence_, engine_.NewSequence({.plan = plan_, .prompt_tokens = prompt_tokens, .max_tokens = max_tokens_}));
     }
     // One more for the last token of the turn before, which is read with this one.
     const int64_t room = max_tokens_ - Engine::NumTokens(*sequence_) - prompt_tokens - 1;

@@ -320,8 +320,8 @@ class Plans(CliTest):
         report = json.loads(done.stdout)
         by_length = {entry["tokens"]: entry for entry in report["kv"]}
         self.assertEqual(sorted(by_length), [1024, 8192])
-        self.assertEqual(by_length[8192]["kv_bytes_full"], 8192 * 32 * 256)
-        self.assertLess(by_length[8192]["kv_bytes"], by_length[8192]["kv_bytes_full"] / 20)
+        self.assertEqual(by_length[8192]["kv_bytes_dense"], 8192 * 32 * 256)
+        self.assertLess(by_length[8192]["kv_bytes"], by_length[8192]["kv_bytes_dense"] / 20)
         self.assertEqual(by_length[8192]["kv_bytes"], by_length[1024]["kv_bytes"])
         self.succeeds("inspect", "--model", MODEL)
         self.succeeds("inspect", "--plan", plan)
