@@ -27,7 +27,10 @@ struct EvalOptions {
   EngineOptions engine;
   std::vector<std::string> plans;
   std::string out;
+  bool no_bos = false;
   bool resume = false;
+
+  Bos bos() const { return no_bos ? Bos::kNever : Bos::kAuto; }
   bool json = false;
 };
 
@@ -76,6 +79,7 @@ Result<Evaluation> StartEvaluation(const EvalOptions& options, Json manifest) {
   Evaluation evaluation;
   HW_ASSIGN_OR_RETURN(evaluation.engine, Engine::Create(options.engine));
   manifest["model"] = evaluation.engine->source_hash();
+  manifest["no_bos"] = options.no_bos;
   manifest["backend"] = options.engine.backend;
   manifest["compute"] = options.engine.compute;
   manifest["kv_dtype"] = options.engine.kv_dtype;
@@ -135,8 +139,12 @@ Result<Json> EvaluateLinesUnder(const NamedPlan& plan, const LinesOptions& optio
     kv_peak_bytes = std::max(kv_peak_bytes, line.value("kv_peak_bytes", int64_t{0}));
     seconds += line.value("seconds", 0.0);
   };
-  RetrievalOptions retrieval{.plan = plan.plan, .cases = cases, .batch = options.batch,
-                             .max_new_tokens = options.max_new_tokens};
+  RetrievalOptions retrieval;
+  retrieval.plan = plan.plan;
+  retrieval.cases = cases;
+  retrieval.bos = options.bos();
+  retrieval.batch = options.batch;
+  retrieval.max_new_tokens = options.max_new_tokens;
   for (const Json& line : evaluation.Finished(plan)) {
     if (retrieval.skip.insert(line.value("case", int64_t{-1})).second) count(line);
   }
@@ -157,16 +165,15 @@ Result<Json> EvaluateLinesUnder(const NamedPlan& plan, const LinesOptions& optio
     return evaluation.Append(line);
   };
   HW_RETURN_IF_ERROR(RunRetrieval(*evaluation.engine, retrieval));
-  return Json{{"plan", plan.name},    {"correct", num_correct},           {"total", num_done},
+  return Json{{"plan", plan.name},    {"correct", num_correct},         {"total", num_done},
               {"kv_bytes", kv_bytes}, {"kv_peak_bytes", kv_peak_bytes}, {"seconds", seconds}};
 }
 
 Status RunLines(const LinesOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::vector<LineCase> cases, LineCases(options));
-  HW_ASSIGN_OR_RETURN(Evaluation evaluation,
-                      StartEvaluation(options, {{"task", "lines"},
-                                                {"cases", HashOf(cases)},
-                                                {"max_new_tokens", options.max_new_tokens}}));
+  HW_ASSIGN_OR_RETURN(Evaluation evaluation, StartEvaluation(options, {{"task", "lines"},
+                                                                       {"cases", HashOf(cases)},
+                                                                       {"max_new_tokens", options.max_new_tokens}}));
   Json results = Json::array();
   for (const NamedPlan& plan : evaluation.plans) {
     HW_ASSIGN_OR_RETURN(Json result, EvaluateLinesUnder(plan, options, cases, evaluation));
@@ -183,7 +190,7 @@ Status RunLines(const LinesOptions& options) {
 
 // Decides what is measured, so it stands in the manifest; the text itself by its hash.
 Result<std::vector<int32_t>> FirstTokens(const Engine& engine, const std::string& text, const PplOptions& options) {
-  HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(engine, text, {}));
+  HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(engine, text, {.bos = options.bos()}));
   if (options.num_tokens < 2 || static_cast<int64_t>(ids.size()) < options.num_tokens) {
     return Status::InvalidInput(fmt::format("{}: --tokens is {}, expected 2 to {}, which is what the text has",
                                             options.text, options.num_tokens, ids.size()));
@@ -197,14 +204,14 @@ Result<Json> EvaluatePplUnder(const NamedPlan& plan, const PplOptions& options, 
   const std::vector<Json> finished = evaluation.Finished(plan);
   if (!finished.empty()) return finished.front();
   ProgressBar progress("ppl, " + plan.name, static_cast<int64_t>(ids.size()));
-  HW_ASSIGN_OR_RETURN(const PerplexityResult result,
-                      MeasurePerplexity(*evaluation.engine,
-                                        {.plan = plan.plan,
-                                         .ids = ids,
-                                         .prompt_tokens = options.prompt_tokens,
-                                         .on_progress = [&](int64_t num_read) { progress.Update(num_read); }}));
-  Json line = {{"plan", plan.name},          {"total", result.num_predicted}, {"nll", result.nll},
-               {"ppl", result.ppl},          {"kv_bytes", result.kv_bytes},   {"kv_peak_bytes", result.kv_peak_bytes}};
+  HW_ASSIGN_OR_RETURN(
+      const PerplexityResult result,
+      MeasurePerplexity(*evaluation.engine, {.plan = plan.plan,
+                                             .ids = ids,
+                                             .prompt_tokens = options.prompt_tokens,
+                                             .on_progress = [&](int64_t num_read) { progress.Update(num_read); }}));
+  Json line = {{"plan", plan.name}, {"total", result.num_predicted}, {"nll", result.nll},
+               {"ppl", result.ppl}, {"kv_bytes", result.kv_bytes},   {"kv_peak_bytes", result.kv_peak_bytes}};
   HW_RETURN_IF_ERROR(evaluation.Append(line));
   return line;
 }
@@ -234,6 +241,7 @@ void AddEvalOptions(CLI::App& command, EvalOptions& options) {
   AddEngineOptions(command, options.engine);
   command.add_option("--plan", options.plans, "Head plan, or \"full\"; may be repeated. Default: full")
       ->allow_extra_args(false);
+  command.add_flag("--no-bos", options.no_bos, "No beginning-of-text token in front");
   command.add_option("--out", options.out, "Folder for results.jsonl and summary.json");
   command.add_flag("--resume", options.resume, "Go on with the run in --out");
   command.add_flag("--json", options.json, "One JSON object on standard output");
@@ -263,7 +271,8 @@ void AddPplTask(CommandLine& line, CLI::App& eval) {
   command.add_option("--text", options->text, "Text file")->required();
   command.add_option("--tokens", options->num_tokens, "Tokens used, the beginning-of-text token counted in")
       ->capture_default_str();
-  command.add_option("--prompt-tokens", options->prompt_tokens, "Tokens read as the prompt, the rest one by one; -1: all")
+  command
+      .add_option("--prompt-tokens", options->prompt_tokens, "Tokens read as the prompt, the rest one by one; -1: all")
       ->capture_default_str();
   OnChosen(line, command, std::move(options), RunPpl);
 }

@@ -12,8 +12,7 @@ namespace headwise {
 namespace {
 
 struct LogitsOptions {
-  // Comparisons want the numbers, not the speed.
-  EngineOptions engine{.compute = "f32", .kv_dtype = "f32"};
+  EngineOptions engine;
   std::string plan;
   std::string ids_file;
   std::vector<int64_t> positions;
@@ -55,6 +54,9 @@ Status RunLogits(const LogitsOptions& options) {
 
 void AddLogitsCommand(CommandLine& line) {
   auto options = std::make_shared<LogitsOptions>();
+  // Comparisons want the numbers, not the speed.
+  options->engine.compute = "f32";
+  options->engine.kv_dtype = "f32";
   CLI::App& command = *line.app.add_subcommand("logits", "Write logits and final hidden states for given token ids");
   AddEngineOptions(command, options->engine);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");

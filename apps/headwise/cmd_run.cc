@@ -30,6 +30,7 @@ struct RunOptions {
   bool ignore_eos = false;
   bool chat = false;
   bool special = false;
+  bool no_bos = false;
   bool stats = false;
   bool json = false;
 };
@@ -43,9 +44,9 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
 Result<std::vector<int32_t>> PromptIds(const RunOptions& options, const Engine& engine) {
   HW_ASSIGN_OR_RETURN(const std::string text, ReadPrompt(options));
   if (options.chat) return EncodeUserTurn(engine, text, TurnPlace::kFirst);
-  return EncodePrompt(
-      engine, text,
-      {.special = options.special ? PromptOptions::Special::kParse : PromptOptions::Special::kText});
+  return EncodePrompt(engine, text,
+                      {.bos = options.no_bos ? Bos::kNever : Bos::kAuto,
+                       .special = options.special ? SpecialText::kParse : SpecialText::kAsText});
 }
 
 // --max-context bounds prompt and answer together; without a number of new tokens it is the only bound.
@@ -116,6 +117,7 @@ void AddRunCommand(CommandLine& line) {
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
   command.add_flag("--chat", options->chat, "The prompt is a user's message: put it into the model's chat form");
   command.add_flag("--special", options->special, "Read <|...|> in the prompt as special tokens, not as text");
+  command.add_flag("--no-bos", options->no_bos, "No beginning-of-text token in front");
   command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory on standard error");
   command.add_flag("--json", options->json, "One JSON object on standard output");
   OnChosen(line, command, std::move(options), RunRun);

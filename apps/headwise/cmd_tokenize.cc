@@ -25,10 +25,11 @@ Status RunTokenize(const TokenizeOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
   if (options.decode) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));
-    HW_ASSIGN_OR_RETURN(const std::string text, tokenizer->Decode(ids));
-    return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+    return ShowText(tokenizer->Decode(ids, SpecialDisplay::kShow)) ? Status::Ok()
+                                                                   : Status::Io("standard output: cannot write");
   }
-  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->Encode(input));
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                      tokenizer->Encode(input, options.no_special ? SpecialText::kAsText : SpecialText::kParse));
   return PrintJson(ids);
 }
 

@@ -28,9 +28,8 @@ void AddEvalCommand(CommandLine& line);
 // Binds a subcommand's options to what it does with them.
 template <typename Options>
 void OnChosen(CommandLine& line, CLI::App& command, std::shared_ptr<Options> options, Status (*body)(const Options&)) {
-  command.callback([&line, options = std::move(options), body] {
-    line.run = [options, body] { return body(*options); };
-  });
+  command.callback(
+      [&line, options = std::move(options), body] { line.run = [options, body] { return body(*options); }; });
 }
 
 }  // namespace headwise

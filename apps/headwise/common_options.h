@@ -23,8 +23,8 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling);
 // The word for "every head full" where a plan is expected.
 inline constexpr const char* kFullPlan = "full";
 
-// The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and kFullPlan.
-// A plan that was made on other weights of this shape is used, with a warning.
+// The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and
+// kFullPlan. A plan that was made on other weights of this shape is used, with a warning.
 Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine);
 
 // A prompt beyond the trained length is allowed: a warning says what to expect.

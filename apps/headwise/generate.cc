@@ -10,7 +10,9 @@ namespace {
 // A signal handler can only reach a global.
 volatile std::sig_atomic_t g_interrupted = 0;
 
-void NoteInterrupt(int) { g_interrupted = 1; }
+void NoteInterrupt(int) {
+  g_interrupted = 1;
+}
 
 }  // namespace
 
@@ -22,9 +24,13 @@ InterruptGuard::InterruptGuard() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-InterruptGuard::~InterruptGuard() { std::signal(SIGINT, SIG_DFL); }
+InterruptGuard::~InterruptGuard() {
+  std::signal(SIGINT, SIG_DFL);
+}
 
-bool InterruptGuard::interrupted() const { return g_interrupted != 0; }
+bool InterruptGuard::interrupted() const {
+  return g_interrupted != 0;
+}
 
 Result<RequestResult> Generate(Engine& engine, Request request) {
   const InterruptGuard guard;
@@ -50,11 +56,16 @@ bool ShowText(std::string_view text) {
 
 const char* FinishName(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kRunning: return "running";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kEos: return "eos";
-    case FinishReason::kStopString: return "stop_string";
-    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kRunning:
+      return "running";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStopString:
+      return "stop_string";
+    case FinishReason::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

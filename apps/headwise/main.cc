@@ -1,4 +1,5 @@
-// The headwise command: one subcommand per file, wiring only. Exit status: 0 done, 1 the input was wrong, 2 wrong usage.
+// The headwise command: one subcommand per file, wiring only. Exit status: 0 done, 1 the input was wrong, 2 wrong
+// usage.
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 

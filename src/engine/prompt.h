@@ -6,17 +6,30 @@
 #include <headwise/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "text/tokenizer.h"
+
 namespace headwise {
 
+// kAuto: what BeginOfText says.
+enum class Bos { kAuto, kNever };
+
 struct PromptOptions {
-  // kAuto: the beginning-of-text token first, where the model's config names one. Models lean on it as their sink.
-  enum class Bos { kAuto, kNever } bos = Bos::kAuto;
-  // kText: "<|im_end|>" in a prompt is just these characters; a document cannot end a turn. kParse: it is the token.
-  enum class Special { kText, kParse } special = Special::kText;
+  Bos bos = Bos::kAuto;
+  // kAsText: "<|im_end|>" in a prompt is just these characters, so a document cannot end a turn.
+  SpecialText special = SpecialText::kAsText;
 };
+
+// The token that a text for this model begins with; models lean on it as their attention sink. The tokenizer's files
+// decide; where they put none in front, config.json's bos_token_id counts if it is not also an end-of-text token, which
+// is how families without such a token fill the field. Requires: engine.has_tokenizer().
+std::optional<int32_t> BeginOfText(const Engine& engine);
+
+// A model folder without a tokenizer is an error.
+Status RequireTokenizer(const Engine& engine);
 
 // Empty text, invalid UTF-8 and a model without a tokenizer are errors.
 Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view text, const PromptOptions& options);

@@ -6,14 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/prompt.h"
-
 namespace headwise {
 namespace {
 
 Result<RequestId> SubmitCase(Engine& engine, const RetrievalOptions& options, int64_t case_idx) {
   const LineCase& line_case = options.cases[static_cast<size_t>(case_idx)];
-  HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, EncodePrompt(engine, line_case.prompt, {}));
+  HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, EncodePrompt(engine, line_case.prompt, {.bos = options.bos}));
   Request request;
   request.prompt = std::move(prompt);
   request.plan = options.plan;

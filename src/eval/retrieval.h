@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "engine/prompt.h"
 #include "eval/lines.h"
 
 namespace headwise {
@@ -26,7 +27,8 @@ struct RetrievalOutcome {
 struct RetrievalOptions {
   std::shared_ptr<const HeadPlan> plan;  // null: every head full
   std::span<const LineCase> cases;
-  std::set<int64_t> skip;       // indices of cases that an earlier run finished
+  std::set<int64_t> skip;  // indices of cases that an earlier run finished
+  Bos bos = Bos::kAuto;
   int64_t batch = 1;            // cases in flight
   int64_t max_new_tokens = 48;  // models repeat the question's words before the number
   // Called with every finished case, in the order in which they finish; an error ends the run.

@@ -1,0 +1,237 @@
+// headwise inspect: a model, a plan or both: shapes, the plan as a map, KV bytes at given lengths, and what would be
+// refused.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "backend/all_backends.h"
+#include "base/json.h"
+#include "commands.h"
+#include "common_options.h"
+#include "generate.h"
+#include "kv/kv_bytes.h"
+#include "kv/rule_json.h"
+#include "model/model_config.h"
+#include "planner/plan_view.h"
+#include "tensor/dtype.h"
+
+namespace headwise {
+namespace {
+
+struct InspectOptions {
+  EngineOptions engine;
+  std::string plan;
+  std::vector<int64_t> lengths = {1024, 8192, 32768, 131072};
+  bool json = false;
+};
+
+// What there is to look at. Without a model its shape is the plan's.
+struct Subject {
+  std::unique_ptr<Engine> engine;  // null without --model
+  ModelShape shape;
+  std::shared_ptr<const HeadPlan> plan;  // null without --plan
+  std::string plan_refusal;              // why the model would not take the plan; empty if it would
+  int64_t page_bytes = 0;
+};
+
+Result<int64_t> PageBytes(const EngineOptions& options, int64_t head_dim) {
+  const std::optional<DType> dtype = DTypeByName(options.kv_dtype);
+  if (!dtype)
+    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
+  return static_cast<int64_t>(
+      backend->PageBytes({.head_dim = head_dim, .page_tokens = options.page_tokens, .dtype = *dtype}));
+}
+
+Result<Subject> LoadSubject(const InspectOptions& options) {
+  Subject subject;
+  if (!options.engine.model.empty()) {
+    HW_ASSIGN_OR_RETURN(subject.engine, Engine::Create(options.engine));
+    subject.shape = subject.engine->config().shape();
+  }
+  if (!options.plan.empty()) {
+    HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(options.plan));
+    if (subject.engine == nullptr) {
+      subject.shape = plan.shape;
+    } else {
+      subject.plan_refusal = CheckPlanFits(plan, subject.shape, options.plan).message();
+    }
+    subject.plan = std::make_shared<const HeadPlan>(std::move(plan));
+  }
+  HW_ASSIGN_OR_RETURN(subject.page_bytes, PageBytes(options.engine, subject.shape.head_dim));
+  return subject;
+}
+
+// ---- KV bytes ----
+
+struct LengthReport {
+  int64_t tokens = 0;
+  KvBytes kv;               // after a prompt of this many tokens
+  int64_t dense_bytes = 0;  // the same with every head full
+  int64_t peak_bytes = 0;   // while it was read
+  std::string refusal;      // empty if it would run
+};
+
+Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& subject, int64_t tokens) {
+  if (tokens < 1 || tokens > (int64_t{1} << 40)) {
+    return Status::InvalidInput(fmt::format("--lengths: {} is out of range, expected at least 1", tokens));
+  }
+  const HeadPlan dense = HeadPlan::Dense(subject.shape);
+  KvBytesArgs args{.plan = &dense,
+                   .limits = {.prompt_tokens = tokens, .max_tokens = tokens},
+                   .chunk_tokens = options.engine.chunk_tokens,
+                   .page_tokens = options.engine.page_tokens,
+                   .page_bytes = subject.page_bytes};
+  LengthReport report;
+  report.tokens = tokens;
+  report.dense_bytes = PlanKvBytes(args, tokens).total();
+  if (subject.plan != nullptr) args.plan = subject.plan.get();
+  if (subject.engine != nullptr) {
+    args.limits.model_window = subject.engine->config().sliding_window.value_or(kNoLimit);
+  }
+  report.kv = PlanKvBytes(args, tokens);
+  report.peak_bytes = PeakKvBytes(args);
+  if (subject.engine != nullptr && subject.plan_refusal.empty()) {
+    report.refusal = subject.engine->NewSequence({.plan = subject.plan, .prompt_tokens = tokens, .max_tokens = tokens})
+                         .status()
+                         .message();
+  }
+  return report;
+}
+
+// ---- output ----
+
+Json ModelJson(const InspectOptions& options, const Engine& engine) {
+  const ModelConfig& config = engine.config();
+  Json json = {{"path", options.engine.model},
+               {"architecture", config.family},
+               {"layers", config.num_layers},
+               {"q_heads", config.num_q_heads},
+               {"kv_heads", config.num_kv_heads},
+               {"head_dim", config.head_dim},
+               {"model_dim", config.model_dim},
+               {"ffn_dim", config.ffn_dim},
+               {"vocab_size", config.vocab_size},
+               {"trained_length", config.trained_length},
+               {"positions", config.positions == PositionKind::kRope ? "rope" : "alibi"},
+               {"source_hash", engine.source_hash()},
+               {"has_tokenizer", engine.has_tokenizer()},
+               {"backend", engine.backend_description()}};
+  json["sliding_window"] = config.sliding_window ? Json(*config.sliding_window) : Json();
+  return json;
+}
+
+Json PlanJson(const InspectOptions& options, const HeadPlan& plan) {
+  Json rules = Json::array();
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    Json row = Json::array();
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      row.push_back(Json::parse(FormatHeadRule(plan.At(layer_idx, kv_head)), nullptr, false));
+    }
+    rules.push_back(std::move(row));
+  }
+  return {{"path", options.plan},
+          {"method", plan.method},
+          {"parameters", Json::parse(plan.parameters_json, nullptr, false)},
+          {"notes", plan.notes},
+          {"rules", std::move(rules)}};
+}
+
+Json LengthJson(const LengthReport& report) {
+  return {{"tokens", report.tokens},
+          {"kv_bytes", report.kv.total()},
+          {"kv_bytes_full", report.kv.full},
+          {"kv_bytes_bounded", report.kv.bounded},
+          {"kept_tokens", report.kv.kept_tokens},
+          {"kv_bytes_dense", report.dense_bytes},
+          {"kv_peak_bytes", report.peak_bytes}};
+}
+
+Json Refusals(const Subject& subject, const std::vector<LengthReport>& reports) {
+  Json refusals = Json::array();
+  if (!subject.plan_refusal.empty()) refusals.push_back(subject.plan_refusal);
+  for (const LengthReport& report : reports) {
+    if (!report.refusal.empty()) refusals.push_back(fmt::format("{} tokens: {}", report.tokens, report.refusal));
+  }
+  return refusals;
+}
+
+std::string ModelText(const InspectOptions& options, const Engine& engine) {
+  const ModelConfig& config = engine.config();
+  std::string text =
+      fmt::format("model     {}: {}, {} layers, {} query heads, {} KV heads of {}\n", options.engine.model,
+                  config.family, config.num_layers, config.num_q_heads, config.num_kv_heads, config.head_dim);
+  text += fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
+                      config.ffn_dim, config.vocab_size, config.trained_length,
+                      config.positions == PositionKind::kRope ? "RoPE" : "ALiBi",
+                      config.sliding_window ? fmt::format(", sliding window {}", *config.sliding_window) : "");
+  text += fmt::format("          hash {}\nbackend   {}\n", engine.source_hash(), engine.backend_description());
+  return text;
+}
+
+std::string LengthsText(const InspectOptions& options, const std::vector<LengthReport>& reports) {
+  std::string text = fmt::format("\nKV cache in {}, pages of {} tokens\n{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}\n",
+                                 options.engine.kv_dtype, options.engine.page_tokens, "tokens", "KV bytes",
+                                 "full heads", "bounded", "at peak", "all full", "share");
+  for (const LengthReport& report : reports) {
+    text += fmt::format("{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>7.1f}%\n", report.tokens,
+                        FormatBytes(report.kv.total()), FormatBytes(report.kv.full), FormatBytes(report.kv.bounded),
+                        FormatBytes(report.peak_bytes), FormatBytes(report.dense_bytes),
+                        100.0 * static_cast<double>(report.kv.total()) / static_cast<double>(report.dense_bytes));
+  }
+  return text;
+}
+
+Status PrintInspectJson(const InspectOptions& options, const Subject& subject,
+                        const std::vector<LengthReport>& reports) {
+  Json json = {{"model", Json()}, {"plan", Json()}, {"kv", Json::array()}};
+  if (subject.engine != nullptr) json["model"] = ModelJson(options, *subject.engine);
+  if (subject.plan != nullptr) json["plan"] = PlanJson(options, *subject.plan);
+  for (const LengthReport& report : reports) json["kv"].push_back(LengthJson(report));
+  json["refused"] = Refusals(subject, reports);
+  return PrintJson(json);
+}
+
+Status RunInspect(const InspectOptions& options) {
+  HW_ASSIGN_OR_RETURN(const Subject subject, LoadSubject(options));
+  std::vector<LengthReport> reports;
+  for (const int64_t tokens : options.lengths) {
+    HW_ASSIGN_OR_RETURN(LengthReport report, ReportLength(options, subject, tokens));
+    reports.push_back(std::move(report));
+  }
+  if (options.json) return PrintInspectJson(options, subject, reports);
+  std::string text;
+  if (subject.engine != nullptr) text += ModelText(options, *subject.engine);
+  if (subject.plan != nullptr) text += fmt::format("plan      {}\n{}", options.plan, FormatPlanMap(*subject.plan));
+  text += LengthsText(options, reports);
+  for (const Json& refusal : Refusals(subject, reports)) {
+    text += fmt::format("refused   {}\n", refusal.get<std::string>());
+  }
+  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+}
+
+}  // namespace
+
+void AddInspectCommand(CommandLine& line) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App& command = *line.app.add_subcommand("inspect", "Show a model, a plan, and the KV bytes they take");
+  AddEngineOptions(command, options->engine);
+  command.get_option("--model")->required(false);
+  command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  command.add_option("--lengths", options->lengths, "Text lengths in tokens: 1024,8192")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command.add_flag("--json", options->json, "One JSON object on standard output");
+  // Either is enough; with neither there is nothing to show.
+  command.callback([&line, options] {
+    if (options->engine.model.empty() && options->plan.empty()) throw CLI::RequiredError("--model or --plan");
+    line.run = [options] { return RunInspect(*options); };
+  });
+}
+
+}  // namespace headwise

@@ -1,0 +1,36 @@
+#include "engine/prompt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/model_config.h"
+
+namespace headwise {
+
+std::optional<int32_t> BeginOfText(const Engine& engine) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  if (tokenizer.AddsBos()) return tokenizer.bos_id();
+  const ModelConfig& config = engine.config();
+  if (!config.bos_id) return std::nullopt;
+  const bool ends_texts =
+      std::find(config.eos_ids.begin(), config.eos_ids.end(), *config.bos_id) != config.eos_ids.end();
+  return ends_texts ? std::nullopt : config.bos_id;
+}
+
+Status RequireTokenizer(const Engine& engine) {
+  if (engine.has_tokenizer()) return Status::Ok();
+  return Status::NotFound("the model folder has no tokenizer.json or tokenizer.model; expected one to read text with");
+}
+
+Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view text, const PromptOptions& options) {
+  HW_RETURN_IF_ERROR(RequireTokenizer(engine));
+  if (text.empty()) return Status::InvalidInput("prompt: is empty, expected at least one character");
+  Result<std::vector<int32_t>> encoded = engine.tokenizer().Encode(text, options.special);
+  if (!encoded.ok()) return std::move(encoded).status().Annotate("prompt");
+  std::vector<int32_t> ids = *std::move(encoded);
+  const std::optional<int32_t> bos = options.bos == Bos::kAuto ? BeginOfText(engine) : std::nullopt;
+  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  return ids;
+}
+
+}  // namespace headwise

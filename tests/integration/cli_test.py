@@ -1,0 +1,394 @@
+#!/usr/bin/env python3
+"""The headwise command as a user meets it: results, messages and exit statuses, on the bundled model.
+
+Usage: cli_test.py BINARY MODEL_FOLDER [unittest options]. Standard library only.
+"""
+import json
+import os
+import pathlib
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BINARY = ""
+MODEL = pathlib.Path()
+
+LINES = [
+    ("amber-kettle", 4821), ("quiet-harbour", 17), ("rustic-piano", 39002), ("timid-otter", 2416),
+    ("golden-ladder", 31877), ("stormy-quarry", 905), ("velvet-wagon", 12650), ("nimble-heron", 44109),
+]
+
+
+def line_prompt(asked):
+    record = "".join(f"line {name}: REGISTER_CONTENT is <{number}>\n" for name, number in LINES)
+    return ("Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains "
+            "a '<REGISTER_CONTENT>' at the end of the line as a numerical value. For each line index, memorize its "
+            "corresponding <REGISTER_CONTENT>. At the end of the record, I will ask you to retrieve the corresponding "
+            "<REGISTER_CONTENT> of a certain line index. Now the record start:\n\n" + record +
+            f"\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in line {asked}? I need the number. ")
+
+
+def headwise(*arguments, stdin=b"", **options):
+    command = [BINARY, *map(os.fspath, map(str, arguments))]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=600, check=False, **options)
+
+
+def read_safetensors(path):
+    data = pathlib.Path(path).read_bytes()
+    (header_size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + header_size])
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = (8 + header_size + offset for offset in entry["data_offsets"])
+        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
+    return tensors
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="headwise-cli-")
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def succeeds(self, *arguments, **options):
+        done = headwise(*arguments, **options)
+        self.assertEqual(done.returncode, 0, (arguments, done.stderr.decode(errors="replace")))
+        return done
+
+    def refuses(self, *arguments, says, status=1, **options):
+        """The command fails with this status and a message with all of these parts; it never crashes."""
+        done = headwise(*arguments, **options)
+        message = done.stderr.decode(errors="replace")
+        self.assertEqual(done.returncode, status, (arguments, message))
+        for part in [says] if isinstance(says, str) else says:
+            self.assertIn(part, message, arguments)
+        if status == 1:
+            self.assertIn("headwise: error: ", message)
+        return done
+
+    def plan(self, *arguments, name="plan.json", model=None):
+        path = self.path / name
+        self.succeeds("plan", *arguments, "--model", model or MODEL, "--out", path)
+        return path
+
+    def model_variant(self, name="variant", **changes):
+        """A model folder like MODEL: links to its files, except those given as name=bytes (None: left out)."""
+        folder = self.path / name
+        folder.mkdir()
+        for file in MODEL.iterdir():
+            if file.name not in changes:
+                (folder / file.name).symlink_to(file.resolve())
+        for file_name, content in changes.items():
+            if content is not None:
+                (folder / file_name).write_bytes(content)
+        return folder
+
+
+class Run(CliTest):
+    def test_answers_a_line_question(self):
+        done = self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("timid-otter"), "--stop", "\n",
+                             "--max-new-tokens", 48)
+        self.assertIn("<2416>", done.stdout.decode())
+
+    def test_prompt_from_file_and_stdin_agree(self):
+        prompt = line_prompt("velvet-wagon").encode()
+        file = self.path / "prompt.txt"
+        file.write_bytes(prompt)
+        common = ("run", "--model", MODEL, "--max-new-tokens", 32)
+        from_file = self.succeeds(*common, "--prompt-file", file)
+        from_stdin = self.succeeds(*common, "-", stdin=prompt)
+        self.assertEqual(from_file.stdout, from_stdin.stdout)
+        self.assertIn(b"<12650>", from_file.stdout)
+
+    def test_json(self):
+        done = self.succeeds("run", "--model", MODEL, "--prompt", "The pass key is", "--max-new-tokens", 5,
+                             "--ignore-eos", "--json")
+        result = json.loads(done.stdout)
+        self.assertEqual(len(result["tokens"]), 5)
+        self.assertEqual(result["finish"], "length")
+        self.assertEqual(result["new_tokens"], 5)
+        self.assertGreater(result["prompt_tokens"], 2)
+        self.assertGreater(result["kv_bytes"], 0)
+        self.assertGreaterEqual(result["kv_peak_bytes"], result["kv_bytes"])
+        self.assertEqual(result["kv_bytes"], result["kv_bytes_full"] + result["kv_bytes_bounded"])
+
+    def test_stats_go_to_stderr(self):
+        done = self.succeeds("run", "--model", MODEL, "--prompt", "Once", "--max-new-tokens", 4, "--stats")
+        self.assertIn(b"tokens/s", done.stderr)
+        self.assertNotIn(b"tokens/s", done.stdout)
+
+    def test_seed_fixes_sampling(self):
+        def sample(seed):
+            return self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", 12,
+                                 "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.01,
+                                 "--seed", seed).stdout
+        self.assertEqual(sample(7), sample(7))
+        self.assertNotEqual(sample(7), sample(8))
+
+    def test_every_backend_agrees(self):
+        def tokens(*arguments):
+            done = self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json",
+                                 "--max-new-tokens", 24, "--compute", "f32", "--kv-dtype", "f32", *arguments)
+            return json.loads(done.stdout)["tokens"]
+        expected = tokens("--backend", "ref")
+        self.assertEqual(tokens(), expected)
+        self.assertEqual(tokens("--isa", "baseline", "--threads", 1), expected)
+        self.assertEqual(tokens("--chunk-tokens", 7, "--page-tokens", 16), expected)
+
+    def test_max_context_bounds_the_answer(self):
+        done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,
+                             "--max-context", 20, "--ignore-eos", "--json")
+        result = json.loads(done.stdout)
+        self.assertEqual(result["prompt_tokens"] + result["new_tokens"], 20)
+        self.refuses("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-context", 2, says="--max-context 2")
+
+    def test_plan_keeps_fewer_bytes(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 128)
+        prompt = line_prompt("amber-kettle") * 4
+        results = [json.loads(self.succeeds("run", "--model", MODEL, "--prompt", prompt, "--json",
+                                            "--max-new-tokens", 2, *extra).stdout)
+                   for extra in ((), ("--plan", plan))]
+        self.assertLess(results[1]["kv_bytes"], results[0]["kv_bytes"] / 3)
+        self.assertEqual(results[1]["kv_bytes_full"], 0)
+
+    def test_special_tokens_in_a_prompt_are_text(self):
+        def num_tokens(*arguments):
+            done = self.succeeds("run", "--model", MODEL, "--prompt", "<|im_end|>", "--max-new-tokens", 1, "--json",
+                                 *arguments)
+            return json.loads(done.stdout)["prompt_tokens"]
+        self.assertGreater(num_tokens(), 2)
+        self.assertEqual(num_tokens("--special"), 2)  # the beginning-of-text token and this one
+
+
+class BadInput(CliTest):
+    def test_missing_files(self):
+        missing = self.path / "nowhere"
+        self.refuses("run", "--model", missing, "--prompt", "x", says=["nowhere"])
+        self.refuses("run", "--model", MODEL, "--prompt-file", missing, says=["nowhere", "No such file"])
+        self.refuses("run", "--model", MODEL, "--plan", missing, "--prompt", "x", says=["nowhere"])
+        self.refuses("logits", "--model", MODEL, "--ids", missing, "--out", self.path / "o", says=["nowhere"])
+        self.refuses("eval", "lines", "--model", MODEL, "--cases", missing, says=["nowhere"])
+        self.refuses("eval", "ppl", "--model", MODEL, "--text", missing, says=["nowhere"])
+        self.refuses("plan", "import-duo", "--model", MODEL, "--from", missing, "--sparsity", 0.5, "--sink", 16,
+                     "--recent", 64, "--out", self.path / "p", says=["nowhere"])
+
+    def test_folders_that_are_no_model(self):
+        self.refuses("run", "--model", self.path, "--prompt", "x", says=["config.json"])
+        self.refuses("run", "--model", MODEL / "config.json", "--prompt", "x", says=["config.json"])
+        self.refuses("run", "--model", self.model_variant("empty-config", **{"config.json": b"{}"}), "--prompt", "x",
+                     says=["config.json"])
+        self.refuses("tokenize", "--model", self.path, stdin=b"x", says=["tokenizer"])
+
+    def test_unreadable_folder(self):
+        if os.geteuid() == 0:
+            self.skipTest("root reads everything")
+        folder = self.model_variant("closed")
+        folder.chmod(0)
+        self.addCleanup(folder.chmod, 0o700)
+        self.refuses("run", "--model", folder, "--prompt", "x", says=["closed", "Permission denied"])
+
+    def test_truncated_weights(self):
+        weights = (MODEL / "model.safetensors").read_bytes()
+        for num_bytes in (0, 4, 100, len(weights) - 1):
+            folder = self.model_variant(f"cut-{num_bytes}", **{"model.safetensors": weights[:num_bytes]})
+            self.refuses("run", "--model", folder, "--prompt", "x", says=["model.safetensors"])
+
+    def test_plan_for_another_model(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 64)
+        other = self.path / "other.json"
+        text = plan.read_text()
+        self.assertIn("llama", text)
+        other.write_text(text.replace("llama", "gpt_neox"))
+        self.refuses("run", "--model", MODEL, "--plan", other, "--prompt", "x", says=["gpt_neox", "llama"])
+
+    def test_broken_plan(self):
+        plan = self.path / "broken.json"
+        plan.write_text("{\"version\": 1")
+        self.refuses("run", "--model", MODEL, "--plan", plan, "--prompt", "x", says=["broken.json"])
+
+    def test_wrong_usage(self):
+        self.refuses(status=2, says="subcommand")
+        self.refuses("fly", status=2, says="")
+        self.refuses("run", "--model", MODEL, "--prompt", "x", "--turbo", status=2, says="--turbo")
+        self.refuses("run", "--prompt", "x", status=2, says="--model")
+        self.refuses("run", "--model", MODEL, status=2, says="")
+        self.refuses("run", "--model", MODEL, "--prompt", "x", "--prompt-file", "y", status=2, says="")
+        self.refuses("run", "--model", MODEL, "--prompt", "x", "--max-new-tokens", "many", status=2, says="many")
+        self.refuses("plan", "telepathy", "--model", MODEL, "--out", "x", status=2, says="telepathy")
+        self.refuses("eval", "telepathy", "--model", MODEL, status=2, says="telepathy")
+        self.succeeds("--help")
+        self.succeeds("run", "--help")
+
+    def test_unknown_values(self):
+        common = ("run", "--model", MODEL, "--prompt", "x")
+        self.refuses(*common, "--backend", "abacus", says=["abacus", "cpu"])
+        self.refuses(*common, "--isa", "mmx", says=["mmx", "baseline"])
+        self.refuses(*common, "--compute", "f8", says=["f8", "bf16"])
+        self.refuses(*common, "--kv-dtype", "f8", says=["f8", "bf16"])
+        self.refuses(*common, "--temperature", -1, says=["temperature", "-1"])
+        self.refuses(*common, "--top-p", 0, says=["top_p"])
+        self.refuses(*common, "--chunk-tokens", 0, says=["chunk_tokens"])
+        self.refuses(*common, "--page-tokens", 17, says=["page_tokens"])
+        self.refuses(*common, "--stop", "", says=["stop"])
+
+    def test_prompts_that_are_no_text(self):
+        self.refuses("run", "--model", MODEL, "--prompt", "", says="empty")
+        self.refuses("run", "--model", MODEL, "-", stdin=b"", says="empty")
+        file = self.path / "latin1.txt"
+        file.write_bytes(b"caf\xe9")
+        self.refuses("run", "--model", MODEL, "--prompt-file", file, says=["UTF-8", "3"])
+        self.refuses("tokenize", "--model", MODEL, stdin=b"caf\xe9", says=["UTF-8", "3"])
+
+    def test_prompt_beyond_the_trained_length_is_a_warning(self):
+        config = json.loads((MODEL / "config.json").read_text())
+        config["max_position_embeddings"] = 32
+        folder = self.model_variant("short", **{"config.json": json.dumps(config).encode()})
+        done = self.succeeds("run", "--model", folder, "--prompt", line_prompt("timid-otter"), "--max-new-tokens", 1)
+        self.assertIn(b"warning", done.stderr)
+        self.assertIn(b"trained on texts of at most 32", done.stderr)
+
+    def test_kv_limit_names_needed_and_available(self):
+        done = self.refuses("run", "--model", MODEL, "--prompt", line_prompt("timid-otter"), "--kv-limit-bytes", 100000,
+                            says=["100000 are available", "needs"])
+        self.assertEqual(done.stdout, b"")
+
+    def test_bad_ids(self):
+        ids = self.path / "ids.json"
+        for content in ("", "{}", "[1, -1]", "[1.5]", "[99999999999]", "[1, 8192]", "[]"):
+            ids.write_text(content)
+            self.refuses("logits", "--model", MODEL, "--ids", ids, "--out", self.path / "o.safetensors", says="")
+        self.assertFalse((self.path / "o.safetensors").exists())
+
+    def test_bad_cases(self):
+        cases = self.path / "cases.jsonl"
+        cases.write_text("{\"prompt\": \"a\", \"expected_number\": 1}\n{\"prompt\": \"b\"}\n")
+        self.refuses("eval", "lines", "--model", MODEL, "--cases", cases, says=["cases.jsonl:2", "expected_number"])
+
+
+class Plans(CliTest):
+    def duo_folder(self, gates):
+        folder = self.path / "duo"
+        folder.mkdir()
+        (folder / "full_attention_heads.tsv").write_text(gates)
+        (folder / "config.json").write_text(json.dumps({"sink_size": 16, "recent_size": 64}))
+        return folder
+
+    def test_import_duo(self):
+        rows = "\n".join("\t".join("0.9" if (layer, head) in ((3, 1), (3, 3)) else "0.1" for head in range(4))
+                         for layer in range(8))
+        plan = self.plan("import-duo", "--from", self.duo_folder(rows + "\n"), "--threshold", 0.5, "--sink", 16,
+                         "--recent", 128)
+        done = self.succeeds("run", "--model", MODEL, "--plan", plan, "--prompt", line_prompt("timid-otter"),
+                             "--max-new-tokens", 32)
+        self.assertIn(b"<2416>", done.stdout)
+        exported = self.path / "gates.tsv"
+        self.succeeds("plan", "export-duo", "--from", plan, "--out", exported)
+        self.assertEqual(len(exported.read_text().splitlines()), 8)
+
+    def test_nan_gates(self):
+        gates = "\n".join("\t".join(["nan"] + ["0.5"] * 3) for _ in range(8)) + "\n"
+        self.refuses("plan", "import-duo", "--model", MODEL, "--from", self.duo_folder(gates), "--sparsity", 0.5,
+                     "--sink", 16, "--recent", 64, "--out", self.path / "p.json", says=["nan"])
+        self.assertFalse((self.path / "p.json").exists())
+
+    def test_streaming_without_any_token(self):
+        self.refuses("plan", "streaming", "--model", MODEL, "--sink", 0, "--recent", 0, "--out", self.path / "p.json",
+                     says=["recent"])
+
+    def test_full_disk_leaves_the_old_plan(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 64)
+        before = plan.read_bytes()
+
+        def tiny_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then writing fails as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+        self.refuses("plan", "streaming", "--model", MODEL, "--sink", 8, "--recent", 32, "--out", plan,
+                     says=["plan.json"], preexec_fn=tiny_files)
+        self.assertEqual(plan.read_bytes(), before)
+        self.assertEqual([file.name for file in self.path.iterdir()], ["plan.json"])
+
+    def test_inspect(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 128)
+        done = self.succeeds("inspect", "--model", MODEL, "--plan", plan, "--lengths", "1024,8192", "--json")
+        report = json.loads(done.stdout)
+        by_length = {entry["tokens"]: entry for entry in report["kv"]}
+        self.assertEqual(sorted(by_length), [1024, 8192])
+        self.assertEqual(by_length[8192]["kv_bytes_dense"], 8192 * 32 * 256)
+        self.assertLess(by_length[8192]["kv_bytes"], by_length[8192]["kv_bytes_dense"] / 20)
+        self.assertEqual(by_length[8192]["kv_bytes"], by_length[1024]["kv_bytes"])
+        self.succeeds("inspect", "--model", MODEL)
+        self.succeeds("inspect", "--plan", plan)
+
+
+class Tools(CliTest):
+    def test_tokenize_round_trip(self):
+        text = "Grüße, 12 naïve 漢字 🎉\n  and spaces"
+        ids = self.succeeds("tokenize", "--model", MODEL, stdin=text.encode()).stdout
+        self.assertIsInstance(json.loads(ids), list)
+        back = self.succeeds("tokenize", "--model", MODEL, "--decode", stdin=ids).stdout
+        self.assertEqual(back.decode(), text)
+
+    def test_logits(self):
+        ids = self.path / "ids.json"
+        ids.write_text(json.dumps([0] + list(range(100, 140))))
+        out = self.path / "out.safetensors"
+        self.succeeds("logits", "--model", MODEL, "--ids", ids, "--positions", "0,15,40", "--out", out)
+        listed = read_safetensors(out)
+        self.assertEqual(listed["logits"][:2], ("F32", [3, 8192]))
+        self.assertEqual(listed["hidden"][:2], ("F32", [3, 384]))
+        self.succeeds("logits", "--model", MODEL, "--ids", ids, "--out", out)
+        every = read_safetensors(out)
+        self.assertEqual(every["logits"][1], [41, 8192])
+        row_bytes = 8192 * 4
+        last = struct.unpack("<8192f", every["logits"][2][-row_bytes:])
+        last_listed = struct.unpack("<8192f", listed["logits"][2][-row_bytes:])
+        self.assertLess(max(abs(a - b) for a, b in zip(last, last_listed)), 1e-3)
+        self.refuses("logits", "--model", MODEL, "--ids", ids, "--positions", "41", "--out", out, says="41")
+
+    def test_eval_lines(self):
+        out = self.path / "run"
+        common = ("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 3, "--seed", 5, "--out", out)
+        result = json.loads(self.succeeds(*common, "--json").stdout)["plans"][0]
+        self.assertEqual((result["plan"], result["correct"], result["total"]), ("full", 3, 3))
+        self.assertGreater(result["kv_bytes"], 0)
+        lines = (out / "results.jsonl").read_text().splitlines()
+        self.assertEqual(len(lines), 3)
+        self.refuses(*common, says="--resume")
+        (out / "results.jsonl").write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])  # interrupted
+        again = json.loads(self.succeeds(*common, "--json", "--resume", "--batch", 2).stdout)["plans"][0]
+        self.assertEqual((again["correct"], again["total"]), (3, 3))
+        self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3)
+        other = [6 if argument == 5 else argument for argument in common]
+        self.refuses(*other, "--resume", says="cases")
+
+    def test_eval_ppl(self):
+        text = self.path / "text.txt"
+        text.write_text("It was a bright morning and the road to the village was dry. " * 20)
+        streaming = self.plan("streaming", "--sink", 4, "--recent", 60)
+        done = self.succeeds("eval", "ppl", "--model", MODEL, "--text", text, "--tokens", 200, "--plan", "full",
+                             "--plan", streaming, "--json")
+        full, stream = json.loads(done.stdout)["plans"]
+        self.assertEqual(full["total"], 199)
+        self.assertGreater(full["ppl"], 1)
+        self.assertNotEqual(full["nll"], stream["nll"])
+        self.assertLess(stream["kv_bytes"], full["kv_bytes"])
+
+    def test_chat_reads_lines(self):
+        done = self.succeeds("chat", "--model", MODEL, "--max-new-tokens", 8, stdin=b"Hello.\n\nAnd again?\n")
+        self.assertIn(b"32768 tokens", done.stderr)
+        streaming = self.plan("streaming", "--sink", 16, "--recent", 64, "--positions", "cache")
+        done = self.succeeds("chat", "--model", MODEL, "--plan", streaming, "--max-new-tokens", 8, stdin=b"Hello.\n")
+        self.assertIn(b"for ever", done.stderr)
+
+
+if __name__ == "__main__":
+    BINARY = sys.argv[1]
+    MODEL = pathlib.Path(sys.argv[2])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
