@@ -24,8 +24,11 @@ constexpr int64_t kTaskRows = 256;
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
 
-// Elements of x that one task rounds to bf16.
-constexpr int64_t kRoundTaskElements = 64 << 10;
+// Elements of x that one task rounds or copies.
+constexpr int64_t kCopyTaskElements = 64 << 10;
+
+// Floats: 2 KiB, half of what separates two addresses of one set in the usual first-level cache.
+constexpr int64_t kBadStride = 512;
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -121,24 +124,31 @@ struct Steps {
   StepType type;
 };
 
-// x as the tiles read it: itself, or rounded into scratch.
+// x as the tiles read it: rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and
+// one more: the micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would
+// push each other out of the first-level cache.
 Steps StepsOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   const int64_t num_rows = args.x.shape[0];
   const int64_t depth = args.x.shape[1];
   const auto* x = static_cast<const float*>(args.x.data);
-  if (args.compute != Compute::kBF16 || !kernels.has_bf16_dot) return {x, depth, StepType::kF32};
+  const bool rounds = args.compute == Compute::kBF16 && kernels.has_bf16_dot;
+  if (!rounds && depth % kBadStride != 0) return {x, depth, StepType::kF32};
 
-  // Whole cache lines and one more: rows a power of two apart would compete for the same few places in the cache.
-  const int64_t stride = CeilDiv(depth, 32) * 16 + 16;
-  float* pairs = scratch.Shared(static_cast<size_t>(num_rows * stride));
-  const int64_t rows_per_task = std::max<int64_t>(1, kRoundTaskElements / std::max<int64_t>(1, depth));
+  const int64_t num_steps = rounds ? CeilDiv(depth, 2) : depth;
+  const int64_t stride = CeilDiv(num_steps, 16) * 16 + 16;
+  float* const rows = scratch.Shared(static_cast<size_t>(num_rows * stride));
+  const int64_t rows_per_task = std::max<int64_t>(1, kCopyTaskElements / std::max<int64_t>(1, depth));
   pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
     const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
     for (int64_t row = task_idx * rows_per_task; row < end; ++row) {
-      kernels.round_row(x + row * depth, depth, pairs + row * stride);
+      if (rounds) {
+        kernels.round_row(x + row * depth, depth, rows + row * stride);
+      } else {
+        std::copy_n(x + row * depth, depth, rows + row * stride);
+      }
     }
   });
-  return {pairs, stride, StepType::kBF16Pair};
+  return {rows, stride, rounds ? StepType::kBF16Pair : StepType::kF32};
 }
 
 void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {

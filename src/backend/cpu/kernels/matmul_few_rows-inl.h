@@ -8,17 +8,14 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-// Outputs computed together for so many rows of x. Every (row, output) has one accumulator and one order of additions,
-// whatever its neighbours are; four independent chains hide the latency of a fused multiply-add well enough for weights
-// that come from memory. Products of the two stay within the 32 (16) registers, with room for operands.
+// Rows of x and outputs computed together. Every (row, output) has one accumulator and one order of additions, whatever
+// its neighbours are; four independent chains hide the latency of a fused multiply-add well enough for weights that
+// come from memory. Accumulators stay within the 32 (16) registers, with room for operands; with 16, more than 4 rows
+// take a second pass over weights that are still in the cache.
+constexpr int64_t kRowsTogether = kLanes == 16 ? kMaxFewRows : 4;
 constexpr int64_t OutputsTogether(int64_t num_rows) {
   if (kLanes == 16) return num_rows <= 4 ? 4 : 3;
-  return num_rows <= 2 ? 4 : num_rows <= 3 ? 3 : num_rows <= 6 ? 2 : 1;
-}
-
-// Into the second-level cache: several rows of weights are more than the first holds.
-HWY_INLINE void PrefetchToL2(const char* line) {
-  __builtin_prefetch(line, 0, 2);
+  return num_rows <= 2 ? 4 : num_rows <= 3 || kLanes == 8 ? 3 : 2;
 }
 
 // The products of one block of K, kFewRowsBlock elements.
@@ -41,7 +38,7 @@ HWY_INLINE void AddBlock(const Element<kType>* const (&weights)[kOutputs], const
 // kOutputs rows of W are read side by side, and the bytes at `ahead`, the next rows of W, are asked for one after the
 // other: memory sees a single stream, and the interleaved reads find it in the cache.
 template <WeightType kType, int64_t kRows, int64_t kOutputs>
-HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t output, const char* ahead) {
+HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t first_row, int64_t output, const char* ahead) {
   using T = Element<kType>;
   constexpr int64_t kBlockBytes = kFewRowsBlock * static_cast<int64_t>(sizeof(T));
   const T* weights[kOutputs];
@@ -52,7 +49,7 @@ HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t output, const char*
     HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) sum[o][r] = hn::Zero(kDF);
   }
-  const float* x = args.x;
+  const float* x = args.x + first_row * kFewRowsBlock;
   int64_t k = 0;
   for (; k + kFewRowsBlock <= args.depth; k += kFewRowsBlock) {
     HW_UNROLL
@@ -61,7 +58,7 @@ HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t output, const char*
     AddBlock<kType, kRows, kOutputs>(weights, x, sum);
     HW_UNROLL
     for (int64_t o = 0; o < kOutputs; ++o) weights[o] += kFewRowsBlock;
-    x += kRows * kFewRowsBlock;
+    x += args.num_rows * kFewRowsBlock;
   }
   if (k < args.depth) {
     alignas(64) T tails[kOutputs][kFewRowsBlock];
@@ -77,25 +74,32 @@ HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t output, const char*
     const float bias = args.bias != nullptr ? args.bias[output + o] : 0.0f;
     HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) {
-      float* out = args.out + r * args.out_stride + output + o;
+      float* out = args.out + (first_row + r) * args.out_stride + output + o;
       const float value = hn::GetLane(hn::SumOfLanes(kDF, sum[o][r])) + bias;
       *out = args.add ? *out + value : value;
     }
   }
 }
 
+template <WeightType kType, int64_t kRows, int64_t kOutputs>
+HWY_INLINE void AllRows(const FewRowsArgs& args, int64_t output, const char* ahead) {
+  constexpr int64_t kFirst = kRows <= kRowsTogether ? kRows : (kRows + 1) / 2;
+  DotProducts<kType, kFirst, kOutputs>(args, 0, output, ahead);
+  if constexpr (kFirst < kRows) DotProducts<kType, kRows - kFirst, kOutputs>(args, kFirst, output, ahead);
+}
+
 template <WeightType kType, int64_t kRows>
 void FewRowsOf(const FewRowsArgs& args) {
-  constexpr int64_t kOutputs = OutputsTogether(kRows);
+  constexpr int64_t kOutputs = OutputsTogether(kRows <= kRowsTogether ? kRows : (kRows + 1) / 2);
   const int64_t row_bytes = args.depth * static_cast<int64_t>(sizeof(Element<kType>));
   const auto* weight = static_cast<const char*>(args.weight);
   int64_t output = 0;
   for (; output + kOutputs <= args.num_outputs; output += kOutputs) {
     // Behind the last whole group there is nothing of this piece's to ask for.
     const bool has_next = output + 2 * kOutputs <= args.num_outputs;
-    DotProducts<kType, kRows, kOutputs>(args, output, weight + (has_next ? output + kOutputs : output) * row_bytes);
+    AllRows<kType, kRows, kOutputs>(args, output, weight + (has_next ? output + kOutputs : output) * row_bytes);
   }
-  for (; output < args.num_outputs; ++output) DotProducts<kType, kRows, 1>(args, output, weight + output * row_bytes);
+  for (; output < args.num_outputs; ++output) AllRows<kType, kRows, 1>(args, output, weight + output * row_bytes);
 }
 
 template <WeightType kType>
