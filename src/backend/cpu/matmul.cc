@@ -16,7 +16,7 @@ constexpr size_t kAlignment = 64;
 constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kMinTaskOutputs = 32;
 
-// Rows of x of one tile task. Reordering the tile's weights costs about as much as 8 rows; more rows a task would leave
+// Rows of x of one tile task. Reordering the tile's weights costs as much as 7 to 12 rows; more rows a task would leave
 // a machine of many cores without work in a narrow matrix.
 constexpr int64_t kTaskRows = 256;
 

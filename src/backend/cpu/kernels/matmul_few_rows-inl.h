@@ -28,7 +28,8 @@ HWY_INLINE void AddBlock(const Element<kType>* const (&weights)[kOutputs], const
     for (int64_t o = 0; o < kOutputs; ++o) w[o] = LoadF32<kType>(weights[o] + i);
     HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) {
-      const VF x_vec = hn::Load(kDF, x + r * kFewRowsBlock + i);
+      VF x_vec = hn::Load(kDF, x + r * kFewRowsBlock + i);
+      KeepInRegister(x_vec);
       HW_UNROLL
       for (int64_t o = 0; o < kOutputs; ++o) sum[o][r] = hn::MulAdd(w[o], x_vec, sum[o][r]);
     }
