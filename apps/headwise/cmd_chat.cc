@@ -10,9 +10,10 @@
 
 #include "commands.h"
 #include "common_options.h"
+#include "engine/chat_turns.h"
+#include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
-#include "text/chat_template.h"
 
 namespace headwise {
 namespace {
@@ -26,6 +27,7 @@ struct ChatOptions {
   std::string plan;
   int64_t max_new_tokens = 512;
   int64_t max_context = 0;
+  std::string chat_form;
   bool stats = false;
 };
 
@@ -58,7 +60,7 @@ class Conversation {
 
   // False when the context is full.
   Result<bool> Turn(const std::string& message) {
-    HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, EncodeTurn(message));
+    HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, Encode(message));
     const auto prompt_tokens = static_cast<int64_t>(prompt.size());
     if (sequence_ == nullptr) {
       HW_ASSIGN_OR_RETURN(
@@ -73,6 +75,7 @@ class Conversation {
     request.sequence = sequence_;
     request.sampling = options_.sampling;
     request.max_new_tokens = std::min(options_.max_new_tokens, room);
+    request.stop_tokens = ChatStopIds(engine_.tokenizer(), form_);
     request.on_text = ShowText;
     request.output = Request::Output::kStreamOnly;
     HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(engine_, std::move(request)));
@@ -84,6 +87,13 @@ class Conversation {
   }
 
  private:
+  Result<std::vector<int32_t>> Encode(const std::string& message) const {
+    const Tokenizer& tokenizer = engine_.tokenizer();
+    if (sequence_ == nullptr) return EncodeFirstTurn(tokenizer, form_, message, BeginOfText(engine_));
+    const bool was_closed = last_finish_ == FinishReason::kEos;
+    return EncodeNextTurn(tokenizer, form_, message, was_closed ? AnswerEnd::kClosed : AnswerEnd::kCut);
+  }
+
   const ChatOptions& options_;
   Engine& engine_;
   ChatForm form_;
@@ -93,5 +103,48 @@ class Conversation {
   std::optional<FinishReason> last_finish_;
 };
 
+Status RunChat(const ChatOptions& options) {
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
+  HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
+  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, *engine));
+  HW_ASSIGN_OR_RETURN(const ChatForm form, FindChatForm(engine->tokenizer(), options.chat_form));
+  const bool is_endless = options.max_context == 0 && RunsForEver(plan.get(), engine->config());
+  int64_t max_tokens = options.max_context > 0 ? options.max_context : engine->config().trained_length;
+  if (is_endless) {
+    max_tokens = kForEver;
+    fmt::print(stderr, "This conversation can run for ever at constant memory: no head keeps everything.\n");
+  } else {
+    fmt::print(stderr, "This conversation can grow to {} tokens{}.\n", max_tokens,
+               options.max_context > 0 ? "" : ", the model's trained length (--max-context changes it)");
+  }
+  Conversation conversation(options, *engine, form, plan, max_tokens);
+  while (const std::optional<std::string> message = ReadMessage()) {
+    HW_ASSIGN_OR_RETURN(const bool has_room, conversation.Turn(*message));
+    if (!has_room) {
+      fmt::print(stderr, "The context is full: no room for this message in {} tokens.\n", max_tokens);
+      break;
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
+
+void AddChatCommand(CommandLine& line) {
+  auto options = std::make_shared<ChatOptions>();
+  CLI::App& command = *line.app.add_subcommand("chat", "Talk with a model; Ctrl-C ends an answer, twice the program");
+  AddEngineOptions(command, options->engine);
+  AddSamplingOptions(command, options->sampling);
+  command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  command.add_option("--max-new-tokens,-n", options->max_new_tokens, "Longest answer")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command.add_option("--max-context", options->max_context,
+                     "Most tokens of the whole conversation; 0: no limit where no head keeps everything, otherwise the "
+                     "trained length");
+  command.add_option("--chat-form", options->chat_form, "chatml, llama-2, llama-3, mistral, mistral-v3 or vicuna");
+  command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory after every answer");
+  OnChosen(line, command, std::move(options), RunChat);
+}
+
 }  // namespace headwise

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "commands.h"
 #include "common_options.h"
+#include "engine/chat_turns.h"
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
@@ -29,6 +30,7 @@ struct RunOptions {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool chat = false;
+  std::string chat_form;
   bool special = false;
   bool no_bos = false;
   bool stats = false;
@@ -41,12 +43,21 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
   return ReadStdin();
 }
 
-Result<std::vector<int32_t>> PromptIds(const RunOptions& options, const Engine& engine) {
+Status FillPrompt(const RunOptions& options, const Engine& engine, Request& request) {
   HW_ASSIGN_OR_RETURN(const std::string text, ReadPrompt(options));
-  if (options.chat) return EncodeUserTurn(engine, text, TurnPlace::kFirst);
-  return EncodePrompt(engine, text,
-                      {.bos = options.no_bos ? Bos::kNever : Bos::kAuto,
-                       .special = options.special ? SpecialText::kParse : SpecialText::kAsText});
+  if (options.chat) {
+    HW_RETURN_IF_ERROR(RequireTokenizer(engine));
+    const Tokenizer& tokenizer = engine.tokenizer();
+    HW_ASSIGN_OR_RETURN(const ChatForm form, FindChatForm(tokenizer, options.chat_form));
+    HW_ASSIGN_OR_RETURN(request.prompt, EncodeFirstTurn(tokenizer, form, text, BeginOfText(engine)));
+    request.stop_tokens = ChatStopIds(tokenizer, form);
+    return Status::Ok();
+  }
+  HW_ASSIGN_OR_RETURN(request.prompt,
+                      EncodePrompt(engine, text,
+                                   {.bos = options.no_bos ? Bos::kNever : Bos::kAuto,
+                                    .special = options.special ? SpecialText::kParse : SpecialText::kAsText}));
+  return Status::Ok();
 }
 
 // --max-context bounds prompt and answer together; without a number of new tokens it is the only bound.
@@ -76,7 +87,7 @@ Status RunRun(const RunOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   Request request;
   HW_ASSIGN_OR_RETURN(request.plan, LoadPlan(options.plan, *engine));
-  HW_ASSIGN_OR_RETURN(request.prompt, PromptIds(options, *engine));
+  HW_RETURN_IF_ERROR(FillPrompt(options, *engine, request));
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   WarnBeyondTrainedLength(*engine, prompt_tokens);
   HW_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(options, *engine, prompt_tokens));
@@ -116,6 +127,9 @@ void AddRunCommand(CommandLine& line) {
       ->allow_extra_args(false);
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
   command.add_flag("--chat", options->chat, "The prompt is a user's message: put it into the model's chat form");
+  command.add_option(
+      "--chat-form", options->chat_form,
+      "With --chat: chatml, llama-2, llama-3, mistral, mistral-v3 or vicuna; default: what the files say");
   command.add_flag("--special", options->special, "Read <|...|> in the prompt as special tokens, not as text");
   command.add_flag("--no-bos", options->no_bos, "No beginning-of-text token in front");
   command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory on standard error");

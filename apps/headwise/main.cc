@@ -14,8 +14,11 @@ constexpr int kInputError = 1;
 constexpr int kUsageError = 2;
 
 constexpr void (*kCommands[])(headwise::CommandLine&) = {
-    headwise::AddRunCommand,      headwise::AddChatCommand, headwise::AddInspectCommand, headwise::AddLogitsCommand,
-    headwise::AddTokenizeCommand, headwise::AddPlanCommand, headwise::AddEvalCommand,
+    headwise::AddRunCommand,       //
+    headwise::AddChatCommand,      //
+    headwise::AddLogitsCommand,    //
+    headwise::AddTokenizeCommand,  //
+    headwise::AddEvalCommand,      //
 };
 
 // stdout belongs to results; everything else goes to stderr.

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
+#include "backend/cpu/kernels/native-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
@@ -38,17 +39,23 @@ template <KvType kType, int64_t kHeads, int64_t kGroups>
 HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64_t padded_dim, const float* q,
                        float* scores, int64_t score_stride) {
   VF sum[kGroups][kHeads][kSub][2];
+  HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
+    HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
+      HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) sum[b][h][s][0] = sum[b][h][s][1] = hn::Zero(kDF);
     }
   }
   for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
+    HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
       PrefetchLines(ahead[b], pair * kElementBytes<kType> / 2);
+      HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         VF even, odd;
         LoadRowPair<kType>(groups[b].k, pair, kGroupTokens, s, even, odd);
+        HW_UNROLL
         for (int64_t h = 0; h < kHeads; ++h) {
           const float* q_pair = q + h * padded_dim + 2 * pair;
           sum[b][h][s][0] = hn::MulAdd(even, hn::Set(kDF, q_pair[0]), sum[b][h][s][0]);
@@ -57,8 +64,11 @@ HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64
       }
     }
   }
+  HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
+    HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
+      HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         hn::StoreU(hn::Add(sum[b][h][s][0], sum[b][h][s][1]), kDF,
                    scores + h * score_stride + b * kGroupTokens + s * kLanes);
@@ -75,6 +85,7 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   const std::byte* ahead[kGroups];
   int64_t i = begin;
   for (; i + kGroups <= end; i += kGroups) {
+    HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
       const int64_t next = i + b + kPrefetchGroups;
       ahead[b] = pieces.groups[next < pieces.num_groups ? next : i + b].k;
@@ -124,19 +135,23 @@ template <KvType kType, int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t padded_dim, int64_t vec, int64_t begin,
                           int64_t end, const float* p, int64_t p_stride, float* out) {
   VF sum[kHeads][kVecs];
+  HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
+    HW_UNROLL
     for (int64_t i = 0; i < kVecs; ++i) sum[h][i] = hn::LoadU(kDF, out + h * padded_dim + (vec + i) * kLanes);
   }
   const VF zero = hn::Zero(kDF);
   for (int64_t pair = begin / 2; 2 * pair < end; ++pair) {
     const bool has_even = 2 * pair >= begin;
     const bool has_odd = 2 * pair + 1 < end;
+    HW_UNROLL
     for (int64_t i = 0; i < kVecs; ++i) {
       VF even, odd;
       LoadRowPair<kType>(v, pair, padded_dim, vec + i, even, odd);
       // A slot that was never written may hold anything, also NaN, and 0 * NaN is NaN.
       if (!has_even) even = zero;
       if (!has_odd) odd = zero;
+      HW_UNROLL
       for (int64_t h = 0; h < kHeads; ++h) {
         sum[h][i] = hn::MulAdd(even, hn::Set(kDF, p[h * p_stride + 2 * pair]), sum[h][i]);
         sum[h][i] = hn::MulAdd(odd, hn::Set(kDF, p[h * p_stride + 2 * pair + 1]), sum[h][i]);
@@ -147,7 +162,9 @@ HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t pa
       PrefetchLines(ahead + (2 * pair * padded_dim + 2 * vec * kLanes) * kElementBytes<kType>, line);
     }
   }
+  HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
+    HW_UNROLL
     for (int64_t i = 0; i < kVecs; ++i) hn::StoreU(sum[h][i], kDF, out + h * padded_dim + (vec + i) * kLanes);
   }
 }
@@ -176,6 +193,7 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
                           scores, num_scores);
   // Only the first and the last group of either run can hold tokens outside it.
   const int64_t edges[4] = {0, pieces.num_sink_groups - 1, pieces.num_sink_groups, pieces.num_groups - 1};
+  HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
     float* head_scores = scores + h * num_scores;
     if (args.slopes != nullptr) {

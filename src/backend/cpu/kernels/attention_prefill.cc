@@ -40,20 +40,27 @@ enum class Start { kZero, kLoad };
 template <typename Steps, int64_t kRows, int64_t kVecs, Start kStart>
 HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
   VF sum[kRows][kVecs];
+  HW_UNROLL
   for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
     for (int64_t v = 0; v < kVecs; ++v) {
       sum[r][v] = kStart == Start::kZero ? hn::Zero(kDF) : hn::Load(kDF, c.data + r * c.stride + v * kLanes);
     }
   }
   for (int64_t step = 0; step < num_steps; ++step) {
     VF row[kVecs];
+    HW_UNROLL
     for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + step * b.stride + v * kLanes);
+    HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) {
       const VF x = hn::Set(kDF, a.data[r * a.stride + step]);
+      HW_UNROLL
       for (int64_t v = 0; v < kVecs; ++v) sum[r][v] = Steps::Dot(x, row[v], sum[r][v]);
     }
   }
+  HW_UNROLL
   for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
     for (int64_t v = 0; v < kVecs; ++v) hn::Store(sum[r][v], kDF, c.data + r * c.stride + v * kLanes);
   }
 }
@@ -109,9 +116,9 @@ void ConvertGroup(const Group& group, int64_t begin, int64_t end, int64_t padded
 }
 
 template <typename Steps>
-class Tile {
+class QueryTile {
  public:
-  explicit Tile(const PrefillArgs& args) : args_(args), padded_dim_(args.pages.padded_dim) {
+  explicit QueryTile(const PrefillArgs& args) : args_(args), padded_dim_(args.pages.padded_dim) {
     num_rows_ = args.num_tokens * args.num_q;
     q_steps_ = padded_dim_ / Steps::kPerStep;
     const int64_t rows = num_rows_ + 8;
@@ -356,16 +363,14 @@ class Tile {
 
 }  // namespace
 
-extern const bool kPrefillHasBF16Dot = kHasBF16Dot;
-
 void Prefill(const PrefillArgs& args) {
   if constexpr (kHasBF16Dot) {
     if (args.use_bf16) {
-      Tile<BF16Steps>(args).Run();
+      QueryTile<BF16Steps>(args).Run();
       return;
     }
   }
-  Tile<F32Steps>(args).Run();
+  QueryTile<F32Steps>(args).Run();
 }
 
 }  // namespace headwise::cpu::HW_ISA

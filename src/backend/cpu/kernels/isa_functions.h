@@ -5,6 +5,7 @@
 
 #include "backend/cpu/kernels/attention_kernels.h"
 #include "backend/cpu/kernels/elementwise_kernels.h"
+#include "backend/cpu/kernels/matmul_kernels.h"
 
 namespace headwise::cpu::HW_ISA {
 
@@ -12,7 +13,10 @@ void Append(const AppendArgs& args);
 void Decode(const DecodeArgs& args);
 void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
-extern const bool kPrefillHasBF16Dot;
+
+void FewRows(const FewRowsArgs& args);
+void Tile(const TileArgs& args);
+void RoundRow(const float* x, int64_t n, float* pairs);
 
 void NormRow(const NormRowArgs& args);
 void RopeRow(const RopeRowArgs& args);

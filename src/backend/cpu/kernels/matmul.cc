@@ -1,21 +1,11 @@
 // The matmul kernels of one instruction set: dispatch on the weights' type.
+#include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/matmul_few_rows-inl.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/matmul_tile-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-void FewRows(const FewRowsArgs& args) {
-  switch (args.type) {
-    case WeightType::kF32:
-      return kFewRowsOf<WeightType::kF32>[args.num_rows - 1](args);
-    case WeightType::kF16:
-      return kFewRowsOf<WeightType::kF16>[args.num_rows - 1](args);
-    case WeightType::kBF16:
-      return kFewRowsOf<WeightType::kBF16>[args.num_rows - 1](args);
-  }
-}
 
 template <typename Steps>
 void TileBy(const TileArgs& args) {
@@ -26,6 +16,19 @@ void TileBy(const TileArgs& args) {
       return TileOf<Steps, WeightType::kF16>(args);
     case WeightType::kBF16:
       return TileOf<Steps, WeightType::kBF16>(args);
+  }
+}
+
+}  // namespace
+
+void FewRows(const FewRowsArgs& args) {
+  switch (args.type) {
+    case WeightType::kF32:
+      return kFewRowsOf<WeightType::kF32>[args.num_rows - 1](args);
+    case WeightType::kF16:
+      return kFewRowsOf<WeightType::kF16>[args.num_rows - 1](args);
+    case WeightType::kBF16:
+      return kFewRowsOf<WeightType::kBF16>[args.num_rows - 1](args);
   }
 }
 
@@ -43,11 +46,5 @@ void RoundRow(const float* x, int64_t n, float* pairs) {
   }
   for (; i < n; i += 2) pairs[i / 2] = PackBF16Pair(x[i], i + 1 < n ? x[i + 1] : 0.0f);
 }
-
-}  // namespace
-
-extern const MatMulKernels kMatMulKernels;
-constexpr MatMulKernels kMatMulKernels = {
-    .few_rows = FewRows, .tile = Tile, .round_row = RoundRow, .has_bf16_dot = kHasBF16Dot};
 
 }  // namespace headwise::cpu::HW_ISA

@@ -9,13 +9,6 @@
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/native-inl.h"
 
-// Arrays of vectors live in registers only where the loops over them are unrolled, which -O2 does not do by itself.
-#if defined(__clang__)
-#define HW_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define HW_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace headwise::cpu::HW_ISA {
 namespace {
 

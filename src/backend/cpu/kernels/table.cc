@@ -1,20 +1,20 @@
 // This instruction set's kernels as one table.
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/kernels/native-inl.h"
 
 #define HW_STRINGIFY_INNER(x) #x
 #define HW_STRINGIFY(x) HW_STRINGIFY_INNER(x)
 
 namespace headwise::cpu::HW_ISA {
 
-extern const MatMulKernels kMatMulKernels;
-
+// constexpr: filled in by the compiler, not by code at program start.
 extern const KernelTable kKernelTable;
-const KernelTable kKernelTable = {
+constexpr KernelTable kKernelTable = {
     .isa = HW_STRINGIFY(HW_ISA),
-    .matmul = kMatMulKernels,
+    .matmul = {.few_rows = FewRows, .tile = Tile, .round_row = RoundRow, .has_bf16_dot = kHasBF16Dot},
     .attention =
-        {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kPrefillHasBF16Dot},
+        {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
                     .gated_silu = GatedSilu,
