@@ -4,17 +4,68 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/file.h"
 
 namespace headwise {
+namespace {
 
-Result<Json> ParseJson(std::string_view text, std::string_view origin) {
+// Copying and printing a value recurse once per level, so a hostile file could exhaust the stack.
+constexpr int kMaxDepth = 256;
+
+bool NestsTooDeep(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+Result<Json> Parse(std::string_view text, std::string_view origin, const Json::parser_callback_t& on_event) {
+  if (NestsTooDeep(text)) {
+    return Status::InvalidInput(fmt::format("{}: JSON nested deeper than {} levels", origin, kMaxDepth));
+  }
   try {
-    return Json::parse(text);
+    return Json::parse(text, on_event);
   } catch (const nlohmann::json::exception& error) {
     return Status::InvalidInput(fmt::format("{}: not valid JSON: {}", origin, error.what()));
   }
+}
+
+}  // namespace
+
+Result<Json> ParseJson(std::string_view text, std::string_view origin) {
+  return Parse(text, origin, nullptr);
+}
+
+Result<Json> ParseJsonUniqueKeys(std::string_view text, std::string_view origin) {
+  constexpr int kTopLevel = 1;
+  std::set<std::string, std::less<>> keys;
+  std::string duplicate;
+  bool unique = true;
+  HW_ASSIGN_OR_RETURN(Json json, Parse(text, origin, [&](int depth, Json::parse_event_t event, Json& parsed) {
+                        if (event != Json::parse_event_t::key || depth != kTopLevel) return true;
+                        const auto& key = parsed.get_ref<const std::string&>();
+                        if (!keys.insert(key).second) {
+                          duplicate = key;
+                          unique = false;
+                        }
+                        return true;
+                      }));
+  if (unique) return json;
+  return Status::InvalidInput(fmt::format("{}: \"{}\" stands there twice", origin, duplicate));
 }
 
 Result<Json> ReadJsonFile(const std::string& path) {
@@ -32,6 +83,10 @@ Result<JsonObject> JsonObject::Of(const Json& value, std::string_view origin) {
 bool JsonObject::Has(const char* key) const {
   const auto it = object_->find(key);
   return it != object_->end() && !it->is_null();
+}
+
+bool JsonObject::Names(const char* key) const {
+  return object_->contains(key);
 }
 
 Status JsonObject::Missing(const char* key) const {

@@ -16,6 +16,9 @@ using Json = nlohmann::json;
 
 // `origin` is the file's name, or what else the text came from; it opens every message.
 Result<Json> ParseJson(std::string_view text, std::string_view origin);
+// The same, and a key that stands twice in the outermost object is an error: where keys are names of things, the last
+// must not silently win.
+Result<Json> ParseJsonUniqueKeys(std::string_view text, std::string_view origin);
 Result<Json> ReadJsonFile(const std::string& path);
 
 // One JSON object being read. Borrows the object; `origin` is copied.
@@ -27,6 +30,8 @@ class JsonObject {
   const std::string& origin() const { return origin_; }
   // Absent and null are the same: most published configs write null for "not set".
   bool Has(const char* key) const;
+  // True for null too, for the few keys where an absent one has a default and null says "none".
+  bool Names(const char* key) const;
   // Requires: Has(key).
   const Json& At(const char* key) const { return *object_->find(key); }
 

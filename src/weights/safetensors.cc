@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -31,6 +32,7 @@ constexpr FormatDType kDTypes[] = {
     {"U64", 8, {}},          {"U32", 4, {}},          {"I16", 2, {}},
     {"U16", 2, {}},          {"I8", 1, {}},           {"U8", 1, {}},
     {"BOOL", 1, {}},         {"F8_E4M3", 1, {}},      {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},      {"C64", 8, {}},
 };
 
 const FormatDType* FindDType(std::string_view name) {
@@ -39,10 +41,21 @@ const FormatDType* FindDType(std::string_view name) {
   return it == std::end(kDTypes) ? nullptr : it;
 }
 
+std::string_view FormatName(DType dtype) {
+  const auto* it =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const FormatDType& d) { return d.dtype == dtype; });
+  HW_CHECK(it != std::end(kDTypes), "dtype {}", NameOf(dtype));
+  return it->name;
+}
+
+// Where a name would stand, free text about the file.
+constexpr std::string_view kMetadataKey = "__metadata__";
+
 // An integer array of a header, every element at least 0.
 Result<std::vector<int64_t>> ReadSizes(const JsonObject& object, const char* key) {
   const auto wrong = [&] {
-    return Status::InvalidInput(fmt::format("{}: \"{}\" is not a list of whole numbers from 0", object.origin(), key));
+    return Status::InvalidInput(
+        fmt::format("{}: \"{}\" is missing or not a list of whole numbers from 0", object.origin(), key));
   };
   if (!object.Has(key) || !object.At(key).is_array()) return wrong();
   std::vector<int64_t> sizes;
@@ -96,6 +109,27 @@ Status CheckNoOverlap(const EntryMap& entries, const std::string& origin) {
     }
   }
   return Status::Ok();
+}
+
+using ShardMap = std::map<std::string, std::vector<std::string>>;  // file name -> names of its tensors
+
+// model.safetensors.index.json.
+Result<ShardMap> ParseIndex(std::string_view text, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json root, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, origin));
+  HW_RETURN_IF_ERROR(object.Object("weight_map").status());
+  ShardMap names_of;
+  for (const auto& [name, shard] : object.At("weight_map").items()) {
+    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+    // A shard is a file beside its index: nothing elsewhere is opened.
+    if (file.empty() || file == ".." || file.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
+      return Status::InvalidInput(fmt::format("{}: the shard of \"{}\" is {}, expected a file name", origin, name,
+                                              shard.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    }
+    names_of[file].push_back(name);
+  }
+  if (names_of.empty()) return Status::InvalidInput(fmt::format("{}: \"weight_map\" is empty", origin));
+  return names_of;
 }
 
 // One or more mapped files as one source.
@@ -179,11 +213,11 @@ Result<EntryMap> ParseSafetensorsHeader(std::span<const std::byte> file, const s
                     header_bytes, file.size() - kLengthBytes));
   }
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, header_bytes);
-  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin + " (header)"));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJsonUniqueKeys(text, origin + " (header)"));
   HW_ASSIGN_OR_RETURN(const JsonObject header, JsonObject::Of(json, origin + " (header)"));
   EntryMap entries;
   for (const auto& [name, value] : json.items()) {
-    if (name == "__metadata__") continue;
+    if (name == kMetadataKey) continue;
     HW_ASSIGN_OR_RETURN(SafetensorsEntry entry, ReadEntry(value, fmt::format("{}: tensor \"{}\"", origin, name),
                                                           kLengthBytes + header_bytes, file.size()));
     entries.emplace(name, std::move(entry));
@@ -193,24 +227,34 @@ Result<EntryMap> ParseSafetensorsHeader(std::span<const std::byte> file, const s
 }
 
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors) {
+  // Wide elements first: then every tensor starts at a multiple of its element size without holes between them, which
+  // other readers refuse.
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    return SizeOf(a->view.dtype) > SizeOf(b->view.dtype);
+  });
   Json header = Json::object();
   int64_t offset = 0;
-  for (const NamedTensor& tensor : tensors) {
-    const auto* dtype = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                     [&](const FormatDType& d) { return d.dtype == tensor.view.dtype; });
+  for (const NamedTensor* tensor : order) {
+    const ConstTensorView& view = tensor->view;
+    if (tensor->name == kMetadataKey || header.contains(tensor->name)) {
+      return Status::InvalidInput(fmt::format("{}: tensor name \"{}\" is reserved or given twice", path, tensor->name));
+    }
     std::vector<int64_t> shape;
-    for (int dim = 0; dim < tensor.view.shape.rank(); ++dim) shape.push_back(tensor.view.shape[dim]);
-    header[tensor.name] = {
-        {"dtype", dtype->name}, {"shape", shape}, {"data_offsets", {offset, offset + tensor.view.size_bytes()}}};
-    offset += tensor.view.size_bytes();
+    for (int dim = 0; dim < view.shape.rank(); ++dim) shape.push_back(view.shape[dim]);
+    header[tensor->name] = {
+        {"dtype", FormatName(view.dtype)}, {"shape", shape}, {"data_offsets", {offset, offset + view.size_bytes()}}};
+    offset += view.size_bytes();
   }
-  std::string text = header.dump();
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors then start at a multiple of 8
   const uint64_t header_bytes = text.size();
   std::string content(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  content.reserve(content.size() + text.size() + static_cast<size_t>(offset));
   content += text;
-  for (const NamedTensor& tensor : tensors) {
-    content.append(static_cast<const char*>(tensor.view.data), static_cast<size_t>(tensor.view.size_bytes()));
+  for (const NamedTensor* tensor : order) {
+    content.append(static_cast<const char*>(tensor->view.data), static_cast<size_t>(tensor->view.size_bytes()));
   }
   return WriteFileAtomically(path, content);
 }
@@ -225,22 +269,19 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& f
   namespace fs = std::filesystem;
   const std::string single = (fs::path(folder) / "model.safetensors").string();
   const std::string index = single + ".index.json";
-  if (!fs::exists(index)) return OpenSafetensorsFile(single);
-  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(index));
-  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, index));
-  HW_ASSIGN_OR_RETURN(const JsonObject weight_map, object.Object("weight_map"));
-  std::map<std::string, std::vector<std::string>> names_of;  // shard -> tensors
-  for (const auto& [name, shard] : object.At("weight_map").items()) {
-    const std::string file = shard.is_string() ? shard.get<std::string>() : "";
-    // A shard is a file beside its index: nothing elsewhere is opened.
-    if (file.empty() || file.find('/') != std::string::npos) {
-      return Status::InvalidInput(fmt::format("{}: the shard of \"{}\" is not a file name", index, name));
-    }
-    names_of[file].push_back(name);
+  // A file that is there but cannot be read is reported by whoever opens it.
+  std::error_code ignored;
+  if (fs::exists(single, ignored)) return OpenSafetensorsFile(single);
+  auto text = ReadFile(index);
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
+    return Status::NotFound(
+        fmt::format("{}: no weights found, expected model.safetensors or model.safetensors.index.json", folder));
   }
+  if (!text.ok()) return std::move(text).status();
+  HW_ASSIGN_OR_RETURN(const ShardMap names_of, ParseIndex(*text, index));
   auto source = std::make_unique<SafetensorsSource>(folder);
   for (const auto& [file, names] : names_of) {
-    HW_RETURN_IF_ERROR(source->AddFile((fs::path(folder) / file).string(), &names));
+    HW_RETURN_IF_ERROR(source->AddFile((fs::path(folder) / file).string(), &names).Annotate(index));
   }
   return std::unique_ptr<WeightSource>(std::move(source));
 }

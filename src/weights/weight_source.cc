@@ -1,9 +1,10 @@
 #include "weights/weight_source.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
+
+#include "base/sha256.h"
 
 namespace headwise {
 
@@ -18,22 +19,14 @@ Result<ConstTensorView> WeightSource::Get(std::string_view name, const Shape& sh
 
 std::string SourceHash(const WeightSource& source) {
   constexpr int64_t kHashedBytes = 4096;
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  EVP_DigestInit_ex(context, EVP_sha256(), nullptr);
+  Sha256 hash;
   for (const std::string& name : source.Names()) {
     const auto view = source.Get(name);
-    if (!view.ok()) continue;  // buffers of other formats are not weights
-    const std::string line = fmt::format("{} {} {}\n", name, NameOf(view->dtype), view->shape.ToString());
-    EVP_DigestUpdate(context, line.data(), line.size());
-    EVP_DigestUpdate(context, view->data, static_cast<size_t>(std::min(kHashedBytes, view->size_bytes())));
+    if (!view.ok()) continue;
+    hash.Update(fmt::format("{} {}\n", name, view->shape.ToString()));
+    hash.Update(view->data, static_cast<size_t>(std::min(kHashedBytes, view->size_bytes())));
   }
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  EVP_DigestFinal_ex(context, digest, &size);
-  EVP_MD_CTX_free(context);
-  std::string hex;
-  for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
+  return hash.Hex();
 }
 
 }  // namespace headwise

@@ -22,7 +22,8 @@ class WeightSource {
   // Sorted.
   virtual std::vector<std::string> Names() const = 0;
   virtual bool Has(std::string_view name) const = 0;
-  // A view into the mapped file; lives as long as the source. Missing: an error that names it.
+  // A view into the mapped file; lives as long as the source. An error that names the tensor when it is missing, of a
+  // dtype or rank that has no view, or not aligned to its elements.
   virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
 
   // Get, and an error unless the shape is `shape` and the dtype a float format.
@@ -30,12 +31,14 @@ class WeightSource {
 };
 
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
+// The first wins where both are there. An index may only name files beside itself.
 Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder);
 // One .safetensors file.
 Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path);
 
 // sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
-// on [design §2 "Plan file"].
+// on [design §2 "Plan file"]. Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses
+// (masks and counters of other dtypes) are not weights and are left out.
 std::string SourceHash(const WeightSource& source);
 
 }  // namespace headwise
