@@ -106,6 +106,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence) {
 Result<RequestId> EngineImpl::Submit(Request request) {
   HW_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt"));
   HW_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  HW_RETURN_IF_ERROR(ValidateStops(request.stop));
   if (request.max_new_tokens < 0) {
     return Status::InvalidInput(fmt::format("max_new_tokens is {}, expected 0 or more", request.max_new_tokens));
   }
