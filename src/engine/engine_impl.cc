@@ -130,7 +130,7 @@ Result<RequestId> EngineImpl::Submit(Request request) {
   }
   state->id = next_id_++;
   state->sampler.emplace(request.sampling);
-  if (parts_.tokenizer != nullptr) state->decoder.emplace(*parts_.tokenizer);
+  if (parts_.tokenizer != nullptr) state->decoder.emplace(*parts_.tokenizer, SpecialDisplay::kSkip);
   state->stops.emplace(request.stop);
   state->unread = request.prompt;
   state->result.metrics.prompt_tokens = prompt_tokens;

@@ -8,23 +8,10 @@ namespace headwise {
 namespace {
 
 size_t SpacesAtStart(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const Utf8Character character = FirstCharacter(text.substr(at));
-    if (!IsWhitespace(character.code)) break;
-    at += character.size_bytes;
-  }
-  return at;
+  return text.size() - TrimStart(text).size();
 }
-
 size_t SpacesAtEnd(std::string_view text) {
-  size_t count = 0;
-  while (count < text.size()) {
-    const Utf8Character character = LastCharacter(text.substr(0, text.size() - count));
-    if (!IsWhitespace(character.code)) break;
-    count += character.size_bytes;
-  }
-  return count;
+  return text.size() - TrimEnd(text).size();
 }
 
 bool IsBetweenWords(std::string_view before, std::string_view after) {

@@ -85,24 +85,6 @@ std::string StripAccents(std::string_view text) {
   return out;
 }
 
-std::string_view StripLeft(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Character character = FirstCharacter(text);
-    if (!IsWhitespace(character.code)) break;
-    text.remove_prefix(character.size_bytes);
-  }
-  return text;
-}
-
-std::string_view StripRight(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Character character = LastCharacter(text);
-    if (!IsWhitespace(character.code)) break;
-    text.remove_suffix(character.size_bytes);
-  }
-  return text;
-}
-
 }  // namespace
 
 Result<Regex> PatternFromJson(const Json& value, std::string_view origin) {
@@ -211,8 +193,8 @@ Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text) {
       return Lowercase(text);
     case Kind::kStrip: {
       std::string_view rest = text;
-      if (step.strip_left) rest = StripLeft(rest);
-      if (step.strip_right) rest = StripRight(rest);
+      if (step.strip_left) rest = TrimStart(rest);
+      if (step.strip_right) rest = TrimEnd(rest);
       return std::string(rest);
     }
     case Kind::kStripAccents:

@@ -28,20 +28,21 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromParts(TokenizerParts parts) {
   HW_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Of(entries, parts.origin));
 
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parts), std::move(vocabulary)));
-  HW_RETURN_IF_ERROR(tokenizer->BuildMatchers());
-  HW_RETURN_IF_ERROR(tokenizer->BuildPieces());
+  HW_RETURN_IF_ERROR(tokenizer->BuildTables());
   return tokenizer;
 }
 
-Status Tokenizer::BuildMatchers() {
+Status Tokenizer::BuildTables() {
   special_.resize(static_cast<size_t>(vocabulary_.size()));
   std::vector<AddedToken> raw, normalized;
   std::vector<std::string> raw_patterns, normalized_patterns;
+  std::unordered_map<int32_t, std::string> shown;
   for (const AddedToken& token : parts_.added_tokens) {
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
     if (token.normalized) {
       HW_ASSIGN_OR_RETURN(std::string pattern, parts_.normalizer.Apply(token.content));
       normalized.push_back(token);
+      shown.insert_or_assign(token.id, pattern);
       normalized_patterns.push_back(std::move(pattern));
     } else {
       raw.push_back(token);
@@ -50,16 +51,18 @@ Status Tokenizer::BuildMatchers() {
   }
   raw_matcher_ = AddedTokenMatcher(std::move(raw), std::move(raw_patterns));
   normalized_matcher_ = AddedTokenMatcher(std::move(normalized), std::move(normalized_patterns));
-  return Status::Ok();
+  return BuildPieces(shown);
 }
 
-Status Tokenizer::BuildPieces() {
+Status Tokenizer::BuildPieces(const std::unordered_map<int32_t, std::string>& shown) {
   const auto size = static_cast<size_t>(vocabulary_.size());
   pieces_.resize(size);
   if (parts_.decoder.first_differs()) first_pieces_.resize(size);
   for (int32_t id = 0; id < vocabulary_.size(); ++id) {
     const std::string* token = vocabulary_.TokenOf(id);
     if (token == nullptr) continue;
+    // What stands in a normalized text is shown as it was found there: with its space mark, say.
+    if (const auto it = shown.find(id); it != shown.end()) token = &it->second;
     const auto at = static_cast<size_t>(id);
     HW_ASSIGN_OR_RETURN(pieces_[at], parts_.decoder.BytesOf(*token, TokenPosition::kLater));
     if (first_pieces_.empty()) continue;

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <headwise/status.h>
@@ -76,8 +77,9 @@ class Tokenizer {
   friend class StreamDecoder;
 
   Tokenizer(TokenizerParts parts, Vocabulary vocabulary);
-  Status BuildMatchers();
-  Status BuildPieces();
+  Status BuildTables();
+  // `shown`: tokens whose text is another than their name.
+  Status BuildPieces(const std::unordered_map<int32_t, std::string>& shown);
   Status EncodeText(std::string_view text, SpecialText special, TextPosition position, std::vector<int32_t>& ids) const;
 
   // For StreamDecoder: the bytes that an id adds.

@@ -133,4 +133,22 @@ bool IsWord(char32_t code) {
          category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC;
 }
 
+std::string_view TrimStart(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = FirstCharacter(text);
+    if (!IsWhitespace(character.code)) break;
+    text.remove_prefix(character.size_bytes);
+  }
+  return text;
+}
+
+std::string_view TrimEnd(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = LastCharacter(text);
+    if (!IsWhitespace(character.code)) break;
+    text.remove_suffix(character.size_bytes);
+  }
+  return text;
+}
+
 }  // namespace headwise

@@ -50,6 +50,10 @@ bool IsPunctuation(char32_t code);  // general categories P*, and all ASCII punc
 bool IsMark(char32_t code);         // general categories Mn, Mc, Me
 bool IsWord(char32_t code);         // what \w matches
 
+// `text` without the white space at its start or end. Requires: text is valid UTF-8.
+std::string_view TrimStart(std::string_view text);
+std::string_view TrimEnd(std::string_view text);
+
 }  // namespace headwise
 
 #endif  // HEADWISE_TEXT_UTF8_H_

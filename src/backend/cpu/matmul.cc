@@ -11,10 +11,12 @@ namespace {
 constexpr size_t kAlignment = 64;
 
 // Weights of one task of few rows. 128 KiB take some 6 us from memory, long against the 0.1 us of claiming a task and
-// short against a matrix, so that threads finish together.
+// short against a matrix, so that threads finish together. The kernel asks for weights one group of 3 or 4 outputs
+// ahead, so a task of few outputs would wait for most of its memory.
 constexpr int64_t kTaskBytes = 128 << 10;
+constexpr int64_t kMinTaskOutputs = 32;
 
-// Rows of x of one tile task. Reordering the tile's weights costs about as much as 8 rows; more rows a task would leave
+// Rows of x of one tile task. Reordering the tile's weights costs as much as 7 to 12 rows; more rows a task would leave
 // a machine of many cores without work in a narrow matrix.
 constexpr int64_t kTaskRows = 256;
 
@@ -22,8 +24,11 @@ constexpr int64_t kTaskRows = 256;
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
 
-// Elements of x that one task rounds to bf16.
-constexpr int64_t kRoundTaskElements = 64 << 10;
+// Elements of x that one task rounds or copies.
+constexpr int64_t kCopyTaskElements = 64 << 10;
+
+// Floats: 2 KiB, half of what separates two addresses of one set in the usual first-level cache.
+constexpr int64_t kBadStride = 512;
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -59,6 +64,24 @@ PartPointers PointersOf(const MatMulPart& part, const MatMulTask& task) {
       .out_stride = out_stride};
 }
 
+// x in the order in which `few_rows` reads it.
+const float* InterleavedRows(const ConstTensorView& x, MatMulScratch& scratch) {
+  const int64_t num_rows = x.shape[0];
+  const int64_t depth = x.shape[1];
+  const int64_t num_blocks = CeilDiv(depth, kFewRowsBlock);
+  float* const blocks = scratch.Shared(static_cast<size_t>(num_blocks * num_rows * kFewRowsBlock));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * depth;
+    for (int64_t block = 0; block < num_blocks; ++block, from += kFewRowsBlock) {
+      float* to = blocks + (block * num_rows + row) * kFewRowsBlock;
+      const int64_t num = std::min(kFewRowsBlock, depth - block * kFewRowsBlock);
+      std::copy_n(from, num, to);
+      std::fill_n(to + num, kFewRowsBlock - num, 0.0f);
+    }
+  }
+  return blocks;
+}
+
 void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   const int64_t depth = args.x.shape[1];
   std::vector<MatMulTask>& tasks = scratch.tasks();
@@ -68,21 +91,22 @@ void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool
     const ConstTensorView& weight = args.parts[part_idx].weight;
     bytes += weight.size_bytes();
     const int64_t num_outputs = weight.shape[0];
-    const int64_t num_pieces = std::max<int64_t>(1, weight.size_bytes() / kTaskBytes);
+    const int64_t num_pieces =
+        std::max<int64_t>(1, std::min(weight.size_bytes() / kTaskBytes, num_outputs / kMinTaskOutputs));
     for (int64_t piece = 0; piece < num_pieces; ++piece) {
       const int64_t begin = piece * num_outputs / num_pieces;
       const int64_t end = (piece + 1) * num_outputs / num_pieces;
       tasks.push_back({.part_idx = part_idx, .first_output = begin, .num_outputs = end - begin});
     }
   }
+  const float* const x = InterleavedRows(args.x, scratch);
   const Spread spread = bytes < kMinParallelBytes ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int) {
     const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];
     const MatMulPart& part = args.parts[task.part_idx];
     const PartPointers pointers = PointersOf(part, task);
-    kernels.few_rows({.x = static_cast<const float*>(args.x.data),
+    kernels.few_rows({.x = x,
                       .num_rows = args.x.shape[0],
-                      .x_stride = depth,
                       .weight = pointers.weight,
                       .type = WeightTypeOf(part.weight.dtype),
                       .depth = depth,
@@ -100,24 +124,31 @@ struct Steps {
   StepType type;
 };
 
-// x as the tiles read it: itself, or rounded into scratch.
+// x as the tiles read it: rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and
+// one more: the micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would
+// push each other out of the first-level cache.
 Steps StepsOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   const int64_t num_rows = args.x.shape[0];
   const int64_t depth = args.x.shape[1];
   const auto* x = static_cast<const float*>(args.x.data);
-  if (args.compute != Compute::kBF16 || !kernels.has_bf16_dot) return {x, depth, StepType::kF32};
+  const bool rounds = args.compute == Compute::kBF16 && kernels.has_bf16_dot;
+  if (!rounds && depth % kBadStride != 0) return {x, depth, StepType::kF32};
 
-  // Whole cache lines and one more: rows a power of two apart would compete for the same few places in the cache.
-  const int64_t stride = CeilDiv(depth, 32) * 16 + 16;
-  float* pairs = scratch.Shared(static_cast<size_t>(num_rows * stride));
-  const int64_t rows_per_task = std::max<int64_t>(1, kRoundTaskElements / std::max<int64_t>(1, depth));
+  const int64_t num_steps = rounds ? CeilDiv(depth, 2) : depth;
+  const int64_t stride = CeilDiv(num_steps, 16) * 16 + 16;
+  float* const rows = scratch.Shared(static_cast<size_t>(num_rows * stride));
+  const int64_t rows_per_task = std::max<int64_t>(1, kCopyTaskElements / std::max<int64_t>(1, depth));
   pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
     const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
     for (int64_t row = task_idx * rows_per_task; row < end; ++row) {
-      kernels.round_row(x + row * depth, depth, pairs + row * stride);
+      if (rounds) {
+        kernels.round_row(x + row * depth, depth, rows + row * stride);
+      } else {
+        std::copy_n(x + row * depth, depth, rows + row * stride);
+      }
     }
   });
-  return {pairs, stride, StepType::kBF16Pair};
+  return {rows, stride, rounds ? StepType::kBF16Pair : StepType::kF32};
 }
 
 void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {

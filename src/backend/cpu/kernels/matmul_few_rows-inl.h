@@ -8,24 +8,40 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-// Outputs computed together for so many rows of x. Every (row, output) has one accumulator and one order of additions,
-// whatever its neighbours are; four independent chains hide the latency of a fused multiply-add well enough for weights
-// that come from memory. Products of the two stay within the 32 (16) registers, with room for operands.
+// Rows of x and outputs computed together. Every (row, output) has one accumulator and one order of additions, whatever
+// its neighbours are; four independent chains hide the latency of a fused multiply-add well enough for weights that
+// come from memory. Accumulators stay within the 32 (16) registers, with room for operands; with 16, more than 4 rows
+// take a second pass over weights that are still in the cache.
+constexpr int64_t kRowsTogether = kLanes == 16 ? kMaxFewRows : 4;
 constexpr int64_t OutputsTogether(int64_t num_rows) {
   if (kLanes == 16) return num_rows <= 4 ? 4 : 3;
-  return num_rows <= 2 ? 4 : num_rows <= 3 ? 3 : num_rows <= 6 ? 2 : 1;
+  return num_rows <= 2 ? 4 : num_rows <= 3 || kLanes == 8 ? 3 : 2;
 }
 
-// How far ahead of the reads to ask for weights, in bytes: farther than the hardware looks at the start of a row.
-constexpr int64_t kPrefetchBytes = 2048;
-
-struct XTails {
-  alignas(64) float data[kMaxFewRows][kLanes];
-};
-
+// The products of one block of K, kFewRowsBlock elements.
 template <WeightType kType, int64_t kRows, int64_t kOutputs>
-HWY_INLINE void DotProducts(const FewRowsArgs& args, const XTails& x_tails, int64_t output) {
+HWY_INLINE void AddBlock(const Element<kType>* const (&weights)[kOutputs], const float* x, VF (&sum)[kOutputs][kRows]) {
+  HW_UNROLL
+  for (int64_t i = 0; i < kFewRowsBlock; i += kLanes) {
+    VF w[kOutputs];
+    HW_UNROLL
+    for (int64_t o = 0; o < kOutputs; ++o) w[o] = LoadF32<kType>(weights[o] + i);
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      VF x_vec = hn::Load(kDF, x + r * kFewRowsBlock + i);
+      KeepInRegister(x_vec);
+      HW_UNROLL
+      for (int64_t o = 0; o < kOutputs; ++o) sum[o][r] = hn::MulAdd(w[o], x_vec, sum[o][r]);
+    }
+  }
+}
+
+// kOutputs rows of W are read side by side, and the bytes at `ahead`, the next rows of W, are asked for one after the
+// other: memory sees a single stream, and the interleaved reads find it in the cache.
+template <WeightType kType, int64_t kRows, int64_t kOutputs>
+HWY_INLINE void DotProducts(const FewRowsArgs& args, int64_t first_row, int64_t output, const char* ahead) {
   using T = Element<kType>;
+  constexpr int64_t kBlockBytes = kFewRowsBlock * static_cast<int64_t>(sizeof(T));
   const T* weights[kOutputs];
   VF sum[kOutputs][kRows];
   HW_UNROLL
@@ -34,56 +50,57 @@ HWY_INLINE void DotProducts(const FewRowsArgs& args, const XTails& x_tails, int6
     HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) sum[o][r] = hn::Zero(kDF);
   }
+  const float* x = args.x + first_row * kFewRowsBlock;
   int64_t k = 0;
-  for (; k + kLanes <= args.depth; k += kLanes) {
-    VF w[kOutputs];
+  for (; k + kFewRowsBlock <= args.depth; k += kFewRowsBlock) {
     HW_UNROLL
-    for (int64_t o = 0; o < kOutputs; ++o) {
-      w[o] = LoadF32<kType>(weights[o] + k);
-      hwy::Prefetch(reinterpret_cast<const char*>(weights[o] + k) + kPrefetchBytes);
-    }
+    for (int64_t line = 0; line < kOutputs * kBlockBytes; line += 64) PrefetchToL2(ahead + line);
+    ahead += kOutputs * kBlockBytes;
+    AddBlock<kType, kRows, kOutputs>(weights, x, sum);
     HW_UNROLL
-    for (int64_t r = 0; r < kRows; ++r) {
-      const VF x = hn::LoadU(kDF, args.x + r * args.x_stride + k);
-      HW_UNROLL
-      for (int64_t o = 0; o < kOutputs; ++o) sum[o][r] = hn::MulAdd(w[o], x, sum[o][r]);
-    }
+    for (int64_t o = 0; o < kOutputs; ++o) weights[o] += kFewRowsBlock;
+    x += args.num_rows * kFewRowsBlock;
   }
   if (k < args.depth) {
+    alignas(64) T tails[kOutputs][kFewRowsBlock];
     HW_UNROLL
     for (int64_t o = 0; o < kOutputs; ++o) {
-      const Tail<T, kLanes> tail(weights[o] + k, args.depth - k);
-      const VF w = LoadF32<kType>(tail.data);
-      HW_UNROLL
-      for (int64_t r = 0; r < kRows; ++r) sum[o][r] = hn::MulAdd(w, hn::Load(kDF, x_tails.data[r]), sum[o][r]);
+      for (int64_t i = 0; i < kFewRowsBlock; ++i) tails[o][i] = k + i < args.depth ? weights[o][i] : T{0};
+      weights[o] = tails[o];
     }
+    AddBlock<kType, kRows, kOutputs>(weights, x, sum);
   }
   HW_UNROLL
   for (int64_t o = 0; o < kOutputs; ++o) {
     const float bias = args.bias != nullptr ? args.bias[output + o] : 0.0f;
     HW_UNROLL
     for (int64_t r = 0; r < kRows; ++r) {
-      float* out = args.out + r * args.out_stride + output + o;
+      float* out = args.out + (first_row + r) * args.out_stride + output + o;
       const float value = hn::GetLane(hn::SumOfLanes(kDF, sum[o][r])) + bias;
       *out = args.add ? *out + value : value;
     }
   }
 }
 
+template <WeightType kType, int64_t kRows, int64_t kOutputs>
+HWY_INLINE void AllRows(const FewRowsArgs& args, int64_t output, const char* ahead) {
+  constexpr int64_t kFirst = kRows <= kRowsTogether ? kRows : (kRows + 1) / 2;
+  DotProducts<kType, kFirst, kOutputs>(args, 0, output, ahead);
+  if constexpr (kFirst < kRows) DotProducts<kType, kRows - kFirst, kOutputs>(args, kFirst, output, ahead);
+}
+
 template <WeightType kType, int64_t kRows>
 void FewRowsOf(const FewRowsArgs& args) {
-  XTails x_tails;
-  const int64_t tail = args.depth % kLanes;
-  for (int64_t r = 0; r < kRows && tail > 0; ++r) {
-    const float* from = args.x + r * args.x_stride + args.depth - tail;
-    for (int64_t i = 0; i < kLanes; ++i) x_tails.data[r][i] = i < tail ? from[i] : 0.0f;
-  }
-  constexpr int64_t kOutputs = OutputsTogether(kRows);
+  constexpr int64_t kOutputs = OutputsTogether(kRows <= kRowsTogether ? kRows : (kRows + 1) / 2);
+  const int64_t row_bytes = args.depth * static_cast<int64_t>(sizeof(Element<kType>));
+  const auto* weight = static_cast<const char*>(args.weight);
   int64_t output = 0;
   for (; output + kOutputs <= args.num_outputs; output += kOutputs) {
-    DotProducts<kType, kRows, kOutputs>(args, x_tails, output);
+    // Behind the last whole group there is nothing of this piece's to ask for.
+    const bool has_next = output + 2 * kOutputs <= args.num_outputs;
+    AllRows<kType, kRows, kOutputs>(args, output, weight + (has_next ? output + kOutputs : output) * row_bytes);
   }
-  for (; output < args.num_outputs; ++output) DotProducts<kType, kRows, 1>(args, x_tails, output);
+  for (; output < args.num_outputs; ++output) AllRows<kType, kRows, 1>(args, output, weight + output * row_bytes);
 }
 
 template <WeightType kType>

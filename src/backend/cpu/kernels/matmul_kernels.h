@@ -12,10 +12,13 @@ enum class WeightType : uint8_t { kF32, kF16, kBF16 };
 // At most this many rows of x go through `few_rows`: it reads each weight once and is bound by memory.
 inline constexpr int64_t kMaxFewRows = 8;
 
+// Few rows of x are read block by block of K, all rows of a block together: one stream, whatever K is, where rows that
+// lie a power of two apart would push each other out of the cache.
+inline constexpr int64_t kFewRowsBlock = 16;
+
 struct FewRowsArgs {
-  const float* x;      // [num_rows, K]
+  const float* x;      // [K / kFewRowsBlock, rounded up][num_rows][kFewRowsBlock], 0 behind K; 64-byte aligned
   int64_t num_rows;    // 1 .. kMaxFewRows
-  int64_t x_stride;    // floats
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
@@ -30,7 +33,7 @@ struct FewRowsArgs {
 enum class StepType : uint8_t { kF32, kBF16Pair };
 
 // Outputs of one tile, and steps of one block of K: a block of the tile's weights, 128 KiB of reordered steps, stays in
-// the second-level cache (256 KiB and more) while all rows of x go by. Measured: half or twice the steps are no faster.
+// the second-level cache (256 KiB and more) while all rows of x go by.
 inline constexpr int64_t kTileOutputs = 64;
 inline constexpr int64_t kBlockSteps = 512;
 inline constexpr int64_t kTileScratchBytes = kTileOutputs * kBlockSteps * 4;

@@ -75,6 +75,19 @@ struct BF16Steps {
   }
 };
 
+// GCC folds a load into each of its uses, and of 64 bytes the CPU loads no more per cycle than it multiplies. Where
+// there are only 16 registers the folding is welcome.
+HWY_INLINE void KeepInRegister([[maybe_unused]] VF& x) {
+#if HWY_ARCH_X86 && HWY_MAX_BYTES >= 64
+  asm("" : "+v"(x.raw));
+#endif
+}
+
+// Into the second-level cache: several rows of weights are more than the first holds. The address may be anything.
+HWY_INLINE void PrefetchToL2(const void* line) {
+  __builtin_prefetch(line, 0, 2);
+}
+
 // The last elements of a row, fewer than a vector takes, in a buffer that is zero behind them: reading past a row's end
 // would leave the mapped file at the last one.
 template <typename T, int64_t kSize>

@@ -57,12 +57,14 @@ HWY_INLINE void Transpose(VF (&x)[kLanes]) {
   }
 }
 
-// Reorders kLanes rows of W from element `begin`, num_steps steps, into columns of a panel. Rows from num_rows on are
-// 0.
+// Reorders kLanes rows of W from element `begin`, num_steps steps, into columns of a panel; missing rows are 0.
+// `ahead` is where the next kLanes rows begin, asked for early: 16 streams are more than the hardware follows well.
 template <typename Steps, WeightType kType>
-HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin, int64_t num_steps, float* to) {
+HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin, int64_t num_steps,
+                         const Element<kType>* ahead, float* to) {
   using T = Element<kType>;
   constexpr int64_t kElements = kLanes * Steps::kPerStep;
+  constexpr int64_t kLineElements = 64 / static_cast<int64_t>(sizeof(T));
   const int64_t num_rows = args.num_outputs - first_row;
   const T* from = static_cast<const T*>(args.weight) + first_row * args.depth + begin;
   for (int64_t step = 0; step < num_steps; step += kLanes) {
@@ -71,7 +73,11 @@ HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin,
     VF rows[kLanes];
     if (num_rows >= kLanes && num_elements >= kElements) {
       HW_UNROLL
-      for (int64_t r = 0; r < kLanes; ++r) rows[r] = Steps::template Load<kType>(from + r * args.depth + element);
+      for (int64_t r = 0; r < kLanes; ++r) {
+        rows[r] = Steps::template Load<kType>(from + r * args.depth + element);
+        HW_UNROLL
+        for (int64_t i = 0; i < kElements; i += kLineElements) PrefetchToL2(ahead + r * args.depth + element + i);
+      }
     } else {
       for (int64_t r = 0; r < kLanes; ++r) {
         const Tail<T, kElements> tail(from + r * args.depth + element, r < num_rows ? num_elements : 0);
@@ -90,10 +96,17 @@ HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin,
 
 template <typename Steps, WeightType kType>
 void PackBlock(const TileArgs& args, int64_t begin, int64_t num_steps) {
+  const auto* weight = static_cast<const Element<kType>*>(args.weight);
+  const int64_t next_begin = begin + num_steps * Steps::kPerStep;
+  // The next block of these rows, or the first of the next tile's, which lie behind them.
+  const Element<kType>* next = next_begin < args.depth ? weight + next_begin : weight + args.num_outputs * args.depth;
   for (int64_t row = 0; row < args.num_outputs; row += kPanelOutputs) {
     float* panel = args.scratch + row * num_steps;
     for (int64_t vec = 0; vec < kMicroVecs; ++vec) {
-      PackRows<Steps, kType>(args, row + vec * kLanes, begin, num_steps, panel + vec * kLanes);
+      const int64_t first = row + vec * kLanes;
+      const Element<kType>* ahead =
+          first + kLanes < args.num_outputs ? weight + (first + kLanes) * args.depth + begin : next;
+      PackRows<Steps, kType>(args, first, begin, num_steps, ahead, panel + vec * kLanes);
     }
   }
 }

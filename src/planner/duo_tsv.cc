@@ -1,0 +1,120 @@
+#include "planner/duo_tsv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "base/file.h"
+#include "planner/methods.h"
+
+namespace headwise {
+namespace {
+
+Result<double> ParseGate(std::string_view field, const std::string& origin, int64_t line, int64_t column) {
+  while (!field.empty() && (field.front() == ' ')) field.remove_prefix(1);
+  while (!field.empty() && (field.back() == ' ' || field.back() == '\r')) field.remove_suffix(1);
+  double gate = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), gate);
+  if (field.empty() || error != std::errc() || end != field.data() + field.size() || !std::isfinite(gate)) {
+    return Status::InvalidInput(
+        fmt::format("{}: line {}, column {}: found \"{}\", expected a finite number", origin, line, column, field));
+  }
+  return std::clamp(gate, 0.0, 1.0);
+}
+
+Result<HeadPlan> MakeImportDuo(const PlannerInput& input) {
+  const PlannerOptions& options = input.options;
+  HW_ASSIGN_OR_RETURN(const std::string folder, options.Required("from"));
+  const std::string path = (std::filesystem::path(folder) / "full_attention_heads.tsv").string();
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  HW_ASSIGN_OR_RETURN(GateTable table, ParseGateTable(text, path));
+  if (table.num_layers != input.shape.num_layers || table.num_kv_heads != input.shape.num_kv_heads) {
+    return Status::InvalidInput(fmt::format("{}: has {} layers of {} KV heads, the model has {} of {}", path,
+                                            table.num_layers, table.num_kv_heads, input.shape.num_layers,
+                                            input.shape.num_kv_heads));
+  }
+  if (options.Has("sparsity") == options.Has("threshold")) {
+    return Status::InvalidInput("plan import-duo: expected either --sparsity or --threshold");
+  }
+  HW_ASSIGN_OR_RETURN(const double sparsity, options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
+  HW_ASSIGN_OR_RETURN(const double threshold, options.DoubleOr("threshold", 0.5, 0.0, 1.0));
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(options, /*default_sink=*/64, /*default_recent=*/256));
+  std::vector<bool> streams = StreamingHeadsBySparsity(table.gates, sparsity);
+  if (options.Has("threshold")) {
+    for (size_t i = 0; i < streams.size(); ++i) streams[i] = table.gates[i] < threshold;
+  }
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  for (size_t i = 0; i < streams.size(); ++i) {
+    if (streams[i]) plan.rules[i] = rule;
+  }
+  plan.scores = std::move(table.gates);
+  return plan;
+}
+
+}  // namespace
+
+Result<GateTable> ParseGateTable(std::string_view text, const std::string& origin) {
+  GateTable table;
+  int64_t line_number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line_number;
+    if (line.empty() || line == "\r") continue;
+    int64_t columns = 0;
+    for (bool more = true; more;) {
+      const size_t tab = line.find('\t');
+      more = tab != std::string_view::npos;
+      HW_ASSIGN_OR_RETURN(const double gate, ParseGate(line.substr(0, tab), origin, line_number, ++columns));
+      table.gates.push_back(gate);
+      if (more) line.remove_prefix(tab + 1);
+    }
+    if (table.num_layers > 0 && columns != table.num_kv_heads) {
+      return Status::InvalidInput(fmt::format("{}: line {} has {} columns, the lines above have {}", origin,
+                                              line_number, columns, table.num_kv_heads));
+    }
+    table.num_kv_heads = columns;
+    ++table.num_layers;
+  }
+  if (table.gates.empty()) return Status::InvalidInput(fmt::format("{}: has no gates", origin));
+  return table;
+}
+
+std::vector<bool> StreamingHeadsBySparsity(const std::vector<double>& gates, double sparsity) {
+  std::vector<size_t> order(gates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gates[a] < gates[b]; });
+  std::vector<bool> streams(gates.size(), false);
+  const auto num_streaming = static_cast<size_t>(std::llround(sparsity * static_cast<double>(gates.size())));
+  for (size_t i = 0; i < num_streaming; ++i) streams[order[i]] = true;
+  return streams;
+}
+
+std::string FormatDuoTsv(const HeadPlan& plan) {
+  std::string text;
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const auto idx = static_cast<size_t>(layer_idx * plan.shape.num_kv_heads + kv_head);
+      const double gate = !plan.scores.empty()                            ? plan.scores[idx]
+                          : plan.rules[idx].kind == HeadRule::Kind::kFull ? 1.0
+                                                                          : 0.0;
+      text += fmt::format("{}{:.17g}", kv_head == 0 ? "" : "\t", gate);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+const PlannerMethod kImportDuoMethod = {
+    .name = "import-duo",
+    .description = "from a DuoAttention folder (--from) at a --sparsity or --threshold",
+    .options = {"from", "sparsity", "threshold", "sink", "recent", "positions", "compensate"},
+    .make = MakeImportDuo,
+};
+
+}  // namespace headwise

@@ -1,0 +1,18 @@
+// The rows of the planner table, one per method.
+#ifndef HEADWISE_PLANNER_METHODS_H_
+#define HEADWISE_PLANNER_METHODS_H_
+
+#include "planner/planner.h"
+
+namespace headwise {
+
+extern const PlannerMethod kStreamingMethod;
+extern const PlannerMethod kUniformMethod;
+extern const PlannerMethod kRandomMethod;
+extern const PlannerMethod kManualMethod;
+extern const PlannerMethod kImportDuoMethod;
+extern const PlannerMethod kImportMoaMethod;
+
+}  // namespace headwise
+
+#endif  // HEADWISE_PLANNER_METHODS_H_

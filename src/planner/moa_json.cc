@@ -1,0 +1,96 @@
+#include "planner/moa_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "planner/methods.h"
+
+namespace headwise {
+namespace {
+
+// Imported plans keep MoA's first block as the sink [moa §3.2].
+constexpr int64_t kMoaSink = 64;
+
+// A table [L][Hq] of finite numbers.
+Result<std::vector<double>> ReadTable(const JsonObject& root, const char* key, const ModelShape& shape) {
+  const auto wrong = [&](const std::string& what) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" {}, expected {} layers of {} query heads", root.origin(), key,
+                                            what, shape.num_layers, shape.num_q_heads));
+  };
+  if (!root.Has(key)) return wrong("is missing");
+  const Json& table = root.At(key);
+  if (!table.is_array() || static_cast<int64_t>(table.size()) != shape.num_layers) {
+    return wrong(table.is_array() ? fmt::format("has {} layers", table.size()) : "is not a list");
+  }
+  std::vector<double> values;
+  for (size_t layer_idx = 0; layer_idx < table.size(); ++layer_idx) {
+    const Json& row = table[layer_idx];
+    if (!row.is_array() || static_cast<int64_t>(row.size()) != shape.num_q_heads) {
+      return wrong(fmt::format("has {} heads in layer {}", row.is_array() ? row.size() : 0, layer_idx));
+    }
+    for (const Json& value : row) {
+      if (!value.is_number() || !std::isfinite(value.get<double>()) || std::abs(value.get<double>()) > 1e15) {
+        return wrong(fmt::format("has a value in layer {} that is not a finite number", layer_idx));
+      }
+      values.push_back(value.get<double>());
+    }
+  }
+  return values;
+}
+
+Result<HeadPlan> MakeImportMoa(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const std::string path, input.options.Required("from"));
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseMoaPlan(text, input.shape, path);
+}
+
+}  // namespace
+
+Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
+  HW_ASSIGN_OR_RETURN(const std::vector<double> alphas, ReadTable(root, "alphas", shape));
+  HW_ASSIGN_OR_RETURN(const std::vector<double> betas, ReadTable(root, "betas", shape));
+  HeadPlan plan = HeadPlan::Dense(shape);
+  const int64_t group = shape.num_q_heads / shape.num_kv_heads;
+  int64_t num_widened = 0;
+  for (int64_t head = 0; head < shape.num_layers * shape.num_kv_heads; ++head) {
+    HeadRule rule;
+    rule.kind = HeadRule::Kind::kElasticMoa;
+    rule.sink = kMoaSink;
+    const auto begin = static_cast<size_t>(head * group);
+    const auto end = begin + static_cast<size_t>(group);
+    rule.alpha =
+        *std::max_element(alphas.begin() + static_cast<int64_t>(begin), alphas.begin() + static_cast<int64_t>(end));
+    rule.beta =
+        *std::max_element(betas.begin() + static_cast<int64_t>(begin), betas.begin() + static_cast<int64_t>(end));
+    bool is_one_of_them = false;
+    for (size_t i = begin; i < end; ++i) is_one_of_them |= alphas[i] == rule.alpha && betas[i] == rule.beta;
+    if (!is_one_of_them) ++num_widened;
+    plan.rules[static_cast<size_t>(head)] = rule;
+  }
+  if (group > 1) {
+    plan.notes.push_back(
+        fmt::format("spans are per query head in the source; each KV head takes the widest of its {}", group));
+  }
+  if (num_widened > 0) {
+    plan.notes.push_back(fmt::format(
+        "{} KV heads take the largest alpha and the largest beta of different query heads: no single one is widest at "
+        "every length",
+        num_widened));
+  }
+  return plan;
+}
+
+const PlannerMethod kImportMoaMethod = {
+    .name = "import-moa",
+    .description = "from a MoA JSON file of alphas and betas (--from)",
+    .options = {"from"},
+    .make = MakeImportMoa,
+};
+
+}  // namespace headwise

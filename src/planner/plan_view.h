@@ -1,0 +1,20 @@
+// A plan as text for a terminal.
+#ifndef HEADWISE_PLANNER_PLAN_VIEW_H_
+#define HEADWISE_PLANNER_PLAN_VIEW_H_
+
+#include <headwise/head_plan.h>
+
+#include <string>
+
+namespace headwise {
+
+// A map of layers x KV heads, one character a head, and a legend of the rules with how many heads have each. Full heads
+// are '#', the other rules letters in order of first appearance.
+std::string FormatPlanMap(const HeadPlan& plan);
+
+// One rule in words: "sink 16, recent 128".
+std::string DescribeRule(const HeadRule& rule);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_PLANNER_PLAN_VIEW_H_

@@ -1,0 +1,105 @@
+// Plans that look at no model: the baselines and hand-made ones.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "kv/rule_json.h"
+#include "planner/methods.h"
+
+namespace headwise {
+namespace {
+
+// StreamingLLM's sizes for long streams: 4 sinks are enough, the rest is window [streaming-llm §4.4 table 2].
+constexpr int64_t kStreamingSink = 4;
+constexpr int64_t kStreamingRecent = 2044;
+// DuoAttention's deployed sizes [duo §3.1].
+constexpr int64_t kDuoSink = 64;
+constexpr int64_t kDuoRecent = 256;
+
+HeadPlan PlanOf(const ModelShape& shape, const HeadRule& rule) {
+  HeadPlan plan = HeadPlan::Dense(shape);
+  for (HeadRule& each : plan.rules) each = rule;
+  return plan;
+}
+
+// Positions in the cache by default: a stream may outrun the trained length.
+Result<HeadPlan> MakeStreaming(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(HeadRule rule, StreamRuleFromOptions(input.options, kStreamingSink, kStreamingRecent));
+  if (!input.options.Has("positions") && !rule.compensate) rule.positions = Positions::kCache;
+  return PlanOf(input.shape, rule);
+}
+
+// The same share of the text for every head: MoA's uniform baseline [moa §5].
+Result<HeadPlan> MakeUniform(const PlannerInput& input) {
+  constexpr double kMax = 1e15;
+  HeadRule rule;
+  rule.kind = HeadRule::Kind::kElasticMoa;
+  HW_ASSIGN_OR_RETURN(rule.sink, input.options.IntOr("sink", 64, 0, int64_t{1} << 40));
+  HW_ASSIGN_OR_RETURN(rule.alpha, input.options.DoubleOr("alpha", 0.0, -kMax, kMax));
+  HW_ASSIGN_OR_RETURN(rule.beta, input.options.DoubleOr("beta", 0.5, 0.0, 1.0));
+  return PlanOf(input.shape, rule);
+}
+
+// A share of the heads full, drawn by seed: the baseline that tells whether choosing heads matters.
+Result<HeadPlan> MakeRandom(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options, kDuoSink, kDuoRecent));
+  HW_ASSIGN_OR_RETURN(const double sparsity, input.options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
+  HW_ASSIGN_OR_RETURN(const int64_t seed, input.options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  std::vector<size_t> order(plan.rules.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  Rng rng(static_cast<uint64_t>(seed));
+  const auto num_streaming = static_cast<size_t>(std::llround(sparsity * static_cast<double>(order.size())));
+  for (size_t i = 0; i < num_streaming; ++i) {
+    std::swap(order[i], order[i + rng.Below(order.size() - i)]);
+    plan.rules[order[i]] = rule;
+  }
+  plan.seed = static_cast<uint64_t>(seed);
+  return plan;
+}
+
+// A table [layer][KV head] of rules in a JSON file; or an object that has one as "plan" or "layers".
+Result<HeadPlan> MakeManual(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const std::string path, input.options.Required("rules"));
+  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
+  const Json* table = &root;
+  for (const char* key : {"plan", "layers"}) {
+    if (root.is_object() && root.contains(key)) table = &root.at(key);
+  }
+  HeadPlan plan;
+  HW_ASSIGN_OR_RETURN(plan.rules, ParseRuleTable(*table, input.shape, path));
+  return plan;
+}
+
+}  // namespace
+
+const PlannerMethod kStreamingMethod = {
+    .name = "streaming",
+    .description = "every head keeps sinks and a window [streaming-llm]",
+    .options = {"sink", "recent", "positions", "from", "compensate"},
+    .make = MakeStreaming,
+};
+const PlannerMethod kUniformMethod = {
+    .name = "uniform",
+    .description = "every head keeps the same span alpha + beta * context [moa's baseline]",
+    .options = {"sink", "alpha", "beta"},
+    .make = MakeUniform,
+};
+const PlannerMethod kRandomMethod = {
+    .name = "random",
+    .description = "a share of the heads, drawn by seed, is full; the others keep sinks and a window",
+    .options = {"sparsity", "seed", "sink", "recent", "positions", "from", "compensate"},
+    .make = MakeRandom,
+};
+const PlannerMethod kManualMethod = {
+    .name = "manual",
+    .description = "rules per layer and KV head from a JSON file (--rules)",
+    .options = {"rules"},
+    .make = MakeManual,
+};
+
+}  // namespace headwise

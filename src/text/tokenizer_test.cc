@@ -1,0 +1,217 @@
+#include "text/tokenizer.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "base/file.h"
+#include "text/stream_decoder.h"
+#include "text/test_tokenizers.h"
+#include "text/utf8.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+Ids MustEncode(const Tokenizer& tokenizer, std::string_view text, SpecialText special = SpecialText::kParse) {
+  auto ids = tokenizer.Encode(text, special);
+  EXPECT_TRUE(ids.ok()) << ids.status().message();
+  return ids.ok() ? *ids : Ids();
+}
+
+std::string ParseError(const Json& json) {
+  const auto tokenizer = ParseTokenizerJson(json.dump(), "test.json");
+  return tokenizer.ok() ? "no error" : tokenizer.status().message();
+}
+
+TEST(Tokenizer, InvalidUtf8IsNamedByItsOffset) {
+  const auto tokenizer = MustParse(ByteTokenizerJson({}));
+  for (const char* bad : {"abc\xff", "abc\xe2\x82", "abc\xed\xa0\x80", "abc\xc0\x80", "abc\xf4\x90\x80\x80"}) {
+    EXPECT_EQ(tokenizer->Encode(bad, SpecialText::kParse).status().message(), "invalid UTF-8 at byte 3 of the prompt");
+  }
+}
+
+TEST(Tokenizer, MergesByRankAndThenFromTheLeft) {
+  const auto tokenizer = MustParse(PieceTokenizerJson({"\u2581", "a", "b", "aa", "ab", "aab"}, {"a b", "a a", "a ab"}));
+  // "ab" first although "aa" is further left; then the rest.
+  EXPECT_THAT(MustEncode(*tokenizer, "aab"), ElementsAre(259, 264));
+  EXPECT_THAT(MustEncode(*tokenizer, "aaa"), ElementsAre(259, 262, 260));
+  // A character without a token is its bytes.
+  EXPECT_THAT(MustEncode(*tokenizer, "\u00e9"), ElementsAre(259, 3 + 0xc3, 3 + 0xa9));
+  EXPECT_EQ(tokenizer->Decode(MustEncode(*tokenizer, "aab \u00e9"), SpecialDisplay::kShow), "aab \u00e9");
+}
+
+TEST(Tokenizer, UnknownTextIsFusedOrAnError) {
+  Json json = PieceTokenizerJson({"\u2581", "a"}, {});
+  json["model"]["byte_fallback"] = false;
+  EXPECT_THAT(MustEncode(*MustParse(json), "xya"), ElementsAre(259, 0, 260));
+  json["model"]["fuse_unk"] = false;
+  EXPECT_THAT(MustEncode(*MustParse(json), "xya"), ElementsAre(259, 0, 0, 260));
+  json["model"].erase("unk_token");
+  EXPECT_THAT(MustParse(json)->Encode("xya", SpecialText::kParse).status().message(), HasSubstr("no token for \"x\""));
+}
+
+TEST(Tokenizer, TextTakenAsTextNeverBecomesASpecialToken) {
+  // The vocabulary knows the token, merges lead to it, and words in the vocabulary need no merges.
+  Json json = PieceTokenizerJson({"<", "s", ">", "<s"}, {"< s", "<s >"});
+  json.erase("normalizer");
+  json["model"]["ignore_merges"] = true;
+  const auto tokenizer = MustParse(json);
+  EXPECT_THAT(MustEncode(*tokenizer, "<s>"), ElementsAre(1));
+  EXPECT_THAT(MustEncode(*tokenizer, "<s>", SpecialText::kAsText), ElementsAre(262, 261));
+}
+
+TEST(Tokenizer, AWordMayBeAsLongAsABook) {
+  const auto tokenizer = MustParse(PieceTokenizerJson({"\u2581", "a", "aa", "aaaa"}, {"a a", "aa aa"}));
+  const std::string text(1 << 20, 'a');
+  const Ids ids = MustEncode(*tokenizer, text);
+  EXPECT_EQ(ids.size(), 1 + text.size() / 4);
+  EXPECT_EQ(tokenizer->Decode(ids, SpecialDisplay::kShow), text);
+}
+
+TEST(Tokenizer, ALongRunOfCombiningMarksIsPutInOrder) {
+  Json json = ByteTokenizerJson({});
+  json["normalizer"] = {{"type", "NFD"}};
+  const auto tokenizer = MustParse(json);
+  std::string text = "a", above, below;
+  for (int i = 0; i < 100'000; ++i) {
+    text += "\u0301\u0323";
+    above += "\u0301";
+    below += "\u0323";
+  }
+  EXPECT_EQ(tokenizer->Decode(MustEncode(*tokenizer, text), SpecialDisplay::kShow), "a" + below + above);
+}
+
+TEST(Tokenizer, WhatIsNotKnownIsRefusedByName) {
+  const Json good = ByteTokenizerJson({});
+  const auto with = [&](const char* key, const Json& value) {
+    Json json = good;
+    json[key] = value;
+    return ParseError(json);
+  };
+  const Json other = {{"type", "Other"}};
+  EXPECT_EQ(with("normalizer", other), "test.json: normalizer: type \"Other\" is not supported");
+  EXPECT_EQ(with("pre_tokenizer", other), "test.json: pre_tokenizer: type \"Other\" is not supported");
+  EXPECT_EQ(with("decoder", other), "test.json: decoder: type \"Other\" is not supported");
+  EXPECT_EQ(with("post_processor", other), "test.json: post_processor: type \"Other\" is not supported");
+  EXPECT_EQ(with("model", {{"type", "Unigram"}}), "test.json: model of type \"Unigram\", expected \"BPE\"");
+  const auto split = [&](const char* pattern) {
+    return with("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}});
+  };
+  EXPECT_EQ(split("[a\\]b]"), "no error");
+  EXPECT_THAT(split("(a"), HasSubstr("bad pattern at byte 2"));
+  EXPECT_THAT(split("[a&&b]"), HasSubstr("set operation"));
+  EXPECT_THAT(split("[a[b]]"), HasSubstr("set operation"));
+}
+
+TEST(Tokenizer, MalformedVocabulariesAreRefused) {
+  Json json = PieceTokenizerJson({"a", "b"}, {"a b"});
+  EXPECT_THAT(ParseError(json), HasSubstr("needs the token \"ab\", which is not in the vocabulary"));
+  json["model"]["merges"] = {"ab"};
+  EXPECT_THAT(ParseError(json), HasSubstr("merge 0 is \"ab\""));
+  json["model"]["merges"] = Json::array();
+  json["model"]["vocab"]["c"] = 260;
+  EXPECT_THAT(ParseError(json), HasSubstr("id 260 belongs to"));
+  json["model"]["vocab"]["c"] = 1'000'000'000;
+  EXPECT_THAT(ParseError(json), HasSubstr("id 1000000000 among"));
+  json["model"]["vocab"]["c"] = -1;
+  EXPECT_THAT(ParseError(json), HasSubstr("has no id that could be one"));
+}
+
+TEST(Tokenizer, AHostilePatternEndsInAnError) {
+  Json json = ByteTokenizerJson({});
+  json["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(?:a|aa)+[bc]"}}}, {"behavior", "Isolated"}};
+  const auto tokenizer = MustParse(json);
+  EXPECT_THAT(tokenizer->Encode(std::string(200, 'a'), SpecialText::kParse).status().message(),
+              HasSubstr("a pattern failed on a text of 200 bytes"));
+}
+
+TEST(Tokenizer, TextMustNotGrowWithoutBound) {
+  Json json = ByteTokenizerJson({});
+  Json steps = Json::array();
+  for (int i = 0; i < 40; ++i) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  }
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  EXPECT_THAT(MustParse(json)->Encode("a", SpecialText::kParse).status().message(), HasSubstr("expected at most"));
+}
+
+TEST(Tokenizer, KnowsWhatTextsBeginWith) {
+  Json json = PieceTokenizerJson({"a"}, {});
+  EXPECT_FALSE(MustParse(json)->AddsBos());
+  EXPECT_EQ(MustParse(json)->bos_id(), 1);
+  EXPECT_EQ(MustParse(json)->eos_id(), 2);
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}},
+                                           {"Sequence": {"id": "A"}}]})");
+  const auto tokenizer = MustParse(json);
+  EXPECT_TRUE(tokenizer->AddsBos());
+  EXPECT_TRUE(tokenizer->IsSpecial(1));
+  EXPECT_FALSE(tokenizer->IsSpecial(259));
+  EXPECT_FALSE(tokenizer->IsSpecial(-1));
+}
+
+TEST(LoadTokenizer, TheConfigFileHasTheLastWord) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "headwise_load_tokenizer_test";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer.json", ByteTokenizerJson({"<go>", "<stop>"}).dump()).ok());
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json",
+                                  R"({"bos_token": {"content": "<go>"}, "eos_token": "<stop>", "add_bos_token": true,
+                                      "chat_template": [{"name": "default", "template": "[INST]"}]})")
+                  .ok());
+  const auto tokenizer = LoadTokenizer(folder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ((*tokenizer)->bos_id(), 256);
+  EXPECT_EQ((*tokenizer)->eos_id(), 257);
+  EXPECT_TRUE((*tokenizer)->AddsBos());
+  EXPECT_EQ((*tokenizer)->chat_template(), "[INST]");
+  EXPECT_EQ(LoadTokenizer(folder / "none").status().code(), StatusCode::kNotFound);
+}
+
+TEST(LoadTokenizer, ABrokenSentencePieceModelIsAnError) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "headwise_broken_sentencepiece_test";
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer.model", "not a model").ok());
+  EXPECT_THAT(LoadTokenizer(folder).status().message(), HasSubstr("not a SentencePiece model"));
+}
+
+TEST(StreamDecoder, ShowsCharactersWhenTheyAreWhole) {
+  const auto tokenizer = MustParse(ByteTokenizerJson({}));
+  StreamDecoder decoder(*tokenizer, SpecialDisplay::kShow);
+  EXPECT_EQ(decoder.Push(0xe2), "");
+  EXPECT_EQ(decoder.Push(0x82), "");
+  EXPECT_EQ(decoder.Push(0xac), "\u20ac");
+  EXPECT_EQ(decoder.Push(0xf0), "");
+  EXPECT_EQ(decoder.Push('a'), "\ufffda");
+  EXPECT_EQ(decoder.Push(0xff), "\ufffd");
+  EXPECT_EQ(decoder.Push(0xe2), "");
+  EXPECT_EQ(decoder.Push(0x82), "");
+  EXPECT_EQ(decoder.Flush(), "\ufffd");
+  EXPECT_EQ(decoder.Push(-1) + decoder.Push(100'000), "");
+}
+
+TEST(StreamDecoder, StripsBothEndsOfTheWholeText) {
+  Json json = PieceTokenizerJson({"\u2581", "a"}, {});
+  json["decoder"]["decoders"][3]["stop"] = 2;
+  const auto tokenizer = MustParse(json);
+  const Ids ids = {259, 259, 260, 259, 259, 259, 260, 259, 259, 259};
+  StreamDecoder decoder(*tokenizer, SpecialDisplay::kShow);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.Push(id);
+  EXPECT_EQ(text + decoder.Flush(), " a   a ");
+  EXPECT_EQ(tokenizer->Decode(ids, SpecialDisplay::kShow), " a   a ");
+}
+
+TEST(StreamDecoder, ByteTokensThatAreNotTextDoNotSpoilTheirNeighbours) {
+  const auto tokenizer = MustParse(PieceTokenizerJson({"a"}, {}));
+  EXPECT_EQ(tokenizer->Decode(Ids{3 + 0xff, 3 + 0xc3, 3 + 0xa9, 3 + 0xe2, 3 + 0x82, 259}, SpecialDisplay::kShow),
+            "\ufffd\u00e9\ufffda");
+}
+
+}  // namespace
+}  // namespace headwise
