@@ -82,7 +82,7 @@ class Conversation {
     ShowText("\n");
     if (result.finish == FinishReason::kCancelled) fmt::print(stderr, "[stopped]\n");
     if (options_.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, engine_));
-    last_finish_ = result.finish;
+    last_answer_ = result.finish == FinishReason::kEos ? AnswerEnd::kClosed : AnswerEnd::kCut;
     return true;
   }
 
@@ -90,8 +90,7 @@ class Conversation {
   Result<std::vector<int32_t>> Encode(const std::string& message) const {
     const Tokenizer& tokenizer = engine_.tokenizer();
     if (sequence_ == nullptr) return EncodeFirstTurn(tokenizer, form_, message, BeginOfText(engine_));
-    const bool was_closed = last_finish_ == FinishReason::kEos;
-    return EncodeNextTurn(tokenizer, form_, message, was_closed ? AnswerEnd::kClosed : AnswerEnd::kCut);
+    return EncodeNextTurn(tokenizer, form_, message, last_answer_);
   }
 
   const ChatOptions& options_;
@@ -100,7 +99,7 @@ class Conversation {
   std::shared_ptr<const HeadPlan> plan_;
   int64_t max_tokens_;
   std::shared_ptr<Sequence> sequence_;
-  std::optional<FinishReason> last_finish_;
+  AnswerEnd last_answer_ = AnswerEnd::kCut;
 };
 
 Status RunChat(const ChatOptions& options) {

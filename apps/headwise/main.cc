@@ -16,8 +16,10 @@ constexpr int kUsageError = 2;
 constexpr void (*kCommands[])(headwise::CommandLine&) = {
     headwise::AddRunCommand,       //
     headwise::AddChatCommand,      //
+    headwise::AddInspectCommand,   //
     headwise::AddLogitsCommand,    //
     headwise::AddTokenizeCommand,  //
+    headwise::AddPlanCommand,      //
     headwise::AddEvalCommand,      //
 };
 

@@ -1,0 +1,113 @@
+// headwise plan: makes head plans. One subcommand per row of the planner registry, with that method's own options.
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/file.h"
+#include "commands.h"
+#include "generate.h"
+#include "model/load_config.h"
+#include "planner/duo_tsv.h"
+#include "planner/plan_view.h"
+#include "planner/planner.h"
+#include "weights/weight_source.h"
+
+namespace headwise {
+namespace {
+
+struct PlanOptions {
+  std::string_view method;
+  std::string model;
+  std::string out;
+  std::map<std::string, std::string> values;  // the method's options; empty: not given
+};
+
+struct ExportOptions {
+  std::string plan;
+  std::string out;
+};
+
+// What --help says about an option; a method's own meaning of it is in docs/planners.md.
+std::string_view HelpFor(std::string_view option) {
+  static constexpr std::pair<std::string_view, std::string_view> kHelp[] = {
+      {"sink", "First tokens that a bounded head keeps"},
+      {"recent", "Last tokens that a bounded head keeps"},
+      {"positions", "text, or cache: distances inside the cache"},
+      {"from", "Where the plan comes from; streams: first_token, or end_of_prompt"},
+      {"compensate", "true: fold dropped tokens into one mean token"},
+      {"sparsity", "Share of heads that are bounded"},
+      {"threshold", "Heads with a gate below this are bounded"},
+      {"seed", "Seed of the draw"},
+      {"alpha", "Span: alpha + beta * context"},
+      {"beta", "Span: alpha + beta * context"},
+      {"rules", "JSON file with a table of rules, [layer][KV head]"},
+  };
+  for (const auto& [name, help] : kHelp) {
+    if (name == option) return help;
+  }
+  return "";
+}
+
+// Planning needs the shape; the hash only where the folder has weights (an import may do without).
+Result<PlannerInput> InputFor(const PlanOptions& options) {
+  PlannerInput input;
+  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
+  input.shape = config.shape();
+  const auto weights = OpenSafetensorsFolder(options.model);
+  if (weights.ok()) {
+    input.source_hash = SourceHash(**weights);
+  } else if (weights.status().code() != StatusCode::kNotFound) {
+    return weights.status();
+  }
+  std::map<std::string, std::string> given;
+  for (const auto& [name, value] : options.values) {
+    if (!value.empty()) given.emplace(name, value);
+  }
+  input.options = PlannerOptions(std::move(given));
+  return input;
+}
+
+Status RunPlan(const PlanOptions& options) {
+  HW_ASSIGN_OR_RETURN(const PlannerInput input, InputFor(options));
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method, input));
+  HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
+  std::string text = FormatPlanMap(plan);
+  for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
+  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+}
+
+Status RunExportDuo(const ExportOptions& options) {
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, ReadHeadPlan(options.plan));
+  return WriteFileAtomically(options.out, FormatDuoTsv(plan));
+}
+
+void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
+  auto options = std::make_shared<PlanOptions>();
+  options->method = method.name;
+  CLI::App& command = *plan.add_subcommand(std::string(method.name), std::string(method.description));
+  command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder")->required();
+  command.add_option("--out", options->out, "Plan file to write")->required();
+  for (const std::string_view name : method.options) {
+    command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
+  }
+  OnChosen(line, command, std::move(options), RunPlan);
+}
+
+}  // namespace
+
+void AddPlanCommand(CommandLine& line) {
+  CLI::App& plan = *line.app.add_subcommand("plan", "Make a head plan");
+  plan.require_subcommand(1);
+  for (const PlannerMethod& method : PlannerMethods()) AddMethod(line, plan, method);
+
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App& command = *plan.add_subcommand("export-duo", "Write a plan's gates in DuoAttention's form");
+  command.add_option("--from", options->plan, "Plan file")->required();
+  command.add_option("--out", options->out, "TSV file to write: a row per layer, a gate per KV head")->required();
+  OnChosen(line, command, std::move(options), RunExportDuo);
+}
+
+}  // namespace headwise
