@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -22,7 +23,7 @@ struct PlanOptions {
   std::string_view method;
   std::string model;
   std::string out;
-  std::map<std::string, std::string> values;  // the method's options; empty: not given
+  std::map<std::string, std::optional<std::string>> values;  // the method's options
 };
 
 struct ExportOptions {
@@ -64,7 +65,7 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
   }
   std::map<std::string, std::string> given;
   for (const auto& [name, value] : options.values) {
-    if (!value.empty()) given.emplace(name, value);
+    if (value) given.emplace(name, *value);
   }
   input.options = PlannerOptions(std::move(given));
   return input;

@@ -42,7 +42,9 @@ Result<HeadPlan> MakeImportDuo(const PlannerInput& input) {
   }
   HW_ASSIGN_OR_RETURN(const double sparsity, options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
   HW_ASSIGN_OR_RETURN(const double threshold, options.DoubleOr("threshold", 0.5, 0.0, 1.0));
-  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(options, /*default_sink=*/64, /*default_recent=*/256));
+  // An import's "from" is its folder, not where the rule begins.
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(options.Without("from"), /*default_sink=*/64,
+                                                                 /*default_recent=*/256));
   std::vector<bool> streams = StreamingHeadsBySparsity(table.gates, sparsity);
   if (options.Has("threshold")) {
     for (size_t i = 0; i < streams.size(); ++i) streams[i] = table.gates[i] < threshold;

@@ -55,6 +55,12 @@ Status PlannerOptions::CheckKnown(std::string_view method, std::span<const std::
   return Status::Ok();
 }
 
+PlannerOptions PlannerOptions::Without(const std::string& name) const {
+  PlannerOptions rest = *this;
+  rest.values_.erase(name);
+  return rest;
+}
+
 std::string PlannerOptions::ToJson() const {
   return Json(values_).dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -28,6 +28,8 @@ class PlannerOptions {
   Result<double> DoubleOr(const std::string& name, double otherwise, double lowest, double highest) const;
   // Options that are not among `known` are refused: one that is ignored silently is worse than an error.
   Status CheckKnown(std::string_view method, std::span<const std::string_view> known) const;
+  // The same without one of them.
+  PlannerOptions Without(const std::string& name) const;
   // All of them as a JSON object of strings, for the plan's provenance.
   std::string ToJson() const;
 

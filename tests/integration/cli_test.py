@@ -214,13 +214,13 @@ class BadInput(CliTest):
 
     def test_wrong_usage(self):
         self.refuses(status=2, says="subcommand")
-        self.refuses("fly", status=2, says="")
+        self.refuses("fly", status=2, says=["fly", "inspect"])
         self.refuses("run", "--model", MODEL, "--prompt", "x", "--turbo", status=2, says="--turbo")
         self.refuses("run", "--prompt", "x", status=2, says="--model")
         self.refuses("run", "--model", MODEL, status=2, says="")
         self.refuses("run", "--model", MODEL, "--prompt", "x", "--prompt-file", "y", status=2, says="")
         self.refuses("run", "--model", MODEL, "--prompt", "x", "--max-new-tokens", "many", status=2, says="many")
-        self.refuses("plan", "telepathy", "--model", MODEL, "--out", "x", status=2, says="telepathy")
+        self.refuses("plan", "telepathy", "--model", MODEL, "--out", "x", status=2, says=["telepathy", "import-moa"])
         self.refuses("eval", "telepathy", "--model", MODEL, status=2, says="telepathy")
         self.succeeds("--help")
         self.succeeds("run", "--help")
