@@ -156,7 +156,11 @@ Result<Json> EvaluateLinesUnder(const NamedPlan& plan, const LinesOptions& optio
                        {"expected", cases[static_cast<size_t>(outcome.case_idx)].expected_number},
                        {"answer", outcome.answer},
                        {"correct", outcome.correct},
+                       {"question", QuestionOf(cases[static_cast<size_t>(outcome.case_idx)])},
                        {"prompt_tokens", outcome.metrics.prompt_tokens},
+                       {"new_tokens", outcome.metrics.new_tokens},
+                       {"prefill_seconds", outcome.metrics.prefill_seconds},
+                       {"decode_seconds", outcome.metrics.decode_seconds},
                        {"kv_bytes", outcome.metrics.kv_bytes},
                        {"kv_peak_bytes", outcome.metrics.kv_peak_bytes},
                        {"seconds", outcome.metrics.prefill_seconds + outcome.metrics.decode_seconds}};

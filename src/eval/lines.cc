@@ -132,6 +132,13 @@ Result<std::vector<LineCase>> ReadLineCases(const std::string& path) {
   return ParseLineCases(text, path);
 }
 
+std::string QuestionOf(const LineCase& line_case) {
+  const size_t end = line_case.prompt.find_last_not_of(" \n");
+  if (end == std::string::npos) return "";
+  const size_t begin = line_case.prompt.rfind('\n', end);
+  return line_case.prompt.substr(begin + 1, end - begin);
+}
+
 bool IsRightNumber(std::string_view answer, int64_t expected_number) {
   constexpr std::string_view kDigits = "0123456789";
   const size_t begin = answer.find_first_of(kDigits);

@@ -36,6 +36,9 @@ Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options)
 Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::string& origin);
 Result<std::vector<LineCase>> ReadLineCases(const std::string& path);
 
+// The last paragraph of the prompt.
+std::string QuestionOf(const LineCase& line_case);
+
 // Right if the answer's first number is the expected one: all of its digits, so 123 is not found in 41234.
 bool IsRightNumber(std::string_view answer, int64_t expected_number);
 
