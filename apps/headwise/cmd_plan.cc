@@ -31,7 +31,7 @@ struct ExportOptions {
   std::string out;
 };
 
-// What --help says about an option; a method's own meaning of it is in docs/planners.md.
+// What --help says about an option; which method takes it is in the planner registry.
 std::string_view HelpFor(std::string_view option) {
   static constexpr std::pair<std::string_view, std::string_view> kHelp[] = {
       {"sink", "First tokens that a bounded head keeps"},
