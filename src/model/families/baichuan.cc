@@ -1,5 +1,6 @@
 // Baichuan: Llama's block with one packed W_pack. 7B rotates positions, 13B has ALiBi; the config of the first names
-// its trained length max_position_embeddings, that of the second model_max_length only.
+// its trained length max_position_embeddings, that of the second model_max_length only. Baichuan2, told apart by its
+// vocabulary, scales every row of the output matrix to length 1.
 #include <fmt/format.h>
 
 #include "model/families/config_reader.h"
@@ -9,25 +10,36 @@
 namespace headwise {
 namespace {
 
-// Baichuan2 normalises the rows of its output matrix at run time; it is told apart by its vocabulary.
 constexpr int64_t kBaichuan2Vocabulary = 125696;
+
+// Sizes have no defaults: the two models share a model_type, so there is nothing to fall back on.
+constexpr ShapeDefaults kDefaults = {.bos = 1, .eos = 2};
+
+// The published 13B sizes mean ALiBi even in a config that somebody gave the other length's key.
+bool Has13BSizes(const ModelConfig& model) {
+  return model.model_dim == 5120 && model.num_q_heads == 40;
+}
 
 Result<ModelConfig> ReadConfig(const JsonObject& config) {
   ModelConfig model;
-  HW_RETURN_IF_ERROR(ReadLlamaLikeConfig(config, /*default_length=*/4096, model));
-  if (model.vocab_size == kBaichuan2Vocabulary) {
-    return Status::Unsupported(
-        fmt::format("{}: vocab_size {} is Baichuan2's, whose normalised output matrix is not supported",
-                    config.origin(), model.vocab_size));
-  }
-  if (config.Has("max_position_embeddings")) {
-    HW_RETURN_IF_ERROR(ReadRope(config, /*default_theta=*/10000.0, /*rotary_share=*/1.0, model));
+  const char* length_key = config.Has("max_position_embeddings") ? "max_position_embeddings" : "model_max_length";
+  HW_RETURN_IF_ERROR(ReadLlamaLikeConfig(config, {.trained_length = length_key}, kDefaults, model));
+  if (config.Has("max_position_embeddings") && !Has13BSizes(model)) {
+    HW_RETURN_IF_ERROR(ReadRope(config, {}, model));
     return model;
   }
-  HW_ASSIGN_OR_RETURN(model.trained_length, config.IntOr("model_max_length", 4096));
   model.positions = PositionKind::kAlibi;
   model.alibi_slopes = PaperAlibiSlopes(model.num_q_heads);
   return model;
+}
+
+Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& source) {
+  HW_ASSIGN_OR_RETURN(ModelWeights weights, ReadPackedLlamaWeights(config, source));
+  if (config.vocab_size == kBaichuan2Vocabulary) {
+    WeightReader reader(config, source, weights);
+    weights.output.weight = reader.NormalizedRows(weights.output.weight);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -35,9 +47,9 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
 const ModelFamily kBaichuanFamily = {
     .name = "baichuan",
     .other_names = {},
-    .description = "Baichuan 7B and 13B (ALiBi)",
+    .description = "Baichuan and Baichuan2, 7B (RoPE) and 13B (ALiBi)",
     .read_config = ReadConfig,
-    .read_weights = ReadPackedLlamaWeights,
+    .read_weights = ReadWeights,
 };
 
 }  // namespace headwise

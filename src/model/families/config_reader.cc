@@ -2,103 +2,215 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace headwise {
 namespace {
 
-Status ReadTokenIds(const JsonObject& config, ModelConfig& model) {
-  if (config.Has("bos_token_id")) {
-    HW_ASSIGN_OR_RETURN(const int64_t id, config.Int("bos_token_id"));
-    model.bos_id = static_cast<int32_t>(id);
+constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
+
+// -1 is how some configs write "none".
+Result<std::optional<int32_t>> ReadTokenId(const JsonObject& config, const char* key, const Json& value,
+                                           int64_t vocab_size) {
+  const bool whole = value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > kMaxSize);
+  const int64_t id = whole ? value.get<int64_t>() : -2;
+  if (id < -1 || id >= vocab_size) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" has {}, expected a token id below {}", config.origin(), key,
+                                            value.dump(-1, ' ', false, Json::error_handler_t::replace), vocab_size));
   }
+  return id == -1 ? std::nullopt : std::optional<int32_t>(static_cast<int32_t>(id));
+}
+
+Status ReadTokenIds(const JsonObject& config, const ShapeDefaults& defaults, ModelConfig& model) {
+  const auto in_vocabulary = [&](std::optional<int32_t> id) { return id && *id < model.vocab_size; };
+  if (!config.Names("bos_token_id") && in_vocabulary(defaults.bos)) model.bos_id = defaults.bos;
+  if (config.Has("bos_token_id")) {
+    const Json& value = config.At("bos_token_id");
+    HW_ASSIGN_OR_RETURN(model.bos_id, ReadTokenId(config, "bos_token_id", value, model.vocab_size));
+  }
+  if (!config.Names("eos_token_id") && in_vocabulary(defaults.eos)) model.eos_ids = {*defaults.eos};
   if (!config.Has("eos_token_id")) return Status::Ok();
+  const auto add = [&](const Json& value) -> Status {
+    HW_ASSIGN_OR_RETURN(const auto id, ReadTokenId(config, "eos_token_id", value, model.vocab_size));
+    if (id) model.eos_ids.push_back(*id);
+    return Status::Ok();
+  };
   const Json& value = config.At("eos_token_id");
-  for (const Json& id : value.is_array() ? value : Json::array({value})) {
-    if (!id.is_number_integer()) {
-      return Status::InvalidInput(
-          fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", config.origin()));
+  if (!value.is_array()) return add(value);
+  for (const Json& id : value) HW_RETURN_IF_ERROR(add(id));
+  return Status::Ok();
+}
+
+Status RefuseQuantised(const JsonObject& config) {
+  if (!config.Has("quantization_config")) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(const JsonObject quantisation, config.Object("quantization_config"));
+  HW_ASSIGN_OR_RETURN(const std::string method, quantisation.StringOr("quant_method", "unknown"));
+  return Status::Unsupported(
+      fmt::format("{}: quantised weights (\"quant_method\" \"{}\") are not supported, expected "
+                  "f32, f16 or bf16",
+                  config.origin(), method));
+}
+
+// A rope_scaling or rope_parameters object may hold these and nothing else: an option that we do not know changes the
+// angles.
+Status CheckRopeKeys(const JsonObject& config, const char* where) {
+  static constexpr std::string_view kKnown[] = {"type",
+                                                "rope_type",
+                                                "rope_theta",
+                                                "factor",
+                                                "low_freq_factor",
+                                                "high_freq_factor",
+                                                "original_max_position_embeddings",
+                                                "partial_rotary_factor"};
+  for (const auto& [key, value] : config.At(where).items()) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown) && !value.is_null()) {
+      return Status::Unsupported(
+          fmt::format("{}: \"{}\": option \"{}\" is not supported", config.origin(), where, key));
     }
-    model.eos_ids.push_back(id.get<int32_t>());
   }
   return Status::Ok();
 }
 
-Status ReadScaling(const JsonObject& scaling, ModelConfig& model) {
+Status ReadLlama3Scaling(const JsonObject& scaling, const JsonObject& config, ModelConfig& model) {
+  RopeConfig& rope = model.rope;
+  HW_ASSIGN_OR_RETURN(rope.low_freq_factor, scaling.Double("low_freq_factor"));
+  HW_ASSIGN_OR_RETURN(rope.high_freq_factor, scaling.Double("high_freq_factor"));
+  constexpr const char* kLength = "original_max_position_embeddings";
+  HW_ASSIGN_OR_RETURN(const int64_t scaling_length, ReadSize(scaling, kLength, model.trained_length));
+  HW_ASSIGN_OR_RETURN(rope.original_max_position, ReadSize(config, kLength, scaling_length));
+  if (rope.low_freq_factor <= 0 || rope.high_freq_factor <= rope.low_freq_factor) {
+    return Status::InvalidInput(fmt::format("{}: low_freq_factor {} and high_freq_factor {}, expected 0 < low < high",
+                                            scaling.origin(), rope.low_freq_factor, rope.high_freq_factor));
+  }
+  return Status::Ok();
+}
+
+Status ReadScaling(const JsonObject& scaling, const JsonObject& config, ModelConfig& model) {
   RopeConfig& rope = model.rope;
   HW_ASSIGN_OR_RETURN(const std::string old_name, scaling.StringOr("type", "default"));
   HW_ASSIGN_OR_RETURN(const std::string type, scaling.StringOr("rope_type", old_name));
   if (type == "default") return Status::Ok();
+  const std::pair<std::string_view, RopeConfig::Scaling> kinds[] = {{"linear", RopeConfig::Scaling::kLinear},
+                                                                    {"dynamic", RopeConfig::Scaling::kDynamicNtk},
+                                                                    {"llama3", RopeConfig::Scaling::kLlama3}};
+  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return k.first == type; });
+  if (kind == std::end(kinds)) {
+    return Status::Unsupported(fmt::format(
+        "{}: rope type \"{}\" is not supported, expected default, linear, dynamic or llama3", scaling.origin(), type));
+  }
+  rope.scaling = kind->second;
   HW_ASSIGN_OR_RETURN(rope.factor, scaling.Double("factor"));
   if (rope.factor < 1.0) {
     return Status::InvalidInput(
         fmt::format("{}: \"factor\" is {}, expected at least 1", scaling.origin(), rope.factor));
   }
-  if (type == "linear") {
-    rope.scaling = RopeConfig::Scaling::kLinear;
-  } else if (type == "dynamic") {
-    rope.scaling = RopeConfig::Scaling::kDynamicNtk;
-  } else if (type == "llama3") {
-    rope.scaling = RopeConfig::Scaling::kLlama3;
-    HW_ASSIGN_OR_RETURN(rope.low_freq_factor, scaling.Double("low_freq_factor"));
-    HW_ASSIGN_OR_RETURN(rope.high_freq_factor, scaling.Double("high_freq_factor"));
-    HW_ASSIGN_OR_RETURN(rope.original_max_position, scaling.Int("original_max_position_embeddings"));
-    if (rope.low_freq_factor <= 0 || rope.high_freq_factor <= rope.low_freq_factor || rope.original_max_position < 1) {
-      return Status::InvalidInput(
-          fmt::format("{}: expected 0 < low_freq_factor < high_freq_factor and a positive length", scaling.origin()));
-    }
-  } else {
-    return Status::Unsupported(fmt::format(
-        "{}: rope type \"{}\" is not supported, expected default, linear, dynamic or llama3", scaling.origin(), type));
-  }
-  return Status::Ok();
+  return type == "llama3" ? ReadLlama3Scaling(scaling, config, model) : Status::Ok();
 }
 
 }  // namespace
 
-Status ReadShape(const JsonObject& config, const ShapeKeys& keys, int64_t default_length, ModelConfig& model) {
-  HW_ASSIGN_OR_RETURN(model.model_dim, config.Int(keys.hidden));
-  HW_ASSIGN_OR_RETURN(model.num_layers, config.Int(keys.layers));
-  HW_ASSIGN_OR_RETURN(model.num_q_heads, config.Int(keys.q_heads));
-  HW_ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size"));
-  HW_ASSIGN_OR_RETURN(model.trained_length, config.IntOr(keys.trained_length, default_length));
+Result<int64_t> ReadSize(const JsonObject& config, const char* key, int64_t if_absent) {
+  if (!config.Has(key) && if_absent != 0) return if_absent;
+  HW_ASSIGN_OR_RETURN(const int64_t size, config.Int(key));
+  if (size < 1 || size > kMaxSize) {
+    return Status::InvalidInput(
+        fmt::format("{}: \"{}\" is {}, expected 1 to {}", config.origin(), key, size, kMaxSize));
+  }
+  return size;
+}
+
+Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults, ModelConfig& model) {
+  HW_RETURN_IF_ERROR(RefuseQuantised(config));
+  HW_ASSIGN_OR_RETURN(model.model_dim, ReadSize(config, keys.hidden, defaults.hidden));
+  HW_ASSIGN_OR_RETURN(model.num_layers, ReadSize(config, keys.layers, defaults.layers));
+  HW_ASSIGN_OR_RETURN(model.num_q_heads, ReadSize(config, keys.q_heads, defaults.q_heads));
+  HW_ASSIGN_OR_RETURN(model.vocab_size, ReadSize(config, "vocab_size", defaults.vocab));
+  HW_ASSIGN_OR_RETURN(model.trained_length, ReadSize(config, keys.trained_length, defaults.trained_length));
   if (keys.ffn != nullptr) {
-    HW_ASSIGN_OR_RETURN(model.ffn_dim, config.Int(keys.ffn));
+    HW_ASSIGN_OR_RETURN(model.ffn_dim, ReadSize(config, keys.ffn, defaults.ffn));
   }
   model.num_kv_heads = model.num_q_heads;
   if (keys.kv_heads != nullptr) {
-    HW_ASSIGN_OR_RETURN(model.num_kv_heads, config.IntOr(keys.kv_heads, model.num_q_heads));
+    const bool use_default = defaults.kv_heads != 0 && !config.Names(keys.kv_heads);
+    const int64_t otherwise = use_default ? defaults.kv_heads : model.num_q_heads;
+    HW_ASSIGN_OR_RETURN(model.num_kv_heads, ReadSize(config, keys.kv_heads, otherwise));
   }
-  if (model.num_q_heads < 1) {
-    return Status::InvalidInput(
-        fmt::format("{}: \"{}\" is {}, expected at least 1", config.origin(), keys.q_heads, model.num_q_heads));
+  if (model.num_q_heads > kMaxHeads) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" is {}, expected at most {}", config.origin(), keys.q_heads,
+                                            model.num_q_heads, kMaxHeads));
   }
-  model.head_dim = model.model_dim / model.num_q_heads;
   if (keys.head_dim != nullptr && config.Has(keys.head_dim)) {
-    HW_ASSIGN_OR_RETURN(model.head_dim, config.Int(keys.head_dim));
+    HW_ASSIGN_OR_RETURN(model.head_dim, ReadSize(config, keys.head_dim, 0));
   } else if (model.model_dim % model.num_q_heads != 0) {
     return Status::InvalidInput(fmt::format("{}: \"{}\" {} is not a multiple of \"{}\" {}", config.origin(),
                                             keys.hidden, model.model_dim, keys.q_heads, model.num_q_heads));
+  } else {
+    model.head_dim = model.model_dim / model.num_q_heads;
   }
-  if (model.head_dim > 0) model.softmax_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
-  HW_ASSIGN_OR_RETURN(model.tied_embeddings, config.BoolOr("tie_word_embeddings", false));
-  return ReadTokenIds(config, model);
+  model.softmax_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+  HW_ASSIGN_OR_RETURN(model.tied_embeddings, config.BoolOr("tie_word_embeddings", defaults.tied_embeddings));
+  HW_ASSIGN_OR_RETURN(model.zero_sink, config.BoolOr("zero_sink", false));
+  return ReadTokenIds(config, defaults, model);
 }
 
-Status ReadRope(const JsonObject& config, double default_theta, double rotary_share, ModelConfig& model) {
+Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model) {
   model.positions = PositionKind::kRope;
-  model.rope.rotary_dims = static_cast<int64_t>(static_cast<double>(model.head_dim) * rotary_share);
-  // GPT-NeoX's old name for it.
-  HW_ASSIGN_OR_RETURN(const double base, config.DoubleOr("rotary_emb_base", default_theta));
-  HW_ASSIGN_OR_RETURN(model.rope.theta, config.DoubleOr("rope_theta", base));
-  if (config.Has("rope_parameters")) {
-    HW_ASSIGN_OR_RETURN(const JsonObject parameters, config.Object("rope_parameters"));
-    HW_ASSIGN_OR_RETURN(model.rope.theta, parameters.DoubleOr("rope_theta", model.rope.theta));
-    HW_RETURN_IF_ERROR(ReadScaling(parameters, model));
-  } else if (config.Has("rope_scaling")) {
-    HW_ASSIGN_OR_RETURN(const JsonObject scaling, config.Object("rope_scaling"));
-    HW_RETURN_IF_ERROR(ReadScaling(scaling, model));
+  const char* share_key = keys.share != nullptr ? keys.share : "partial_rotary_factor";
+  HW_ASSIGN_OR_RETURN(double share, config.DoubleOr(share_key, keys.default_share));
+  HW_ASSIGN_OR_RETURN(const double theta, config.DoubleOr("rope_theta", 10000.0));
+  HW_ASSIGN_OR_RETURN(model.rope.theta, config.DoubleOr(keys.theta, theta));
+  // The old name wins where a config has both, and an empty object is none, as in Hugging Face.
+  const auto holds = [&](const char* key) { return config.Has(key) && !config.At(key).empty(); };
+  const char* where = holds("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (holds(where)) {
+    HW_ASSIGN_OR_RETURN(const JsonObject rope, config.Object(where));
+    HW_RETURN_IF_ERROR(CheckRopeKeys(config, where));
+    HW_ASSIGN_OR_RETURN(model.rope.theta, rope.DoubleOr("rope_theta", model.rope.theta));
+    HW_ASSIGN_OR_RETURN(share, rope.DoubleOr("partial_rotary_factor", share));
+    HW_RETURN_IF_ERROR(ReadScaling(rope, config, model));
   }
+  if (!(share > 0.0 && share <= 1.0)) {
+    return Status::InvalidInput(
+        fmt::format("{}: {} of each head is rotated, expected a share above 0 and up to 1", config.origin(), share));
+  }
+  if (keys.share == nullptr && share != 1.0) {
+    return Status::Unsupported(
+        fmt::format("{}: \"{}\": {} is not supported in this family, expected 1", config.origin(), share_key, share));
+  }
+  model.rope.rotary_dims = static_cast<int64_t>(static_cast<double>(model.head_dim) * share);
+  return Status::Ok();
+}
+
+Result<std::optional<LayerType>> ReadLayerTypes(const JsonObject& config, int64_t num_layers) {
+  constexpr const char* kKey = "layer_types";
+  if (!config.Has(kKey)) return std::optional<LayerType>();
+  const Json& types = config.At(kKey);
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers) {
+    return Status::InvalidInput(
+        fmt::format("{}: \"{}\" is not a list of {} layer types", config.origin(), kKey, num_layers));
+  }
+  for (const Json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      return Status::Unsupported(fmt::format("{}: \"{}\" has {}, expected \"full_attention\" or \"sliding_attention\"",
+                                             config.origin(), kKey,
+                                             type.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    }
+    if (type != types[0]) {
+      return Status::Unsupported(
+          fmt::format("{}: \"{}\" differ from layer to layer, which is not supported", config.origin(), kKey));
+    }
+  }
+  return std::optional<LayerType>(types[0] == "full_attention" ? LayerType::kFull : LayerType::kSliding);
+}
+
+Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model) {
+  HW_ASSIGN_OR_RETURN(const auto type, ReadLayerTypes(config, model.num_layers));
+  if (type && (*type == LayerType::kSliding) != window.has_value()) {
+    return Status::InvalidInput(fmt::format("{}: \"layer_types\" say {} attention, but there is {} window",
+                                            config.origin(), window ? "full" : "sliding", window ? "a" : "no"));
+  }
+  model.sliding_window = window;
   return Status::Ok();
 }
 
@@ -109,7 +221,7 @@ Status RequireBool(const JsonObject& config, const char* key, bool value_if_abse
 }
 
 Result<MlpKind> ReadActivation(const JsonObject& config, const char* key, const std::string& if_absent,
-                               const std::vector<std::pair<std::string, MlpKind>>& names) {
+                               const ActivationNames& names) {
   HW_ASSIGN_OR_RETURN(const std::string found, config.StringOr(key, if_absent));
   std::string known;
   for (const auto& [name, kind] : names) {
@@ -120,11 +232,20 @@ Result<MlpKind> ReadActivation(const JsonObject& config, const char* key, const 
       fmt::format("{}: \"{}\" is \"{}\", expected one of: {}", config.origin(), key, found, known));
 }
 
-const std::vector<std::pair<std::string, MlpKind>>& GeluNames() {
-  static const std::vector<std::pair<std::string, MlpKind>> kNames = {{"gelu", MlpKind::kGelu},
-                                                                      {"gelu_new", MlpKind::kGeluTanh},
-                                                                      {"gelu_fast", MlpKind::kGeluTanh},
-                                                                      {"gelu_pytorch_tanh", MlpKind::kGeluTanh}};
+const ActivationNames& GatedNames() {
+  static const ActivationNames kNames = {{"silu", MlpKind::kGatedSilu}, {"swish", MlpKind::kGatedSilu}};
+  return kNames;
+}
+
+const ActivationNames& GeluNames() {
+  // gelu_fast and gelu_accurate are other ways to write the tanh approximation; quick_gelu (a sigmoid) is not.
+  static const ActivationNames kNames = {{"gelu", MlpKind::kGelu},
+                                         {"gelu_python", MlpKind::kGelu},
+                                         {"gelu_new", MlpKind::kGeluTanh},
+                                         {"gelu_pytorch_tanh", MlpKind::kGeluTanh},
+                                         {"gelu_fast", MlpKind::kGeluTanh},
+                                         {"gelu_python_tanh", MlpKind::kGeluTanh},
+                                         {"gelu_accurate", MlpKind::kGeluTanh}};
   return kNames;
 }
 

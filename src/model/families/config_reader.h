@@ -1,9 +1,12 @@
-// What several families' config.json have in common, under the key names of transformers 4 and of 5.
+// What several families' config.json have in common, under the key names of transformers 4 and of 5. An absent key has
+// the value that the family's Hugging Face config class gives it. What the engine cannot do is refused by name.
 #ifndef HEADWISE_MODEL_FAMILIES_CONFIG_READER_H_
 #define HEADWISE_MODEL_FAMILIES_CONFIG_READER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -22,20 +25,57 @@ struct ShapeKeys {
   const char* trained_length = "max_position_embeddings";
 };
 
-// Sizes, heads (KV heads default to query heads, head_dim to hidden / heads), vocabulary, trained length, token ids,
-// tied embeddings, softmax scale 1 / sqrt(D). `default_length` where the trained length is not given.
-Status ReadShape(const JsonObject& config, const ShapeKeys& keys, int64_t default_length, ModelConfig& model);
+// Values of absent keys; 0: the key is required.
+struct ShapeDefaults {
+  int64_t vocab = 0;
+  int64_t hidden = 0;
+  int64_t ffn = 0;
+  int64_t layers = 0;
+  int64_t q_heads = 0;
+  int64_t kv_heads = 0;  // 0: as many as query heads
+  int64_t trained_length = 0;
+  std::optional<int32_t> bos = {};
+  std::optional<int32_t> eos = {};
+  bool tied_embeddings = false;
+};
 
-// rope_theta + rope_scaling, or rope_parameters. `rotary_share` of head_dim is rotated. An unknown scaling is an error.
-Status ReadRope(const JsonObject& config, double default_theta, double rotary_share, ModelConfig& model);
+// Sizes, heads (head_dim defaults to hidden / heads), vocabulary, trained length, token ids, tied embeddings, softmax
+// scale 1 / sqrt(D), zero sink. Refuses quantised checkpoints. Every size that it leaves in `model` is 1 to 2^31 - 1,
+// heads at most kMaxHeads.
+Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults, ModelConfig& model);
+
+// A size: 1 to 2^31 - 1. With `if_absent` 0 the key is required.
+Result<int64_t> ReadSize(const JsonObject& config, const char* key, int64_t if_absent);
+
+// More than any model has; families make lists of this length before the config as a whole is validated.
+inline constexpr int64_t kMaxHeads = 4096;
+
+struct RopeKeys {
+  const char* theta = "rope_theta";
+  // Names the share of head_dim that is rotated; null: all of it, and a config that says otherwise is refused.
+  const char* share = nullptr;
+  double default_share = 1.0;
+};
+// The old keys (theta, rope_scaling) or rope_parameters, in which the same stand under one roof.
+Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model);
+
+enum class LayerType { kFull, kSliding };
+// "layer_types", absent in older configs: the type of all layers. Layers that differ are refused.
+Result<std::optional<LayerType>> ReadLayerTypes(const JsonObject& config, int64_t num_layers);
+// Takes the window into `model` unless "layer_types" contradicts it.
+Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model);
 
 // An option that is only supported at one value: any other is refused by name rather than ignored.
 Status RequireBool(const JsonObject& config, const char* key, bool value_if_absent, bool supported);
+
+using ActivationNames = std::vector<std::pair<std::string, MlpKind>>;
 // hidden_act and its like: one of `names`, or an error that lists them.
 Result<MlpKind> ReadActivation(const JsonObject& config, const char* key, const std::string& if_absent,
-                               const std::vector<std::pair<std::string, MlpKind>>& names);
-// gelu, gelu_new, gelu_fast, ... of the families without a gate.
-const std::vector<std::pair<std::string, MlpKind>>& GeluNames();
+                               const ActivationNames& names);
+// silu, of the families with a gate.
+const ActivationNames& GatedNames();
+// gelu, gelu_new, gelu_fast, ... of the families without.
+const ActivationNames& GeluNames();
 
 // Slopes 2^(-max_bias (h + 1) / n) with n the heads rounded up to a power of two; where that is not the number of
 // heads, in the order 1, 3, 5, ..., 0, 2, 4, ... of the n [MPT].

@@ -10,29 +10,60 @@
 namespace headwise {
 namespace {
 
-Result<ModelConfig> ReadConfig(const JsonObject& config) {
-  ModelConfig model;
-  HW_RETURN_IF_ERROR(ReadShape(config, {.ffn = nullptr, .kv_heads = nullptr, .head_dim = nullptr},
-                               /*default_length=*/2048, model));
-  HW_ASSIGN_OR_RETURN(model.ffn_dim, config.IntOr("ffn_hidden_size", 4 * model.model_dim));
-  HW_ASSIGN_OR_RETURN(model.tied_embeddings, config.BoolOr("tie_word_embeddings", true));
+constexpr ShapeDefaults kDefaults = {.vocab = 65024,
+                                     .hidden = 4544,
+                                     .layers = 32,
+                                     .q_heads = 71,
+                                     .trained_length = 2048,
+                                     .bos = 11,
+                                     .eos = 11,
+                                     .tied_embeddings = true};
+
+// The key, or the one that RefinedWeb, Falcon's first name, had for it.
+const char* Either(const JsonObject& config, const char* key, const char* old_key) {
+  return config.Has(old_key) && !config.Has(key) ? old_key : key;
+}
+
+// KV heads and the order of attention, MLP and norms.
+Status ReadLayout(const JsonObject& config, ModelConfig& model) {
   HW_ASSIGN_OR_RETURN(const bool grouped, config.BoolOr("new_decoder_architecture", false));
   HW_ASSIGN_OR_RETURN(const bool multi_query, config.BoolOr("multi_query", true));
   HW_ASSIGN_OR_RETURN(const bool parallel, config.BoolOr("parallel_attn", true));
-  if (grouped) {
-    HW_ASSIGN_OR_RETURN(model.num_kv_heads, config.IntOr("num_kv_heads", model.num_q_heads));
-  } else if (multi_query) {
-    model.num_kv_heads = 1;  // whatever num_kv_heads says
-  }
+  const char* kv_key = Either(config, "num_kv_heads", "n_head_kv");
+  HW_ASSIGN_OR_RETURN(const int64_t kv_heads, ReadSize(config, kv_key, model.num_q_heads));
   HW_ASSIGN_OR_RETURN(const int64_t num_norms, config.IntOr("num_ln_in_parallel_attn", grouped ? 2 : 1));
   if (num_norms != 1 && num_norms != 2) {
     return Status::InvalidInput(
         fmt::format("{}: \"num_ln_in_parallel_attn\" is {}, expected 1 or 2", config.origin(), num_norms));
   }
-  // The grouped layout is parallel whatever parallel_attn says.
-  model.residual = !parallel && !grouped       ? ResidualKind::kSerial
-                   : grouped && num_norms == 2 ? ResidualKind::kParallelTwoNorms
-                                               : ResidualKind::kParallelSharedNorm;
+  if (grouped ? !parallel : num_norms == 2) {
+    return Status::Unsupported(
+        fmt::format("{}: \"new_decoder_architecture\" {} with \"parallel_attn\" {} and {} norms is not supported",
+                    config.origin(), grouped, parallel, num_norms));
+  }
+  if (!grouped && !multi_query && kv_heads != model.num_q_heads) {
+    return Status::Unsupported(fmt::format("{}: \"{}\" is {} without new_decoder_architecture, expected {}",
+                                           config.origin(), kv_key, kv_heads, model.num_q_heads));
+  }
+  model.num_kv_heads = !grouped && multi_query ? 1 : kv_heads;  // multi_query wins over num_kv_heads
+  model.residual = !parallel        ? ResidualKind::kSerial
+                   : num_norms == 2 ? ResidualKind::kParallelTwoNorms
+                                    : ResidualKind::kParallelSharedNorm;
+  return Status::Ok();
+}
+
+Result<ModelConfig> ReadConfig(const JsonObject& config) {
+  ModelConfig model;
+  const ShapeKeys keys = {.hidden = Either(config, "hidden_size", "n_embed"),
+                          .ffn = nullptr,
+                          .layers = Either(config, "num_hidden_layers", "n_layer"),
+                          .q_heads = Either(config, "num_attention_heads", "n_head"),
+                          .kv_heads = nullptr,
+                          .head_dim = nullptr};
+  HW_RETURN_IF_ERROR(ReadShape(config, keys, kDefaults, model));
+  HW_RETURN_IF_ERROR(ReadLayout(config, model));
+  HW_RETURN_IF_ERROR(RequireBool(config, "attention_sinks", false, false));
+  HW_ASSIGN_OR_RETURN(model.ffn_dim, ReadSize(config, "ffn_hidden_size", 4 * model.model_dim));
   model.norm = NormKind::kLayer;
   model.norm_bias = true;
   HW_ASSIGN_OR_RETURN(model.norm_eps, config.DoubleOr("layer_norm_epsilon", 1e-5));
@@ -41,7 +72,7 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
   model.o_bias = model.mlp_bias = model.qkv_bias;
   HW_ASSIGN_OR_RETURN(const bool alibi, config.BoolOr("alibi", false));
   if (!alibi) {
-    HW_RETURN_IF_ERROR(ReadRope(config, /*default_theta=*/10000.0, /*rotary_share=*/1.0, model));
+    HW_RETURN_IF_ERROR(ReadRope(config, {}, model));
     return model;
   }
   model.positions = PositionKind::kAlibi;

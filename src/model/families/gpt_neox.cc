@@ -9,9 +9,19 @@
 namespace headwise {
 namespace {
 
+constexpr ShapeDefaults kDefaults = {.vocab = 50432,
+                                     .hidden = 6144,
+                                     .ffn = 24576,
+                                     .layers = 44,
+                                     .q_heads = 64,
+                                     .trained_length = 2048,
+                                     .bos = 0,
+                                     .eos = 2};
+
 Result<ModelConfig> ReadConfig(const JsonObject& config) {
   ModelConfig model;
-  HW_RETURN_IF_ERROR(ReadShape(config, {.kv_heads = nullptr, .head_dim = nullptr}, /*default_length=*/2048, model));
+  HW_RETURN_IF_ERROR(ReadShape(config, {.kv_heads = nullptr, .head_dim = nullptr}, kDefaults, model));
+  HW_RETURN_IF_ERROR(RequireBool(config, "attention_sinks", false, false));
   model.norm = NormKind::kLayer;
   model.norm_bias = true;
   HW_ASSIGN_OR_RETURN(model.norm_eps, config.DoubleOr("layer_norm_eps", 1e-5));
@@ -21,12 +31,8 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
   HW_ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   model.o_bias = model.qkv_bias;
   model.mlp_bias = true;
-  HW_ASSIGN_OR_RETURN(double rotary_share, config.DoubleOr("rotary_pct", 0.25));
-  if (config.Has("rope_parameters")) {
-    HW_ASSIGN_OR_RETURN(const JsonObject rope, config.Object("rope_parameters"));
-    HW_ASSIGN_OR_RETURN(rotary_share, rope.DoubleOr("partial_rotary_factor", rotary_share));
-  }
-  HW_RETURN_IF_ERROR(ReadRope(config, /*default_theta=*/10000.0, rotary_share, model));
+  HW_RETURN_IF_ERROR(
+      ReadRope(config, {.theta = "rotary_emb_base", .share = "rotary_pct", .default_share = 0.25}, model));
   return model;
 }
 

@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "model/families/config_reader.h"
-
 namespace headwise {
 
-Status ReadLlamaLikeConfig(const JsonObject& config, int64_t default_length, ModelConfig& model) {
-  HW_RETURN_IF_ERROR(ReadShape(config, {}, default_length, model));
+Status ReadLlamaLikeConfig(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults,
+                           ModelConfig& model) {
+  HW_RETURN_IF_ERROR(ReadShape(config, keys, defaults, model));
   model.norm = NormKind::kRms;
   HW_ASSIGN_OR_RETURN(model.norm_eps, config.DoubleOr("rms_norm_eps", 1e-6));
-  HW_ASSIGN_OR_RETURN(model.mlp, ReadActivation(config, "hidden_act", "silu", {{"silu", MlpKind::kGatedSilu}}));
+  HW_ASSIGN_OR_RETURN(model.mlp, ReadActivation(config, "hidden_act", "silu", GatedNames()));
   model.residual = ResidualKind::kSerial;
+  HW_ASSIGN_OR_RETURN(model.learned_sinks, config.BoolOr("attention_sinks", false));
   return Status::Ok();
 }
 

@@ -4,14 +4,16 @@
 #define HEADWISE_MODEL_FAMILIES_LLAMA_LIKE_H_
 
 #include "base/json.h"
+#include "model/families/config_reader.h"
 #include "model/families/weight_reader.h"
 #include "model/model_config.h"
 #include "model/model_weights.h"
 
 namespace headwise {
 
-// Shape, norm and MLP; positions are the family's business.
-Status ReadLlamaLikeConfig(const JsonObject& config, int64_t default_length, ModelConfig& model);
+// Shape, norm, MLP and sink logits; positions, biases and windows are the family's business.
+Status ReadLlamaLikeConfig(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults,
+                           ModelConfig& model);
 
 // q_proj, k_proj, v_proj; biases and sinks as the config says.
 Result<ModelWeights> ReadLlamaWeights(const ModelConfig& config, const WeightSource& source);

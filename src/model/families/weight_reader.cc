@@ -1,14 +1,15 @@
 #include "model/families/weight_reader.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace headwise {
 
-ConstTensorView WeightReader::Own(std::vector<std::byte> bytes, DType dtype, const Shape& shape) {
-  auto memory = std::make_unique<std::byte[]>(bytes.size());
-  std::memcpy(memory.get(), bytes.data(), bytes.size());
-  const ConstTensorView view(memory.get(), dtype, shape);
-  weights_.owned.push_back(std::move(memory));
+TensorView WeightReader::Own(DType dtype, const Shape& shape) {
+  TensorView view{.data = nullptr, .dtype = dtype, .shape = shape};
+  weights_.owned.push_back(std::make_unique<std::byte[]>(static_cast<size_t>(view.size_bytes())));
+  view.data = weights_.owned.back().get();
   return view;
 }
 
@@ -19,12 +20,9 @@ Result<ConstTensorView> WeightReader::Matrix(const std::string& name, int64_t ro
 Result<ConstTensorView> WeightReader::Vector(const std::string& name, int64_t size) {
   HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name, {size}));
   if (view.dtype == DType::kF32) return view;
-  std::vector<std::byte> wide(static_cast<size_t>(size) * sizeof(float));
-  for (int64_t i = 0; i < size; ++i) {
-    const float value = LoadAsF32(view.dtype, view.data, i);
-    std::memcpy(wide.data() + static_cast<size_t>(i) * sizeof(float), &value, sizeof(float));
-  }
-  return Own(std::move(wide), DType::kF32, {size});
+  const TensorView wide = Own(DType::kF32, {size});
+  for (int64_t i = 0; i < size; ++i) StoreF32As(DType::kF32, wide.data, i, LoadAsF32(view.dtype, view.data, i));
+  return ConstTensorView(wide);
 }
 
 Status WeightReader::Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear) {
@@ -45,13 +43,31 @@ Status WeightReader::Norm(const std::string& name, Bias bias, NormWeights& norm)
 
 ConstTensorView WeightReader::GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows) {
   const auto row_bytes = static_cast<size_t>(from.size_bytes() / from.shape[0]);
-  std::vector<std::byte> bytes(rows.size() * row_bytes);
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const TensorView to = Own(from.dtype, from.shape.rank() == 1 ? Shape{num_rows} : Shape{num_rows, from.shape[1]});
   for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(bytes.data() + i * row_bytes,
+    std::memcpy(static_cast<std::byte*>(to.data) + i * row_bytes,
                 static_cast<const std::byte*>(from.data) + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
   }
-  const auto num_rows = static_cast<int64_t>(rows.size());
-  return Own(std::move(bytes), from.dtype, from.shape.rank() == 1 ? Shape{num_rows} : Shape{num_rows, from.shape[1]});
+  return to;
+}
+
+ConstTensorView WeightReader::NormalizedRows(const ConstTensorView& from) {
+  constexpr double kSmallestLength = 1e-12;  // a row of zeros stays one
+  const TensorView to = Own(from.dtype, from.shape);
+  const int64_t columns = from.shape[1];
+  for (int64_t row = 0; row < from.shape[0]; ++row) {
+    double squares = 0;
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
+      const double value = LoadAsF32(from.dtype, from.data, i);
+      squares += value * value;
+    }
+    const double length = std::max(std::sqrt(squares), kSmallestLength);
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
+      StoreF32As(to.dtype, to.data, i, static_cast<float>(LoadAsF32(from.dtype, from.data, i) / length));
+    }
+  }
+  return to;
 }
 
 Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer) {

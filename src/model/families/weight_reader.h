@@ -35,11 +35,14 @@ class WeightReader {
   Status Norm(const std::string& name, Bias bias, NormWeights& norm);
   // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views; groups are copied.
   Status FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer);
+  // A copy of a matrix with every row scaled to length 1, in the same dtype.
+  ConstTensorView NormalizedRows(const ConstTensorView& from);
   // The output matrix: `name`, or the embedding where they are tied.
   Status Output(const std::string& name);
 
  private:
-  ConstTensorView Own(std::vector<std::byte> bytes, DType dtype, const Shape& shape);
+  // Memory of that shape that lives as long as the weights.
+  TensorView Own(DType dtype, const Shape& shape);
   ConstTensorView GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows);
 
   const ModelConfig& config_;

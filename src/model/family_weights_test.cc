@@ -1,0 +1,278 @@
+// Each family's tensors: found, checked, taken apart.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "model/families/family.h"
+#include "model/load_config.h"
+#include "support/golden.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Tensors in memory, each of which a test can remove or change.
+class FakeSource final : public WeightSource {
+ public:
+  FakeSource() = default;
+  explicit FakeSource(const WeightSource& from) {
+    for (const std::string& name : from.Names()) tensors_[name] = from.Get(name).value();
+  }
+
+  const std::string& origin() const override { return origin_; }
+  std::vector<std::string> Names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, view] : tensors_) names.push_back(name);
+    return names;
+  }
+  bool Has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
+  using WeightSource::Get;
+  Result<ConstTensorView> Get(std::string_view name) const override {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return Status::NotFound(fmt::format("fake: tensor \"{}\" is missing", name));
+    return it->second;
+  }
+
+  ConstTensorView& operator[](const std::string& name) { return tensors_[name]; }
+  void Erase(const std::string& name) { tensors_.erase(name); }
+  // A tensor of f16 ones, or of `value(element)`.
+  void Make(const std::string& name, const Shape& shape, const std::function<float(int64_t)>& value) {
+    auto& data = owned_.emplace_back(static_cast<size_t>(shape.num_elements()));
+    for (size_t i = 0; i < data.size(); ++i) data[i] = F32ToF16(value(static_cast<int64_t>(i)));
+    tensors_[name] = {data.data(), DType::kF16, shape};
+  }
+
+ private:
+  std::string origin_ = "fake";
+  std::map<std::string, ConstTensorView, std::less<>> tensors_;
+  std::vector<std::vector<uint16_t>> owned_;
+};
+
+struct Loaded {
+  ModelConfig config;
+  std::unique_ptr<WeightSource> source;
+  const ModelFamily* family = nullptr;
+
+  Result<ModelWeights> Read() const { return family->read_weights(config, *source); }
+  Result<ModelWeights> Read(const WeightSource& from) const { return family->read_weights(config, from); }
+};
+
+Loaded Load(const std::string& folder) {
+  auto config = ReadModelConfig(folder);
+  auto source = OpenSafetensorsFolder(folder);
+  EXPECT_TRUE(config.ok() && source.ok()) << config.status().message() << source.status().message();
+  Loaded loaded{.config = *config, .source = *std::move(source)};
+  loaded.family = FindFamily(loaded.config.family, folder).value();
+  return loaded;
+}
+Loaded LoadGolden(const std::string& name) {
+  return Load(SourcePath("tests/golden/tiny/" + name));
+}
+
+// What model_weights.h promises.
+void ExpectShapes(const ModelConfig& c, const ModelWeights& w) {
+  const int64_t q_rows = c.num_q_heads * c.head_dim;
+  const int64_t kv_rows = c.num_kv_heads * c.head_dim;
+  const auto expect_vector = [](const ConstTensorView& view, int64_t size, bool present) {
+    EXPECT_EQ(view.present(), present);
+    if (!view.present()) return;
+    EXPECT_EQ(view.dtype, DType::kF32);
+    EXPECT_EQ(view.shape, Shape({size}));
+  };
+  const auto expect_linear = [&](const LinearWeights& linear, int64_t rows, int64_t columns, bool bias) {
+    EXPECT_TRUE(linear.weight.present());
+    EXPECT_EQ(linear.weight.shape, Shape({rows, columns}));
+    expect_vector(linear.bias, rows, bias);
+  };
+  const auto expect_norm = [&](const NormWeights& norm, bool present) {
+    expect_vector(norm.weight, c.model_dim, present);
+    expect_vector(norm.bias, c.model_dim, present && c.norm_bias);
+  };
+  EXPECT_EQ(w.embedding.shape, Shape({c.vocab_size, c.model_dim}));
+  EXPECT_EQ(w.output.weight.shape, Shape({c.vocab_size, c.model_dim}));
+  EXPECT_EQ(w.output.weight.data == w.embedding.data, c.tied_embeddings);
+  expect_norm(w.final_norm, true);
+  ASSERT_EQ(static_cast<int64_t>(w.layers.size()), c.num_layers);
+  for (const LayerWeights& layer : w.layers) {
+    expect_norm(layer.norm, true);
+    expect_norm(layer.mlp_norm, c.residual != ResidualKind::kParallelSharedNorm);
+    expect_linear(layer.q, q_rows, c.model_dim, c.qkv_bias);
+    expect_linear(layer.k, kv_rows, c.model_dim, c.qkv_bias);
+    expect_linear(layer.v, kv_rows, c.model_dim, c.qkv_bias);
+    expect_linear(layer.o, c.model_dim, q_rows, c.o_bias);
+    expect_linear(layer.up, c.ffn_dim, c.model_dim, c.mlp_bias);
+    expect_linear(layer.down, c.model_dim, c.ffn_dim, c.mlp_bias);
+    if (c.mlp == MlpKind::kGatedSilu) expect_linear(layer.gate, c.ffn_dim, c.model_dim, c.mlp_bias);
+    EXPECT_EQ(layer.gate.weight.present(), c.mlp == MlpKind::kGatedSilu);
+    expect_vector(layer.sink_logits, c.num_q_heads, c.learned_sinks);
+  }
+}
+
+TEST(FamilyWeights, EveryGoldenAndTheBundledModelLoad) {
+  std::vector<std::string> folders = GoldenFolders(SourcePath("tests/golden/tiny"));
+  folders.push_back(BundledModel());
+  for (const std::string& folder : folders) {
+    SCOPED_TRACE(folder);
+    const Loaded loaded = Load(folder);
+    const auto weights = loaded.Read();
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    ExpectShapes(loaded.config, *weights);
+  }
+}
+
+// Take away each tensor in turn, then give each a wrong shape, then a dtype that is no float format.
+TEST(FamilyWeights, EveryTensorIsNeededAndChecked) {
+  for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
+    SCOPED_TRACE(folder);
+    const Loaded loaded = Load(folder);
+    for (const std::string& name : loaded.source->Names()) {
+      FakeSource source(*loaded.source);
+      const ConstTensorView good = source[name];
+      source.Erase(name);
+      EXPECT_THAT(loaded.Read(source).status().message(), HasSubstr(fmt::format("\"{}\" is missing", name)));
+
+      ConstTensorView bad = good;
+      bad.shape = good.shape.rank() == 1 ? Shape{good.shape[0], 1} : Shape{good.shape[0] + 1, good.shape[1]};
+      source[name] = bad;
+      EXPECT_THAT(loaded.Read(source).status().message(), AllOf(HasSubstr(name), HasSubstr(bad.shape.ToString()),
+                                                                HasSubstr("expected " + good.shape.ToString())));
+
+      source[name] = {good.data, DType::kI32, good.shape};
+      EXPECT_THAT(loaded.Read(source).status().message(), AllOf(HasSubstr(name), HasSubstr("i32")));
+    }
+  }
+}
+
+TEST(FamilyWeights, BuffersOfOldCheckpointsAreIgnored) {
+  const Loaded loaded = LoadGolden("llama-mha");
+  FakeSource source(*loaded.source);
+  source.Make("model.layers.0.self_attn.rotary_emb.inv_freq", {8}, [](int64_t) { return 1.0f; });
+  EXPECT_TRUE(loaded.Read(source).ok());
+}
+
+TEST(FamilyWeights, MatricesStayInTheFileAndSmallVectorsAreWidened) {
+  const Loaded loaded = Load(BundledModel());  // bf16
+  const auto weights = loaded.Read();
+  ASSERT_TRUE(weights.ok());
+  const ConstTensorView q = loaded.source->Get("model.layers.3.self_attn.q_proj.weight").value();
+  EXPECT_EQ(weights->layers[3].q.weight.data, q.data);
+  EXPECT_EQ(weights->layers[3].q.weight.dtype, DType::kBF16);
+  const ConstTensorView norm = loaded.source->Get("model.norm.weight").value();
+  for (int64_t i = 0; i < loaded.config.model_dim; ++i) {
+    EXPECT_EQ(static_cast<const float*>(weights->final_norm.weight.data)[i], LoadAsF32(norm.dtype, norm.data, i));
+  }
+}
+
+// Row r of a fused matrix that holds r everywhere must come out at the place the layout gives it.
+void ExpectRows(const LinearWeights& linear, const std::vector<int64_t>& rows) {
+  ASSERT_EQ(linear.weight.shape[0], static_cast<int64_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    const auto expected = static_cast<float>(rows[i]);
+    EXPECT_EQ(LoadAsF32(linear.weight.dtype, linear.weight.data, row * linear.weight.shape[1]), expected) << i;
+    if (linear.bias.present()) {
+      EXPECT_EQ(static_cast<const float*>(linear.bias.data)[i], expected) << i;
+    }
+  }
+}
+
+TEST(FamilyWeights, GptNeoxRowsAreHeadsOfQueryKeyValue) {
+  Loaded loaded = LoadGolden("gpt_neox");
+  FakeSource source(*loaded.source);
+  const std::string name = "gpt_neox.layers.0.attention.query_key_value";
+  source.Make(name + ".weight", {192, 64}, [](int64_t i) { return static_cast<float>(i / 64); });
+  source.Make(name + ".bias", {192}, [](int64_t i) { return static_cast<float>(i); });
+  const auto weights = loaded.Read(source);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  std::vector<int64_t> rows[3];
+  for (int64_t head = 0; head < 2; ++head) {
+    for (int64_t part = 0; part < 3; ++part) {
+      for (int64_t i = 0; i < 32; ++i) rows[part].push_back(head * 96 + part * 32 + i);
+    }
+  }
+  EXPECT_EQ(rows[0][32], 96);
+  ExpectRows(weights->layers[0].q, rows[0]);
+  ExpectRows(weights->layers[0].k, rows[1]);
+  ExpectRows(weights->layers[0].v, rows[2]);
+  EXPECT_EQ(weights->layers[0].q.weight.dtype, DType::kF16);
+}
+
+TEST(FamilyWeights, FalconRowsAreGroupsOfQueriesKeyValue) {
+  Loaded loaded = LoadGolden("falcon-7b-style");
+  loaded.config.num_kv_heads = 2;
+  FakeSource source(*loaded.source);
+  for (const char* layer : {"0", "1"}) {
+    source.Make(fmt::format("transformer.h.{}.self_attention.query_key_value.weight", layer), {128, 64},
+                [](int64_t i) { return static_cast<float>(i / 64); });
+  }
+  const auto weights = loaded.Read(source);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  // Head dim 16, two query heads a group: 32 query rows, 16 key rows, 16 value rows, twice.
+  std::vector<int64_t> q, k, v;
+  for (const int64_t group : {0, 64}) {
+    for (int64_t i = 0; i < 32; ++i) q.push_back(group + i);
+    for (int64_t i = 0; i < 16; ++i) k.push_back(group + 32 + i);
+    for (int64_t i = 0; i < 16; ++i) v.push_back(group + 48 + i);
+  }
+  ExpectRows(weights->layers[0].q, q);
+  ExpectRows(weights->layers[0].k, k);
+  ExpectRows(weights->layers[0].v, v);
+}
+
+TEST(FamilyWeights, PackedBlocksAreViewsOfTheFile) {
+  const Loaded loaded = LoadGolden("mpt");
+  const auto weights = loaded.Read();
+  ASSERT_TRUE(weights.ok());
+  const auto* fused = static_cast<const float*>(loaded.source->Get("transformer.blocks.1.attn.Wqkv.weight")->data);
+  EXPECT_EQ(weights->layers[1].q.weight.data, fused);
+  EXPECT_EQ(weights->layers[1].k.weight.data, fused + 64 * 64);
+  EXPECT_EQ(weights->layers[1].v.weight.data, fused + 128 * 64);
+}
+
+TEST(FamilyWeights, Baichuan2ScalesTheRowsOfItsOutput) {
+  constexpr int64_t kVocabulary = 125696;
+  const auto config = ParseModelConfig(R"({"model_type": "baichuan", "hidden_size": 2, "num_attention_heads": 1,
+      "intermediate_size": 1, "num_hidden_layers": 1, "vocab_size": 125696, "max_position_embeddings": 8})",
+                                       "config");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  FakeSource source;
+  const auto one = [](int64_t) { return 1.0f; };
+  source.Make("model.embed_tokens.weight", {kVocabulary, 2}, one);
+  for (const char* norm : {"model.norm", "model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm"}) {
+    source.Make(std::string(norm) + ".weight", {2}, one);
+  }
+  source.Make("model.layers.0.self_attn.W_pack.weight", {6, 2}, one);
+  source.Make("model.layers.0.self_attn.o_proj.weight", {2, 2}, one);
+  source.Make("model.layers.0.mlp.gate_proj.weight", {1, 2}, one);
+  source.Make("model.layers.0.mlp.up_proj.weight", {1, 2}, one);
+  source.Make("model.layers.0.mlp.down_proj.weight", {2, 1}, one);
+  // Rows (3, 4), and one row of zeros, which stays one.
+  source.Make("lm_head.weight", {kVocabulary, 2}, [](int64_t i) { return i < 2 ? 0.0f : (i % 2 == 0 ? 3.0f : 4.0f); });
+  const auto weights = FindFamily("baichuan", "test").value()->read_weights(*config, source);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  const ConstTensorView& output = weights->output.weight;
+  EXPECT_EQ(output.dtype, DType::kF16);
+  EXPECT_EQ(LoadAsF32(output.dtype, output.data, 0), 0.0f);
+  EXPECT_NEAR(LoadAsF32(output.dtype, output.data, 2 * kVocabulary - 2), 0.6f, 5e-4f);
+  EXPECT_NEAR(LoadAsF32(output.dtype, output.data, 2 * kVocabulary - 1), 0.8f, 5e-4f);
+}
+
+TEST(Families, AreFoundByEveryNameTheyAnswerTo) {
+  EXPECT_EQ(ModelFamilies().size(), 7u);
+  for (const ModelFamily& family : ModelFamilies()) {
+    EXPECT_EQ(FindFamily(family.name, "c").value()->name, family.name);
+    for (const std::string_view name : family.other_names) {
+      EXPECT_EQ(FindFamily(name, "c").value()->name, family.name);
+    }
+    EXPECT_FALSE(family.description.empty());
+  }
+}
+
+}  // namespace
+}  // namespace headwise

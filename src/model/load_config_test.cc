@@ -1,0 +1,452 @@
+// config.json of every family: both generations of key names, defaults of absent keys, and what must be refused.
+#include "model/load_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/families/config_reader.h"
+#include "support/golden.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::FloatEq;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pointwise;
+using ::testing::StartsWith;
+
+std::string GoldenPath(const std::string& name) {
+  return SourcePath("tests/golden/tiny/" + name);
+}
+
+Json GoldenJson(const std::string& name, const std::string& file = "config.json") {
+  const auto json = ReadJsonFile(GoldenPath(name) + "/" + file);
+  EXPECT_TRUE(json.ok()) << json.status().message();
+  return json.ok() ? *json : Json::object();
+}
+
+Result<ModelConfig> Parse(const Json& json) {
+  return ParseModelConfig(json.dump(), "config");
+}
+Status ParseStatus(const Json& json) {
+  return Parse(json).status();
+}
+ModelConfig MustParse(const Json& json) {
+  const auto config = Parse(json);
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  return config.ok() ? *config : ModelConfig{};
+}
+
+// Every field, so that two configs can be compared and a difference read.
+std::string Describe(const ModelConfig& c) {
+  std::string text = fmt::format("{} L{} E{} F{} Hq{} Hkv{} D{} V{} length {} ", c.family, c.num_layers, c.model_dim,
+                                 c.ffn_dim, c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.trained_length);
+  text += fmt::format("norm {} {} mlp {} residual {} tied {} bias {} {} {} {} ", static_cast<int>(c.norm), c.norm_eps,
+                      static_cast<int>(c.mlp), static_cast<int>(c.residual), c.tied_embeddings, c.norm_bias, c.qkv_bias,
+                      c.o_bias, c.mlp_bias);
+  text += fmt::format("positions {} rope {} {} {} {} {} {} {} slopes [{}] ", static_cast<int>(c.positions),
+                      c.rope.rotary_dims, c.rope.theta, static_cast<int>(c.rope.scaling), c.rope.factor,
+                      c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.original_max_position,
+                      fmt::join(c.alibi_slopes, ", "));
+  text += fmt::format("scale {:.6} clip {} window {} sinks {} {} bos {} eos [{}]", c.softmax_scale,
+                      c.qkv_clip.value_or(-1), c.sliding_window.value_or(-1), c.zero_sink, c.learned_sinks,
+                      c.bos_id.value_or(-1), fmt::join(c.eos_ids, ", "));
+  return text;
+}
+
+TEST(LoadConfig, BothGenerationsOfKeyNamesGiveTheSameConfig) {
+  for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
+    const auto now = ReadModelConfig(folder);
+    const auto text = ReadFile(folder + "/config.v4.json");
+    ASSERT_TRUE(now.ok() && text.ok()) << now.status().message() << text.status().message();
+    const auto before = ParseModelConfig(*text, folder);
+    ASSERT_TRUE(before.ok()) << before.status().message();
+    EXPECT_EQ(Describe(*now), Describe(*before)) << folder;
+    EXPECT_EQ(now->bos_id, 0) << folder;
+    EXPECT_THAT(now->eos_ids, ElementsAre(1)) << folder;
+  }
+}
+
+TEST(LoadConfig, TheBundledModel) {
+  const auto config = ReadModelConfig(BundledModel());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->num_layers, 8);
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->q_heads_per_kv_head(), 2);
+  EXPECT_EQ(config->rope.theta, 1e6);
+  EXPECT_TRUE(config->tied_embeddings);
+  EXPECT_THAT(config->eos_ids, ElementsAre(1, 3));
+}
+
+TEST(LoadConfig, WhatEachFamilyIsMadeOf) {
+  const ModelConfig gqa = MustParse(GoldenJson("llama-gqa"));
+  EXPECT_EQ(gqa.head_dim, 32);
+  EXPECT_EQ(gqa.num_kv_heads, 2);
+  EXPECT_EQ(gqa.rope.rotary_dims, 32);
+  EXPECT_EQ(gqa.softmax_scale, 1.0 / std::sqrt(32.0));
+
+  const ModelConfig llama3 = MustParse(GoldenJson("llama-rope-llama3"));
+  EXPECT_EQ(llama3.rope.scaling, RopeConfig::Scaling::kLlama3);
+  EXPECT_EQ(llama3.rope.factor, 8.0);
+  EXPECT_EQ(llama3.rope.original_max_position, 64);
+  EXPECT_EQ(MustParse(GoldenJson("llama-rope-linear")).rope.scaling, RopeConfig::Scaling::kLinear);
+
+  EXPECT_EQ(MustParse(GoldenJson("mistral-window")).sliding_window, 16);
+  EXPECT_EQ(MustParse(GoldenJson("mistral-gqa")).sliding_window, std::nullopt);
+
+  const ModelConfig qwen2 = MustParse(GoldenJson("qwen2"));
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && qwen2.tied_embeddings);
+
+  const ModelConfig neox = MustParse(GoldenJson("gpt_neox"));
+  EXPECT_EQ(neox.rope.rotary_dims, 8);
+  EXPECT_EQ(neox.residual, ResidualKind::kParallelTwoNorms);
+  EXPECT_EQ(neox.mlp, MlpKind::kGelu);
+  EXPECT_TRUE(neox.qkv_bias && neox.o_bias && neox.mlp_bias && neox.norm_bias);
+
+  const ModelConfig falcon = MustParse(GoldenJson("falcon-7b-style"));
+  EXPECT_EQ(falcon.num_kv_heads, 1);  // multi_query wins over num_kv_heads 4
+  EXPECT_EQ(falcon.residual, ResidualKind::kParallelSharedNorm);
+
+  const ModelConfig mpt = MustParse(GoldenJson("mpt"));
+  EXPECT_EQ(mpt.positions, PositionKind::kAlibi);
+  EXPECT_THAT(mpt.alibi_slopes, ElementsAre(0.25f, 0.0625f, 0.015625f, 0.00390625f));
+  EXPECT_EQ(mpt.ffn_dim, 256);
+  EXPECT_FALSE(mpt.norm_bias);
+}
+
+TEST(LoadConfig, FalconLayouts) {
+  Json json = GoldenJson("falcon-7b-style");
+  json["new_decoder_architecture"] = true;
+  json["num_kv_heads"] = 2;
+  ModelConfig config = MustParse(json);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.residual, ResidualKind::kParallelTwoNorms);
+  json["num_ln_in_parallel_attn"] = 1;
+  EXPECT_EQ(MustParse(json).residual, ResidualKind::kParallelSharedNorm);
+
+  json = GoldenJson("falcon-7b-style");  // RW
+  json.update(Json{{"multi_query", false}, {"parallel_attn", false}, {"alibi", true}, {"bias", true}});
+  config = MustParse(json);
+  EXPECT_EQ(config.num_kv_heads, 4);
+  EXPECT_EQ(config.residual, ResidualKind::kSerial);
+  EXPECT_TRUE(config.qkv_bias && config.o_bias && config.mlp_bias);
+  // The bias joins before the scores are scaled by 1 / sqrt(16).
+  EXPECT_THAT(config.alibi_slopes, ElementsAre(0.0625f, 0.015625f, 0.00390625f, 0.0009765625f));
+  EXPECT_EQ(config.tied_embeddings, true);
+
+  // The key names of its first published form.
+  Json old = {{"model_type", "RefinedWebModel"},
+              {"hidden_size", 64},
+              {"n_layer", 2},
+              {"n_head", 4},
+              {"vocab_size", 384},
+              {"multi_query", true}};
+  config = MustParse(old);
+  EXPECT_EQ(config.family, "falcon");
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.num_q_heads, 4);
+}
+
+TEST(LoadConfig, BaichuanTellsItsTwoModelsApart) {
+  Json json = GoldenJson("llama-mha");
+  json["model_type"] = "baichuan";
+  json.erase("head_dim");
+  EXPECT_EQ(MustParse(json).positions, PositionKind::kRope);
+  json.erase("max_position_embeddings");
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("\"model_max_length\" is missing"));
+  json["model_max_length"] = 512;
+  const ModelConfig config = MustParse(json);
+  EXPECT_EQ(config.positions, PositionKind::kAlibi);
+  EXPECT_EQ(config.trained_length, 512);
+  EXPECT_THAT(config.alibi_slopes, ElementsAre(0.25f, 0.0625f, 0.015625f, 0.00390625f));
+  // The published 13B sizes are ALiBi whatever the length is called.
+  json.update(Json{{"hidden_size", 5120}, {"num_attention_heads", 40}, {"num_key_value_heads", 40}});
+  json.erase("model_max_length");
+  json["max_position_embeddings"] = 4096;
+  EXPECT_EQ(MustParse(json).positions, PositionKind::kAlibi);
+}
+
+TEST(LoadConfig, MptOptions) {
+  Json json = GoldenJson("mpt");
+  Json& attention = json["attn_config"];
+  attention.update(Json{{"clip_qkv", 0.75}, {"softmax_scale", 0.5}, {"alibi_bias_max", 16}});
+  json.update(Json{{"expansion_ratio", 2.5}, {"no_bias", false}});
+  ModelConfig config = MustParse(json);
+  EXPECT_EQ(config.qkv_clip, 0.75);
+  EXPECT_EQ(config.softmax_scale, 0.5);
+  EXPECT_EQ(config.ffn_dim, 160);
+  EXPECT_EQ(config.alibi_slopes[0], 0.0625f);
+  EXPECT_TRUE(config.norm_bias && config.qkv_bias && config.o_bias && config.mlp_bias);
+
+  attention["attn_type"] = "multiquery_attention";
+  EXPECT_EQ(MustParse(json).num_kv_heads, 1);
+  attention["attn_type"] = "grouped_query_attention";
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("\"kv_n_heads\" is missing"));
+  attention["kv_n_heads"] = 2;
+  EXPECT_EQ(MustParse(json).num_kv_heads, 2);
+  attention["kv_n_heads"] = 3;
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("4 query heads are not a multiple of 3"));
+
+  json = GoldenJson("mpt");
+  json.update(Json{{"norm_type", "rmsnorm"}, {"no_bias", false}});
+  config = MustParse(json);
+  EXPECT_EQ(config.norm, NormKind::kRms);
+  EXPECT_FALSE(config.norm_bias);
+  json.erase("attn_config");
+  EXPECT_EQ(MustParse(json).alibi_slopes.size(), 4u);
+}
+
+// What the Hugging Face config classes assume for absent keys.
+TEST(LoadConfig, DefaultsOfAbsentKeys) {
+  EXPECT_EQ(Describe(MustParse({{"model_type", "llama"}})),
+            "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
+            "false false false false positions 0 rope 128 10000 0 1 1 4 0 slopes [] scale 0.088388 clip -1 "
+            "window -1 sinks false false bos 1 eos [2]");
+  const ModelConfig mistral = MustParse({{"model_type", "mistral"}});
+  EXPECT_EQ(mistral.num_kv_heads, 8);
+  EXPECT_EQ(mistral.sliding_window, 4096);
+  EXPECT_EQ(mistral.trained_length, 131072);
+  const ModelConfig qwen2 = MustParse({{"model_type", "qwen2"}, {"num_attention_heads", 64}});
+  EXPECT_EQ(qwen2.num_kv_heads, 32);
+  EXPECT_EQ(qwen2.sliding_window, std::nullopt);
+  EXPECT_EQ(qwen2.bos_id, std::nullopt);
+  EXPECT_THAT(qwen2.eos_ids, IsEmpty());
+  const ModelConfig neox = MustParse({{"model_type", "gpt_neox"}});
+  EXPECT_EQ(neox.rope.rotary_dims, 24);
+  EXPECT_EQ(neox.residual, ResidualKind::kParallelTwoNorms);
+  const ModelConfig falcon = MustParse({{"model_type", "falcon"}});
+  EXPECT_EQ(falcon.ffn_dim, 4 * 4544);
+  EXPECT_EQ(falcon.num_q_heads, 71);
+  EXPECT_THAT(falcon.eos_ids, ElementsAre(11));
+  const ModelConfig mpt = MustParse({{"model_type", "mpt"}});
+  EXPECT_EQ(mpt.model_dim, 2048);
+  EXPECT_EQ(mpt.ffn_dim, 8192);
+  // null is none, and not the default, where the two differ.
+  EXPECT_EQ(MustParse({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window, std::nullopt);
+  EXPECT_EQ(MustParse({{"model_type", "mistral"}, {"num_key_value_heads", nullptr}}).num_kv_heads, 32);
+  EXPECT_THAT(MustParse({{"model_type", "llama"}, {"eos_token_id", nullptr}}).eos_ids, IsEmpty());
+  EXPECT_THAT(MustParse({{"model_type", "llama"}, {"eos_token_id", -1}}).eos_ids, IsEmpty());
+}
+
+TEST(LoadConfig, RopeUnderItsManyNames) {
+  Json json = GoldenJson("llama-mha", "config.v4.json");
+  json["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
+  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kLinear);
+  json["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
+  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kDynamicNtk);
+  EXPECT_EQ(MustParse(json).rope.factor, 4.0);
+  json["rope_scaling"] = Json::object();
+  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kNone);
+  // Without its own length, llama3 scales from the trained one.
+  json["rope_scaling"] = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"rope_theta", 5e5}};
+  EXPECT_EQ(MustParse(json).rope.original_max_position, 512);
+  EXPECT_EQ(MustParse(json).rope.theta, 5e5);
+  json["original_max_position_embeddings"] = 128;
+  EXPECT_EQ(MustParse(json).rope.original_max_position, 128);
+}
+
+TEST(LoadConfig, QwenWindowsAreUniformOrRefused) {
+  Json json = GoldenJson("qwen2", "config.v4.json");
+  json.update(Json{{"use_sliding_window", true}, {"sliding_window", 16}});
+  EXPECT_EQ(MustParse(json).sliding_window, std::nullopt);  // max_window_layers 28 of 2 layers
+  json["max_window_layers"] = 0;
+  EXPECT_EQ(MustParse(json).sliding_window, 16);
+  json["max_window_layers"] = 1;
+  EXPECT_EQ(ParseStatus(json).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("from layer 1 of 2"));
+  json["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(MustParse(json).sliding_window, 16);
+  json["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(MustParse(json).sliding_window, std::nullopt);
+  json["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(ParseStatus(json).code(), StatusCode::kUnsupported);
+  json["layer_types"] = {"full_attention"};
+  EXPECT_EQ(ParseStatus(json).code(), StatusCode::kInvalidInput);
+  json["use_sliding_window"] = false;
+  json["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("no window"));
+}
+
+struct Refusal {
+  const char* base;
+  const char* patch;  // merged into the config
+  const char* expected;
+};
+
+TEST(LoadConfig, UnsupportedOptionsAreRefusedByName) {
+  const Refusal refusals[] = {
+      {"llama-mha", R"({"model_type": "no_such"})", "\"no_such\" is not supported, expected one of: llama"},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "yarn", "factor": 4}})", "\"yarn\""},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "longrope"}})", "\"longrope\""},
+      {"llama-mha", R"({"rope_scaling": {"type": "su", "factor": 2}})", "\"su\""},
+      {"llama-mha", R"({"rope_parameters": {"mrope_section": [1]}})", "\"mrope_section\""},
+      {"llama-mha", R"({"rope_parameters": {"full_attention": {"rope_type": "linear"}}})", "\"full_attention\""},
+      {"llama-mha", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "partial_rotary_factor"},
+      {"llama-mha", R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor"},
+      {"llama-mha", R"({"hidden_act": "gelu"})", "\"hidden_act\" is \"gelu\", expected one of: silu"},
+      {"llama-mha", R"({"quantization_config": {"quant_method": "gptq"}})", "gptq"},
+      {"llama-mha", R"({"layer_types": ["full_attention", "chunked_attention"]})", "chunked_attention"},
+      {"mistral-gqa", R"({"attention_bias": true})", "\"attention_bias\""},
+      {"qwen2", R"({"use_mrope": true})", "\"use_mrope\""},
+      {"gpt_neox", R"({"hidden_act": "quick_gelu"})", "\"quick_gelu\""},
+      {"gpt_neox", R"({"attention_sinks": true})", "\"attention_sinks\""},
+      {"falcon-7b-style", R"({"activation": "relu"})", "\"relu\""},
+      {"falcon-7b-style", R"({"multi_query": false, "num_kv_heads": 2})", "\"num_kv_heads\" is 2"},
+      {"falcon-7b-style", R"({"num_ln_in_parallel_attn": 2})", "2 norms"},
+      {"falcon-7b-style", R"({"new_decoder_architecture": true, "parallel_attn": false})", "parallel_attn"},
+      {"mpt", R"({"attn_config": {"alibi": false}})", "\"alibi\": false"},
+      {"mpt", R"({"attn_config": {"qk_ln": true}})", "\"qk_ln\": true"},
+      {"mpt", R"({"attn_config": {"prefix_lm": true}})", "\"prefix_lm\": true"},
+      {"mpt", R"({"attn_config": {"rope": true}})", "\"rope\": true"},
+      {"mpt", R"({"attn_config": {"attn_uses_sequence_id": true}})", "\"attn_uses_sequence_id\""},
+      {"mpt", R"({"attn_config": {"sliding_window_size": 64}})", "\"sliding_window_size\""},
+      {"mpt", R"({"attn_config": {"attn_type": "other"}})", "\"other\""},
+      {"mpt", R"({"logit_scale": "inv_sqrt_d_model"})", "\"logit_scale\""},
+      {"mpt", R"({"norm_type": "triton_rmsnorm"})", "\"triton_rmsnorm\""},
+      {"mpt", R"({"ffn_config": {"ffn_type": "mptglu"}})", "\"mptglu\""},
+  };
+  for (const auto& [base, patch, expected] : refusals) {
+    Json json = GoldenJson(base);
+    json.merge_patch(Json::parse(patch));
+    const Status status = ParseStatus(json);
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << patch << ": " << status.message();
+    EXPECT_THAT(status.message(), HasSubstr(expected)) << patch;
+  }
+}
+
+TEST(LoadConfig, WrongValuesAreRefusedByName) {
+  const Refusal refusals[] = {
+      {"llama-mha", R"({"model_type": 5})", "\"model_type\" is 5"},
+      {"llama-mha", R"({"model_type": null})", "\"model_type\" is missing"},
+      {"llama-mha", R"({"hidden_size": -64})", "\"hidden_size\" is -64, expected 1 to"},
+      {"llama-mha", R"({"hidden_size": 65, "head_dim": null})", "not a multiple of \"num_attention_heads\" 4"},
+      {"llama-mha", R"({"hidden_size": 2097152, "head_dim": 16})", "model dim is 2097152"},
+      {"llama-mha", R"({"num_attention_heads": 0})", "\"num_attention_heads\" is 0"},
+      {"llama-mha", R"({"num_attention_heads": 1000000000})", "\"num_attention_heads\" is 1000000000"},
+      {"llama-mha", R"({"num_key_value_heads": 3})", "4 query heads are not a multiple of 3"},
+      {"llama-mha", R"({"num_hidden_layers": "2"})", "\"num_hidden_layers\" is \"2\""},
+      {"llama-mha", R"({"num_hidden_layers": 2.5})", "\"num_hidden_layers\" is 2.5"},
+      {"llama-mha", R"({"vocab_size": 18446744073709551615})", "\"vocab_size\""},
+      {"llama-mha", R"({"head_dim": 15})", "15 rotary dimensions"},
+      {"llama-mha", R"({"rms_norm_eps": -1})", "norm epsilon -1"},
+      {"llama-mha", R"({"rms_norm_eps": "tiny"})", "\"rms_norm_eps\""},
+      {"llama-mha", R"({"attention_bias": 1})", "\"attention_bias\" is 1"},
+      {"llama-mha", R"({"bos_token_id": 384})", "\"bos_token_id\" has 384, expected a token id below 384"},
+      {"llama-mha", R"({"bos_token_id": 4294967296})", "\"bos_token_id\""},
+      {"llama-mha", R"({"eos_token_id": [1, -2]})", "\"eos_token_id\" has -2"},
+      {"llama-mha", R"({"eos_token_id": [1, "x"]})", "\"eos_token_id\" has \"x\""},
+      {"llama-mha", R"({"eos_token_id": {"id": 1}})", "\"eos_token_id\""},
+      {"llama-mha", R"({"zero_sink": true, "attention_sinks": true})", "both a zero sink and learned"},
+      {"llama-mha", R"({"rope_parameters": {"rope_theta": 0}})", "rope theta is 0"},
+      {"llama-mha", R"({"rope_parameters": [1]})", "\"rope_parameters\""},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "linear"}})", "\"factor\" is missing"},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "linear", "factor": 0.5}})", "\"factor\" is 0.5"},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": 3}})", "\"rope_type\" is 3"},
+      {"llama-rope-llama3", R"({"rope_parameters": {"low_freq_factor": 4}})", "low_freq_factor 4"},
+      {"mistral-window", R"({"sliding_window": 0})", "\"sliding_window\" is 0"},
+      {"mistral-window", R"({"layer_types": ["full_attention", "full_attention"]})", "there is a window"},
+      {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 1.5}})", "1.5 of each head"},
+      {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 0.01}})", "0 rotary dimensions"},
+      {"falcon-7b-style", R"({"num_ln_in_parallel_attn": 3})", "\"num_ln_in_parallel_attn\" is 3"},
+      {"mpt", R"({"expansion_ratio": 1e300})", "\"expansion_ratio\""},
+      {"mpt", R"({"expansion_ratio": -4})", "\"expansion_ratio\""},
+      {"mpt", R"({"attn_config": {"clip_qkv": -1}})", "\"clip_qkv\" is -1"},
+      {"mpt", R"({"attn_config": {"softmax_scale": 0}})", "softmax scale 0"},
+      {"mpt", R"({"attn_config": {"alibi_bias_max": 0}})", "\"alibi_bias_max\" is 0"},
+      {"mpt", R"({"attn_config": 5})", "\"attn_config\""},
+  };
+  for (const auto& [base, patch, expected] : refusals) {
+    Json json = GoldenJson(base);
+    json.merge_patch(Json::parse(patch));
+    const Status status = ParseStatus(json);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidInput) << patch << ": " << status.message();
+    EXPECT_THAT(status.message(), HasSubstr(expected)) << patch;
+    EXPECT_THAT(status.message(), StartsWith("config: ")) << patch;
+  }
+}
+
+// Every key of every config, replaced by every kind of value: a config or an error that names its origin.
+TEST(LoadConfig, NoValueOfAnyKeyIsMoreThanAnError) {
+  const Json values[] = {nullptr,
+                         true,
+                         0,
+                         -1,
+                         1,
+                         9223372036854775807,
+                         18446744073709551615u,
+                         0.5,
+                         1e300,
+                         -1e300,
+                         "",
+                         "x",
+                         Json::array(),
+                         Json::array({1}),
+                         Json::object(),
+                         Json::array({Json::array()}),
+                         Json{{"x", 1}}};
+  const auto try_all = [&](Json& json, Json& value) {
+    const Json good = value;
+    for (const Json& bad : values) {
+      value = bad;
+      const auto config = Parse(json);
+      if (config.ok()) continue;
+      EXPECT_THAT(config.status().message(), StartsWith("config: "));
+    }
+    value = good;
+  };
+  for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
+    for (const char* file : {"config.json", "config.v4.json"}) {
+      Json json = GoldenJson(std::filesystem::path(folder).filename(), file);
+      for (const auto& item : json.items()) {
+        if (item.value().is_object()) {
+          for (const auto& inner : item.value().items()) try_all(json, inner.value());
+        }
+        try_all(json, item.value());
+      }
+      EXPECT_TRUE(Parse(json).ok());
+    }
+  }
+}
+
+TEST(LoadConfig, FilesThatAreNoConfigAreNamed) {
+  EXPECT_EQ(ReadModelConfig("/no/such/folder").status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(ReadModelConfig("/no/such/folder").status().message(), HasSubstr("/no/such/folder/config.json"));
+  EXPECT_THAT(ParseModelConfig("", "c").status().message(), HasSubstr("c: not valid JSON"));
+  EXPECT_THAT(ParseModelConfig("[]", "c").status().message(), HasSubstr("expected an object"));
+  EXPECT_THAT(ParseModelConfig(std::string(1 << 20, '['), "c").status().message(), HasSubstr("nested deeper"));
+  EXPECT_THAT(ParseModelConfig("{\"model_type\": \"\xFF\"}", "c").status().message(), HasSubstr("not valid JSON"));
+}
+
+TEST(AlibiSlopes, PowersOfTwoAreTheSameInBothRecipes) {
+  for (const int64_t heads : {1, 2, 4, 8, 16, 32, 64}) {
+    EXPECT_EQ(MptAlibiSlopes(heads, 8.0), PaperAlibiSlopes(heads));
+  }
+  EXPECT_THAT(PaperAlibiSlopes(8),
+              ElementsAre(1 / 2.f, 1 / 4.f, 1 / 8.f, 1 / 16.f, 1 / 32.f, 1 / 64.f, 1 / 128.f, 1 / 256.f));
+}
+
+TEST(AlibiSlopes, OtherNumbersOfHeads) {
+  // 2^-(h + 1) for h = 1, 3, 5, 7, 0, 2.
+  EXPECT_THAT(MptAlibiSlopes(6, 8.0), ElementsAre(1 / 4.f, 1 / 16.f, 1 / 64.f, 1 / 256.f, 1 / 2.f, 1 / 8.f));
+  // The four of 4 heads, then every other one of 8.
+  EXPECT_THAT(PaperAlibiSlopes(6), ElementsAre(1 / 4.f, 1 / 16.f, 1 / 64.f, 1 / 256.f, 1 / 2.f, 1 / 8.f));
+  EXPECT_THAT(PaperAlibiSlopes(3), Pointwise(FloatEq(), {1 / 16.f, 1 / 256.f, 1 / 4.f}));
+  // 40 heads, as Baichuan 13B: 32 of them, then every other one of 64.
+  const std::vector<float> slopes = PaperAlibiSlopes(40);
+  EXPECT_FLOAT_EQ(slopes[31], std::exp2(-8.0f));
+  EXPECT_FLOAT_EQ(slopes[32], std::exp2(-1.0f / 8));
+  EXPECT_FLOAT_EQ(slopes[39], std::exp2(-15.0f / 8));
+}
+
+}  // namespace
+}  // namespace headwise
