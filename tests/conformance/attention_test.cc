@@ -211,7 +211,8 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
 // Long enough for several decode pieces of 1024 keys and many prefill tiles.
 TEST(Attention, EqualsTheOracleOverManyPieces) {
   std::mt19937_64 rng(11);
-  AttentionCase test_case{.num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16, .kv_dtype = DType::kF32};
+  AttentionCase test_case{
+      .num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16, .kv_dtype = DType::kF32};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(37, 1500), {}),
                      ResolveRule(HeadRule::Stream(1100, 1100), {})};
   const AttentionData data(test_case);

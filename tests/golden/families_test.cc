@@ -1,5 +1,5 @@
-// Every model family against float64 goldens: logits, final hidden states and greedy continuations, on every backend and
-// instruction set, with the config under both generations of key names.
+// Every model family against float64 goldens: logits, final hidden states and greedy continuations, on every backend
+// and instruction set, with the config under both generations of key names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

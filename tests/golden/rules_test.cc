@@ -1,7 +1,8 @@
-// Per-head rules on the bundled model against float64 goldens: every rule kind, compensation, positions in the cache, and
-// the 16-bit formats within their tolerances.
+// Per-head rules on the bundled model against float64 goldens: every rule kind, compensation, positions in the cache,
+// and the 16-bit formats within their tolerances.
 #include <gtest/gtest.h>
 
+#include "eval/perplexity.h"
 #include "kv/rule_json.h"
 #include "support/engines.h"
 #include "support/golden.h"
@@ -29,14 +30,6 @@ struct RuleCase {
       : json(ReadJsonFile(SourcePath("tests/golden/cache_rules/" + name + ".json")).value()),
         tensors(SourcePath("tests/golden/cache_rules/" + name + ".safetensors")) {}
 };
-
-double NegativeLogLikelihood(std::span<const float> logits, int32_t id) {
-  double max = -INFINITY;
-  for (const float x : logits) max = std::max<double>(max, x);
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(x - max);
-  return max + std::log(sum) - logits[static_cast<size_t>(id)];
-}
 
 // Largest difference of the sampled logits, and of the mean NLL.
 struct Differences {
@@ -119,9 +112,9 @@ TEST(Rules, SixteenBitFormatsStayWithinTheirTolerance) {
     const char* compute;
     double tolerance;
   };
-  for (const Format& format : {Format{"f16", "f32", kBundledLogitsKvF16}, Format{"bf16", "f32", kBundledLogitsKvBF16},
-                               Format{"f32", "bf16", kBundledLogitsComputeBF16},
-                               Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
+  for (const Format& format :
+       {Format{"f16", "f32", kBundledLogitsKvF16}, Format{"bf16", "f32", kBundledLogitsKvBF16},
+        Format{"f32", "bf16", kBundledLogitsComputeBF16}, Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
     EngineOptions options = ExactOptions(BundledModel(), {"cpu"});
     options.kv_dtype = format.kv_dtype;
     options.compute = format.compute;

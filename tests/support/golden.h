@@ -17,8 +17,12 @@
 
 namespace headwise {
 
-inline std::string SourcePath(const std::string& path) { return std::string(HEADWISE_SOURCE_DIR) + "/" + path; }
-inline std::string BundledModel() { return SourcePath("models/headwise-17m"); }
+inline std::string SourcePath(const std::string& path) {
+  return std::string(HEADWISE_SOURCE_DIR) + "/" + path;
+}
+inline std::string BundledModel() {
+  return SourcePath("models/headwise-17m");
+}
 
 // The tensors of one golden file, as host vectors. A missing tensor fails the test and gives an empty vector.
 class GoldenTensors {
