@@ -1,0 +1,308 @@
+// Reads, checks and writes head plans: the functions of headwise/head_plan.h. The rules' own JSON is kv/rule_json.h.
+#include <fmt/format.h>
+#include <headwise/head_plan.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "kv/rule_json.h"
+
+namespace headwise {
+namespace {
+
+// Longer than any text, small enough that no sum or product of lengths overflows.
+constexpr int64_t kMaxRuleTokens = int64_t{1} << 40;
+// Bounds a shape before anything multiplies its numbers; far above any model.
+constexpr int64_t kMaxShapeNumber = 1 << 20;
+// Parameters are the one free-form part of the file: nothing that nests deeper was written by a planner.
+constexpr int kMaxParameterDepth = 32;
+
+Status CheckLength(const char* name, int64_t value, int64_t minimum) {
+  if (value >= minimum && value <= kMaxRuleTokens) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("\"{}\" is {}, expected {} to {} tokens", name, value, minimum, kMaxRuleTokens));
+}
+
+Status CheckNumber(const char* name, double value, double minimum) {
+  // Written so that NaN fails.
+  if (value >= minimum && value <= static_cast<double>(kMaxRuleTokens)) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("\"{}\" is {}, expected a number from {} to {}", name, value, minimum, kMaxRuleTokens));
+}
+
+Status ValidateShape(const ModelShape& shape) {
+  const std::pair<const char*, int64_t> numbers[] = {{"num_layers", shape.num_layers},
+                                                     {"num_q_heads", shape.num_q_heads},
+                                                     {"num_kv_heads", shape.num_kv_heads},
+                                                     {"head_dim", shape.head_dim}};
+  for (const auto& [name, value] : numbers) {
+    if (value < 1 || value > kMaxShapeNumber) {
+      return Status::InvalidInput(fmt::format("\"{}\" is {}, expected 1 to {}", name, value, kMaxShapeNumber));
+    }
+  }
+  if (shape.num_q_heads % shape.num_kv_heads != 0) {
+    return Status::InvalidInput(
+        fmt::format("{} query heads do not divide into groups for {} KV heads", shape.num_q_heads, shape.num_kv_heads));
+  }
+  if (shape.architecture.empty()) return Status::InvalidInput("\"architecture\" is empty, expected a family's name");
+  return Status::Ok();
+}
+
+bool NestsDeeperThan(const Json& value, int depth) {
+  if (!value.is_structured()) return false;
+  if (depth == 0) return true;
+  for (const Json& child : value) {
+    if (NestsDeeperThan(child, depth - 1)) return true;
+  }
+  return false;
+}
+
+Status CheckParameters(const Json& parameters, std::string_view origin) {
+  if (!parameters.is_object()) {
+    return Status::InvalidInput(fmt::format("{}: found a JSON {}, expected an object", origin, parameters.type_name()));
+  }
+  if (NestsDeeperThan(parameters, kMaxParameterDepth)) {
+    return Status::InvalidInput(fmt::format("{}: nests deeper than {} levels", origin, kMaxParameterDepth));
+  }
+  return Status::Ok();
+}
+
+Result<ModelShape> ReadShape(const JsonObject& root) {
+  HW_ASSIGN_OR_RETURN(const JsonObject model, root.Object("model"));
+  HW_RETURN_IF_ERROR(RefuseUnknownKeys(root.At("model"), model.origin(),
+                                       {"architecture", "num_layers", "num_q_heads", "num_kv_heads", "head_dim"}));
+  ModelShape shape;
+  HW_ASSIGN_OR_RETURN(shape.architecture, model.String("architecture"));
+  HW_ASSIGN_OR_RETURN(shape.num_layers, model.Int("num_layers"));
+  HW_ASSIGN_OR_RETURN(shape.num_q_heads, model.Int("num_q_heads"));
+  HW_ASSIGN_OR_RETURN(shape.num_kv_heads, model.Int("num_kv_heads"));
+  HW_ASSIGN_OR_RETURN(shape.head_dim, model.Int("head_dim"));
+  HW_RETURN_IF_ERROR(ValidateShape(shape).Annotate(model.origin()));
+  return shape;
+}
+
+Status ReadScores(const Json& table, const std::string& origin, HeadPlan* plan) {
+  if (table.is_array() && table.empty()) return Status::Ok();
+  const auto wrong = [&](const std::string& where) {
+    return Status::InvalidInput(fmt::format("{}: {}, expected {} rows of {} numbers", origin, where,
+                                            plan->shape.num_layers, plan->shape.num_kv_heads));
+  };
+  if (!table.is_array()) return wrong(fmt::format("found a JSON {}", table.type_name()));
+  if (static_cast<int64_t>(table.size()) != plan->shape.num_layers) {
+    return wrong(fmt::format("found {} rows", table.size()));
+  }
+  for (size_t row = 0; row < table.size(); ++row) {
+    if (!table[row].is_array() || static_cast<int64_t>(table[row].size()) != plan->shape.num_kv_heads) {
+      return wrong(fmt::format("row {} is of another size", row));
+    }
+    for (const Json& score : table[row]) {
+      if (!score.is_number()) return wrong(fmt::format("row {} holds a JSON {}", row, score.type_name()));
+      plan->scores.push_back(score.get<double>());
+    }
+  }
+  return Status::Ok();
+}
+
+Status ReadProvenance(const JsonObject& root, HeadPlan* plan) {
+  HW_ASSIGN_OR_RETURN(plan->method, root.StringOr("method", "manual"));
+  if (root.Has("source_hash")) {
+    HW_ASSIGN_OR_RETURN(plan->source_hash, root.String("source_hash"));
+  }
+  if (root.Has("data_hash")) {
+    HW_ASSIGN_OR_RETURN(plan->data_hash, root.String("data_hash"));
+  }
+  if (root.Has("seed")) {
+    // The one number that uses all 64 bits.
+    if (!root.At("seed").is_number_unsigned()) {
+      return Status::InvalidInput(fmt::format("{}: \"seed\" is not a whole number from 0 to 2^64 - 1", root.origin()));
+    }
+    plan->seed = root.At("seed").get<uint64_t>();
+  }
+  if (root.Has("parameters")) {
+    HW_RETURN_IF_ERROR(CheckParameters(root.At("parameters"), fmt::format("{}: \"parameters\"", root.origin())));
+    plan->parameters_json = root.At("parameters").dump();
+  }
+  if (root.Has("notes")) {
+    const Json& notes = root.At("notes");
+    const auto is_string = [](const Json& note) { return note.is_string(); };
+    if (!notes.is_array() || !std::all_of(notes.begin(), notes.end(), is_string)) {
+      return Status::InvalidInput(fmt::format("{}: \"notes\" is not a list of strings", root.origin()));
+    }
+    for (const Json& note : notes) plan->notes.push_back(note.get<std::string>());
+  }
+  if (root.Has("scores")) {
+    HW_RETURN_IF_ERROR(ReadScores(root.At("scores"), fmt::format("{}: \"scores\"", root.origin()), plan));
+  }
+  return Status::Ok();
+}
+
+// A JSON string. Bytes that are not UTF-8 (a path, say) become U+FFFD: the file must stay readable.
+std::string Quote(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string QuoteOrNull(const std::optional<std::string>& text) {
+  return text ? Quote(*text) : "null";
+}
+
+// "[a, b]" with one element per line; `indent` is that of the closing bracket.
+std::string FormatLines(const std::vector<std::string>& elements, const std::string& indent) {
+  if (elements.empty()) return "[]";
+  const std::string separator = ",\n" + indent + " ";
+  return fmt::format("[\n{0} {1}\n{0}]", indent, fmt::join(elements, separator));
+}
+
+std::string Describe(const ModelShape& shape) {
+  return fmt::format("{} with {} layers, {} query heads, {} KV heads, head dimension {}", shape.architecture,
+                     shape.num_layers, shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
+}
+
+}  // namespace
+
+HeadPlan HeadPlan::Dense(const ModelShape& shape) {
+  HeadPlan plan;
+  plan.shape = shape;
+  plan.method = "dense";
+  plan.rules.assign(static_cast<size_t>(shape.num_layers * shape.num_kv_heads), HeadRule::Full());
+  return plan;
+}
+
+Status ValidateRule(const HeadRule& rule) {
+  // What the kind does not use must be unset, or writing the rule would lose it.
+  HeadRule used = rule;
+  used.recent = 0;
+  used.alpha = used.beta = 0;
+  used.min_recent = 0;
+  used.divisor = 1;
+  switch (rule.kind) {
+    case HeadRule::Kind::kFull:
+      used = HeadRule::Full();
+      break;
+    case HeadRule::Kind::kStream:
+      HW_RETURN_IF_ERROR(CheckLength("recent", rule.recent, 1));  // 1: a token reads at least itself
+      used.recent = rule.recent;
+      break;
+    case HeadRule::Kind::kElasticMoa:
+      HW_RETURN_IF_ERROR(CheckNumber("alpha", rule.alpha, -static_cast<double>(kMaxRuleTokens)));
+      HW_RETURN_IF_ERROR(CheckNumber("beta", rule.beta, 0));
+      used.alpha = rule.alpha;
+      used.beta = rule.beta;
+      break;
+    case HeadRule::Kind::kElasticRazor:
+      HW_RETURN_IF_ERROR(CheckLength("min", rule.min_recent, 0));
+      HW_RETURN_IF_ERROR(CheckNumber("divisor", rule.divisor, 1));
+      used.min_recent = rule.min_recent;
+      used.divisor = rule.divisor;
+      break;
+  }
+  if (!(used == rule)) {
+    return Status::InvalidInput("the rule carries options that its kind does not have, expected them unset");
+  }
+  HW_RETURN_IF_ERROR(CheckLength("sink", rule.sink, 0));
+  if (rule.compensate && rule.positions == Positions::kCache) {
+    return Status::InvalidInput(
+        "\"compensate\" needs \"positions\": \"text\": dropped keys have no position inside the cache");
+  }
+  return Status::Ok();
+}
+
+Status ValidatePlan(const HeadPlan& plan, const std::string& origin) {
+  HW_RETURN_IF_ERROR(ValidateShape(plan.shape).Annotate(origin));
+  const int64_t num_heads = plan.shape.num_layers * plan.shape.num_kv_heads;
+  if (static_cast<int64_t>(plan.rules.size()) != num_heads) {
+    return Status::InvalidInput(fmt::format("{}: {} rules, expected one per layer and KV head, {} in all", origin,
+                                            plan.rules.size(), num_heads));
+  }
+  for (int64_t i = 0; i < num_heads; ++i) {
+    HW_RETURN_IF_ERROR(ValidateRule(plan.rules[static_cast<size_t>(i)])
+                           .Annotate(fmt::format("{}: layer {}, KV head {}", origin, i / plan.shape.num_kv_heads,
+                                                 i % plan.shape.num_kv_heads)));
+  }
+  if (!plan.scores.empty() && static_cast<int64_t>(plan.scores.size()) != num_heads) {
+    return Status::InvalidInput(fmt::format("{}: {} scores, expected none or one per layer and KV head, {} in all",
+                                            origin, plan.scores.size(), num_heads));
+  }
+  for (const double score : plan.scores) {
+    if (!std::isfinite(score)) {
+      return Status::InvalidInput(fmt::format("{}: a score is {}, expected a finite number", origin, score));
+    }
+  }
+  HW_ASSIGN_OR_RETURN(const Json parameters, ParseJson(plan.parameters_json, origin + ": parameters"));
+  return CheckParameters(parameters, origin + ": parameters");
+}
+
+Status CheckPlanFits(const HeadPlan& plan, const ModelShape& shape, const std::string& origin) {
+  if (plan.shape == shape) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("{}: the plan is for {}; the model is {}", origin, Describe(plan.shape), Describe(shape)));
+}
+
+Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
+  if (!root.Has("headwise_plan")) {
+    return Status::InvalidInput(fmt::format("{}: \"headwise_plan\" is missing, this is not a head plan", origin));
+  }
+  HW_ASSIGN_OR_RETURN(const int64_t version, root.Int("headwise_plan"));
+  if (version != HeadPlan::kVersion) {
+    return Status::Unsupported(
+        fmt::format("{}: plan version {}, this build reads version {}", origin, version, HeadPlan::kVersion));
+  }
+  HW_RETURN_IF_ERROR(RefuseUnknownKeys(json, origin,
+                                       {"headwise_plan", "model", "source_hash", "method", "parameters", "data_hash",
+                                        "seed", "notes", "layers", "scores"}));
+  HeadPlan plan;
+  HW_ASSIGN_OR_RETURN(plan.shape, ReadShape(root));
+  if (!root.Has("layers")) return Status::InvalidInput(fmt::format("{}: \"layers\" is missing", origin));
+  HW_ASSIGN_OR_RETURN(plan.rules, ParseRuleTable(root.At("layers"), plan.shape, origin + ": \"layers\""));
+  HW_RETURN_IF_ERROR(ReadProvenance(root, &plan));
+  HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
+  return plan;
+}
+
+Result<HeadPlan> ReadHeadPlan(const std::string& path) {
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseHeadPlan(text, path);
+}
+
+std::string SerializeHeadPlan(const HeadPlan& plan) {
+  const ModelShape& shape = plan.shape;
+  std::vector<std::string> notes;
+  for (const std::string& note : plan.notes) notes.push_back(Quote(note));
+  std::vector<std::string> layers;
+  std::vector<std::string> scores;
+  for (int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    std::vector<std::string> rules;
+    std::vector<std::string> numbers;
+    for (int64_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+      rules.push_back(FormatHeadRule(plan.At(layer, kv_head)));
+      if (plan.scores.empty()) continue;
+      numbers.push_back(FormatNumber(plan.scores[static_cast<size_t>(layer * shape.num_kv_heads + kv_head)]));
+    }
+    layers.push_back(FormatLines(rules, "  "));
+    if (!plan.scores.empty()) scores.push_back(fmt::format("[{}]", fmt::join(numbers, ", ")));
+  }
+  const Json parameters = Json::parse(plan.parameters_json, nullptr, false);
+  std::string text = fmt::format("{{\n \"headwise_plan\": {},\n", HeadPlan::kVersion);
+  text += fmt::format(
+      " \"model\": {{\"architecture\": {}, \"num_layers\": {}, \"num_q_heads\": {}, \"num_kv_heads\": {}, "
+      "\"head_dim\": {}}},\n",
+      Quote(shape.architecture), shape.num_layers, shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
+  text += fmt::format(" \"source_hash\": {},\n \"method\": {},\n \"parameters\": {},\n", QuoteOrNull(plan.source_hash),
+                      Quote(plan.method), parameters.dump(-1, ' ', false, Json::error_handler_t::replace));
+  text += fmt::format(" \"data_hash\": {},\n \"seed\": {},\n \"notes\": {},\n", QuoteOrNull(plan.data_hash),
+                      plan.seed ? fmt::format("{}", *plan.seed) : "null", FormatLines(notes, " "));
+  text += fmt::format(" \"layers\": {},\n \"scores\": {}\n}}\n", FormatLines(layers, " "), FormatLines(scores, " "));
+  return text;
+}
+
+Status WriteHeadPlan(const HeadPlan& plan, const std::string& path) {
+  HW_RETURN_IF_ERROR(ValidatePlan(plan, path));
+  return WriteFileAtomically(path, SerializeHeadPlan(plan));
+}
+
+}  // namespace headwise

@@ -1,0 +1,133 @@
+#include "kv/rule_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headwise {
+namespace {
+
+Status ReadRecent(const JsonObject& object, HeadRule* rule) {
+  if (!object.Has("recent") || !object.At("recent").is_object()) {
+    rule->kind = HeadRule::Kind::kStream;
+    HW_ASSIGN_OR_RETURN(rule->recent, object.Int("recent"));
+    return Status::Ok();
+  }
+  HW_ASSIGN_OR_RETURN(const JsonObject recent, object.Object("recent"));
+  const bool is_moa = recent.Has("alpha") || recent.Has("beta");
+  const bool is_razor = recent.Has("min") || recent.Has("divisor");
+  if (is_moa == is_razor) {
+    return Status::InvalidInput(
+        fmt::format("{}: expected either \"alpha\" and \"beta\" or \"min\" and \"divisor\", found {}", recent.origin(),
+                    is_moa ? "both" : "neither"));
+  }
+  if (is_moa) {
+    rule->kind = HeadRule::Kind::kElasticMoa;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(object.At("recent"), recent.origin(), {"alpha", "beta"}));
+    HW_ASSIGN_OR_RETURN(rule->alpha, recent.Double("alpha"));
+    HW_ASSIGN_OR_RETURN(rule->beta, recent.Double("beta"));
+  } else {
+    rule->kind = HeadRule::Kind::kElasticRazor;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(object.At("recent"), recent.origin(), {"min", "divisor"}));
+    HW_ASSIGN_OR_RETURN(rule->min_recent, recent.Int("min"));
+    HW_ASSIGN_OR_RETURN(rule->divisor, recent.Double("divisor"));
+  }
+  return Status::Ok();
+}
+
+// A string with exactly two allowed values; true for `second`.
+Result<bool> ReadChoice(const JsonObject& object, const char* key, std::pair<const char*, const char*> choice) {
+  HW_ASSIGN_OR_RETURN(const std::string found, object.StringOr(key, choice.first));
+  if (found != choice.first && found != choice.second) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" is \"{}\", expected \"{}\" or \"{}\"", object.origin(), key,
+                                            found, choice.first, choice.second));
+  }
+  return found == choice.second;
+}
+
+}  // namespace
+
+Status RefuseUnknownKeys(const Json& object, std::string_view origin, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: the key \"{}\" is not known; expected only {}", origin, key, fmt::join(known, ", ")));
+  }
+  return Status::Ok();
+}
+
+Result<HeadRule> ParseHeadRule(const Json& value, std::string_view origin) {
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(value, origin));
+  HW_ASSIGN_OR_RETURN(const bool full, object.Bool("full"));
+  if (full) {
+    if (value.size() == 1) return HeadRule::Full();
+    const auto other =
+        std::find_if(value.items().begin(), value.items().end(), [](const auto& item) { return item.key() != "full"; });
+    return Status::InvalidInput(fmt::format(
+        "{}: a full head keeps every token, so \"{}\" means nothing beside \"full\": true", origin, other.key()));
+  }
+  HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, origin, {"full", "sink", "recent", "positions", "from", "compensate"}));
+  HeadRule rule;
+  HW_ASSIGN_OR_RETURN(rule.sink, object.Int("sink"));
+  HW_RETURN_IF_ERROR(ReadRecent(object, &rule));
+  HW_ASSIGN_OR_RETURN(const bool in_cache, ReadChoice(object, "positions", {"text", "cache"}));
+  HW_ASSIGN_OR_RETURN(const bool after_prompt, ReadChoice(object, "from", {"first_token", "end_of_prompt"}));
+  if (in_cache) rule.positions = Positions::kCache;
+  if (after_prompt) rule.start = RuleStart::kEndOfPrompt;
+  HW_ASSIGN_OR_RETURN(rule.compensate, object.BoolOr("compensate", false));
+  HW_RETURN_IF_ERROR(ValidateRule(rule).Annotate(origin));
+  return rule;
+}
+
+Result<std::vector<HeadRule>> ParseRuleTable(const Json& value, const ModelShape& shape, std::string_view origin) {
+  if (!value.is_array() || static_cast<int64_t>(value.size()) != shape.num_layers) {
+    return Status::InvalidInput(fmt::format(
+        "{}: found {}, expected one list per layer, {} in all", origin,
+        value.is_array() ? fmt::format("a list of {}", value.size()) : fmt::format("a JSON {}", value.type_name()),
+        shape.num_layers));
+  }
+  std::vector<HeadRule> rules;
+  for (size_t layer = 0; layer < value.size(); ++layer) {
+    const Json& row = value[layer];
+    if (!row.is_array() || static_cast<int64_t>(row.size()) != shape.num_kv_heads) {
+      return Status::InvalidInput(fmt::format(
+          "{}: layer {} holds {}, expected one rule per KV head, {} in all", origin, layer,
+          row.is_array() ? fmt::format("a list of {}", row.size()) : fmt::format("a JSON {}", row.type_name()),
+          shape.num_kv_heads));
+    }
+    for (size_t kv_head = 0; kv_head < row.size(); ++kv_head) {
+      HW_ASSIGN_OR_RETURN(HeadRule rule,
+                          ParseHeadRule(row[kv_head], fmt::format("{}: layer {}, KV head {}", origin, layer, kv_head)));
+      rules.push_back(rule);
+    }
+  }
+  return rules;
+}
+
+std::string FormatNumber(double value) {
+  return Json(value).dump();
+}
+
+std::string FormatHeadRule(const HeadRule& rule) {
+  std::string recent;
+  switch (rule.kind) {
+    case HeadRule::Kind::kFull:
+      return R"({"full": true})";
+    case HeadRule::Kind::kStream:
+      recent = fmt::format("{}", rule.recent);
+      break;
+    case HeadRule::Kind::kElasticMoa:
+      recent = fmt::format(R"({{"alpha": {}, "beta": {}}})", FormatNumber(rule.alpha), FormatNumber(rule.beta));
+      break;
+    case HeadRule::Kind::kElasticRazor:
+      recent = fmt::format(R"({{"min": {}, "divisor": {}}})", rule.min_recent, FormatNumber(rule.divisor));
+      break;
+  }
+  return fmt::format(
+      R"({{"full": false, "sink": {}, "recent": {}, "positions": "{}", "from": "{}", "compensate": {}}})", rule.sink,
+      recent, rule.positions == Positions::kCache ? "cache" : "text",
+      rule.start == RuleStart::kEndOfPrompt ? "end_of_prompt" : "first_token", rule.compensate);
+}
+
+}  // namespace headwise
