@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <headwise/head_plan.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -126,12 +127,12 @@ Status ReadProvenance(const JsonObject& root, HeadPlan* plan) {
     plan->parameters_json = root.At("parameters").dump();
   }
   if (root.Has("notes")) {
-    for (const Json& note : root.At("notes")) {
-      if (!root.At("notes").is_array() || !note.is_string()) {
-        return Status::InvalidInput(fmt::format("{}: \"notes\" is not a list of strings", root.origin()));
-      }
-      plan->notes.push_back(note.get<std::string>());
+    const Json& notes = root.At("notes");
+    const auto is_string = [](const Json& note) { return note.is_string(); };
+    if (!notes.is_array() || !std::all_of(notes.begin(), notes.end(), is_string)) {
+      return Status::InvalidInput(fmt::format("{}: \"notes\" is not a list of strings", root.origin()));
     }
+    for (const Json& note : notes) plan->notes.push_back(note.get<std::string>());
   }
   if (root.Has("scores")) {
     HW_RETURN_IF_ERROR(ReadScores(root.At("scores"), fmt::format("{}: \"scores\"", root.origin()), plan));
