@@ -26,7 +26,8 @@ PagePool::~PagePool() {
 PagePool::ExtentMap::iterator PagePool::NewExtent(PageUse use) {
   const size_t target = use == PageUse::kGrowing ? kGrowingExtentBytes : kSlidingExtentBytes;
   const size_t num_pages = std::max<size_t>(1, target / page_bytes_);
-  Extent extent{.use = use, .bytes = num_pages * page_bytes_, .holders = {}, .free_pages = {}};
+  // The tail that holds no whole page is kept: a whole huge page is worth more than its few kilobytes.
+  Extent extent{.use = use, .bytes = std::max(target, page_bytes_), .holders = {}, .free_pages = {}};
   extent.holders.resize(num_pages, 0);
   for (size_t i = 0; i < num_pages; ++i) extent.free_pages.push_back(static_cast<uint32_t>(num_pages - 1 - i));
   std::byte* base = backend_->Allocate(extent.bytes);

@@ -21,6 +21,24 @@ using cpu::KernelTable;
 // From here on memory is mapped on its own: zero pages that cost nothing until touched, and gone at once when freed.
 constexpr size_t kMapBytes = size_t{64} << 10;
 
+// Whole multiples of this lie on huge pages where the system has them: a stream of 4 KiB pages costs a page walk every
+// few hundred nanoseconds, which under virtualisation is a third of the time of reading a long cache.
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// A mapping aligned to huge pages: mapped with room to spare, and the spare given back.
+std::byte* AllocateHuge(size_t bytes) {
+  const size_t mapped = bytes + kHugePageBytes;
+  void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(memory);
+  const size_t before = (kHugePageBytes - reinterpret_cast<uintptr_t>(begin) % kHugePageBytes) % kHugePageBytes;
+  if (before > 0) ::munmap(begin, before);
+  std::byte* aligned = begin + before;
+  ::munmap(aligned + bytes, mapped - before - bytes);
+  ::madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish; without it everything works, slower
+  return aligned;
+}
+
 // Rows of elementwise work that are worth a thread, in elements.
 constexpr int64_t kMinTaskElements = 16 << 10;
 
@@ -49,6 +67,7 @@ class CpuBackend final : public Backend {
 
   std::byte* Allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
+    if (bytes % kHugePageBytes == 0) return AllocateHuge(bytes);
     if (bytes >= kMapBytes) {
       void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
