@@ -34,7 +34,9 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits) {
       break;
     }
     case HeadRule::Kind::kElasticRazor:
-      recent = std::max(rule.min_recent, FloorToTokens(static_cast<double>(limits.prompt_tokens) / rule.divisor));
+      // At least 1: a short prompt with S0 = 0 must not hide a token from itself.
+      recent = std::max({int64_t{1}, rule.min_recent,
+                         FloorToTokens(static_cast<double>(limits.prompt_tokens) / rule.divisor)});
       break;
   }
   resolved.sink = rule.sink;

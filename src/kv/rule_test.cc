@@ -1,0 +1,219 @@
+#include "kv/rule.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace headwise {
+namespace {
+
+HeadRule Moa(double alpha, double beta, int64_t sink = 64) {
+  HeadRule rule;
+  rule.kind = HeadRule::Kind::kElasticMoa;
+  rule.sink = sink;
+  rule.alpha = alpha;
+  rule.beta = beta;
+  return rule;
+}
+
+HeadRule Razor(int64_t min_recent, double divisor, int64_t sink = 4) {
+  HeadRule rule;
+  rule.kind = HeadRule::Kind::kElasticRazor;
+  rule.sink = sink;
+  rule.min_recent = min_recent;
+  rule.divisor = divisor;
+  return rule;
+}
+
+SequenceLimits Limits(int64_t prompt_tokens, int64_t max_tokens) {
+  return {.prompt_tokens = prompt_tokens, .max_tokens = max_tokens};
+}
+
+// ---- elastic numbers, worked by hand
+// ---------------------------------------------------------------------------------
+
+TEST(ResolveRule, MoaSpanIsAlphaPlusBetaTimesTheLimit) {
+  EXPECT_EQ(ResolveRule(Moa(1024, 0.125), Limits(7000, 8000)).recent, 1024 + 1000 - 64);
+  EXPECT_EQ(ResolveRule(Moa(-1024, 1), Limits(7000, 8000)).recent, 6976 - 64);
+  EXPECT_EQ(ResolveRule(Moa(0, 0.125), Limits(7000, 8001)).recent, 1000 - 64) << "1000.125 is rounded down";
+  EXPECT_EQ(ResolveRule(Moa(0, 0.125), Limits(7000, 8000)).sink, 64);
+}
+
+TEST(ResolveRule, MoaSpanKeepsABlockBesideTheSinkAndBecomesFullAtTheLimit) {
+  EXPECT_EQ(ResolveRule(Moa(-1024, 1), Limits(500, 1025)).recent, 64) << "span 1 is raised to 128";
+  EXPECT_EQ(ResolveRule(Moa(0, 0), Limits(500, 1000)).recent, 64);
+  EXPECT_EQ(ResolveRule(Moa(0, 0, 0), Limits(500, 1000)).recent, 64);
+  EXPECT_EQ(ResolveRule(Moa(1024, 0), Limits(500, 1024)), ResolvedRule{}) << "span = limit";
+  EXPECT_EQ(ResolveRule(Moa(1024, 0), Limits(500, 1025)).recent, 960);
+  EXPECT_EQ(ResolveRule(Moa(0, 0), Limits(100, 128)), ResolvedRule{}) << "the block reaches the limit";
+  EXPECT_EQ(ResolveRule(Moa(1099511627776.0, 1099511627776.0), Limits(100, 1 << 20)), ResolvedRule{});
+}
+
+TEST(ResolveRule, RazorWindowIsAShareOfThePromptButAtLeastTheMinimum) {
+  EXPECT_EQ(ResolveRule(Razor(4000, 5), Limits(30000, 40000)).recent, 6000);
+  EXPECT_EQ(ResolveRule(Razor(4000, 5), Limits(19999, 40000)).recent, 4000);
+  EXPECT_EQ(ResolveRule(Razor(0, 3), Limits(100, 40000)).recent, 33);
+  EXPECT_EQ(ResolveRule(Razor(0, 2.5), Limits(100, 40000)).recent, 40);
+}
+
+// With S0 = 0 a short prompt would leave a window of nothing, and a query could not read its own token.
+TEST(ResolveRule, RazorWindowHoldsAtLeastTheTokenItself) {
+  EXPECT_EQ(ResolveRule(Razor(0, 5), Limits(4, 100)).recent, 1);
+  EXPECT_EQ(ResolveRule(Razor(0, 5), Limits(0, 100)).recent, 1);
+}
+
+TEST(ResolveRule, AModelWindowIsAnUpperBoundForEveryHead) {
+  SequenceLimits limits = Limits(1000, 2000);
+  limits.model_window = 16;
+  EXPECT_EQ(ResolveRule(HeadRule::Full(), limits).recent, 16);
+  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 64), limits).recent, 16);
+  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 8), limits).recent, 8);
+  EXPECT_EQ(ResolveRule(Moa(5000, 0), limits).recent, 16);
+}
+
+// ---- ranges --------------------------------------------------------------------------------------------------------
+
+TEST(KeptRanges, StreamByHand) {
+  const ResolvedRule rule = ResolveRule(HeadRule::Stream(2, 3), Limits(4, 100));
+  using Ranges = std::vector<TokenRange>;
+  EXPECT_EQ(KeptRanges(rule, 0), Ranges{});
+  EXPECT_EQ(KeptRanges(rule, 1), (Ranges{{0, 1}}));
+  EXPECT_EQ(KeptRanges(rule, 5), (Ranges{{0, 5}}));
+  EXPECT_EQ(KeptRanges(rule, 6), (Ranges{{0, 2}, {3, 6}}));
+  EXPECT_EQ(KeptRanges(rule, 1000000), (Ranges{{0, 2}, {999997, 1000000}}));
+}
+
+struct Case {
+  ResolvedRule rule;
+  int64_t prompt_tokens = 0;
+};
+
+std::vector<Case> RandomCases(int count) {
+  std::mt19937_64 rng(7);
+  const auto pick = [&](int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(rng() % static_cast<uint64_t>(high - low + 1));
+  };
+  std::vector<Case> cases;
+  while (static_cast<int>(cases.size()) < count) {
+    HeadRule rule = pick(0, 9) == 0 ? HeadRule::Full() : HeadRule::Stream(pick(0, 12), pick(1, 30));
+    if (pick(0, 9) == 0) rule = Moa(static_cast<double>(pick(-64, 64)), static_cast<double>(pick(0, 8)) / 8, 4);
+    if (pick(0, 9) == 0) rule = Razor(pick(0, 20), static_cast<double>(pick(1, 8)));
+    SequenceLimits limits = Limits(pick(1, 80), 150);
+    if (rule.kind != HeadRule::Kind::kFull) {
+      if (pick(0, 1) == 0) rule.start = RuleStart::kEndOfPrompt;
+      if (pick(0, 1) == 0) rule.positions = Positions::kCache;
+      rule.compensate = rule.positions == Positions::kText && pick(0, 1) == 0;
+    }
+    // A window that hides sinks during the prompt cannot give them back at its end, which "positions: cache" would ask.
+    const bool gives_back = rule.start == RuleStart::kEndOfPrompt && rule.positions == Positions::kCache;
+    if (!gives_back && pick(0, 2) == 0) limits.model_window = pick(1, 40);
+    cases.push_back({ResolveRule(rule, limits), limits.prompt_tokens});
+  }
+  return cases;
+}
+
+// Once the prompt is complete, its last query has been answered and what counts is the rule after the cut.
+bool InCache(const Case& c, int64_t num_tokens, int64_t key_pos) {
+  ResolvedRule rule = c.rule;
+  if (num_tokens == rule.holds_from) rule.holds_from = 0;
+  return Readable(rule, num_tokens - 1, key_pos);
+}
+
+TEST(KeptRanges, AreTheReadableKeys) {
+  for (const Case& c : RandomCases(500)) {
+    for (int64_t n = 1; n <= 150; ++n) {
+      std::vector<bool> kept(static_cast<size_t>(n), false);
+      int64_t previous_end = -1;
+      int64_t num_kept = 0;
+      for (const TokenRange& range : KeptRanges(c.rule, n)) {
+        ASSERT_LT(previous_end, range.begin) << "ascending, disjoint, not touching";
+        ASSERT_LT(range.begin, range.end);
+        previous_end = range.end;
+        num_kept += range.end - range.begin;
+        for (int64_t j = range.begin; j < range.end; ++j) kept[static_cast<size_t>(j)] = true;
+      }
+      ASSERT_EQ(num_kept, NumKeptTokens(c.rule, n));
+      for (int64_t j = 0; j < n; ++j) ASSERT_EQ(kept[static_cast<size_t>(j)], InCache(c, n, j)) << n << " " << j;
+    }
+  }
+}
+
+// What is dropped never comes back: each query reads only keys that were kept before it, and its own.
+TEST(KeptRanges, NothingReadLaterHasBeenDropped) {
+  for (const Case& c : RandomCases(500)) {
+    for (int64_t n = 1; n < 150; ++n) {
+      for (int64_t j = 0; j < n; ++j) {
+        ASSERT_TRUE(!Readable(c.rule, n, j) || InCache(c, n, j)) << "query " << n << " key " << j;
+      }
+    }
+  }
+}
+
+TEST(NumKeptTokens, IsSinkPlusRecentOnceTheTextIsLonger) {
+  const ResolvedRule rule = ResolveRule(HeadRule::Stream(16, 128), Limits(100, 1000));
+  for (int64_t n = 0; n < 1000; ++n) EXPECT_EQ(NumKeptTokens(rule, n), std::min<int64_t>(n, 144));
+  const ResolvedRule full = ResolveRule(HeadRule::Full(), Limits(100, 1000));
+  EXPECT_EQ(NumKeptTokens(full, 1000), 1000);
+}
+
+TEST(NumKeptTokens, EndOfPromptHoldsEverythingUntilTheCut) {
+  HeadRule head_rule = HeadRule::Stream(4, 64);
+  head_rule.start = RuleStart::kEndOfPrompt;
+  const ResolvedRule rule = ResolveRule(head_rule, Limits(512, 600));
+  EXPECT_EQ(NumKeptTokens(rule, 511), 511);
+  EXPECT_EQ(NumKeptTokens(rule, 512), 68);
+  EXPECT_EQ(NumKeptTokens(rule, 513), 68);
+  EXPECT_TRUE(Readable(rule, 511, 100)) << "the prompt's last query is dense";
+  EXPECT_FALSE(Readable(rule, 512, 100));
+}
+
+// ---- the compensation token
+// ------------------------------------------------------------------------------------------
+
+TEST(FoldedRange, MatchesTheGoldenCounts) {
+  HeadRule head_rule = HeadRule::Stream(4, 64);
+  head_rule.start = RuleStart::kEndOfPrompt;
+  head_rule.compensate = true;
+  const ResolvedRule rule = ResolveRule(head_rule, Limits(512, 544));
+  EXPECT_EQ(FoldedRange(rule, 512), (TokenRange{4, 448}));
+  // tests/golden/cache_rules/6_razor.json: the first decoded token reads a mean of 445, the last one of 476.
+  EXPECT_EQ(FoldedRange(rule, 513).end - 4, 445);
+  EXPECT_EQ(FoldedRange(rule, 544).end - 4, 476);
+  EXPECT_EQ(FoldedRange(rule, 511), (TokenRange{4, 4})) << "nothing before the cut";
+}
+
+TEST(FoldedRange, KeptAndFoldedTokensAreAllTokens) {
+  for (const Case& c : RandomCases(300)) {
+    // A model's window hides sinks too; what happens to those is the window's business, not the rule's.
+    if (!c.rule.compensate || c.rule.sink_reach < kNoLimit) continue;
+    for (int64_t n = 1; n <= 150; ++n) {
+      const TokenRange folded = FoldedRange(c.rule, n);
+      ASSERT_EQ(NumKeptTokens(c.rule, n) + folded.end - folded.begin, n);
+      for (int64_t j = folded.begin; j < folded.end; ++j) ASSERT_FALSE(InCache(c, n, j));
+    }
+  }
+}
+
+// ---- positions inside the cache
+// --------------------------------------------------------------------------------------
+
+// With slots 0 .. k-1 for the kept keys in text order and the query at k-1, the distance to every kept key is that from
+// SinkPosition (sinks) or from the text (the rest) [streaming-llm §3.2].
+TEST(SinkPosition, GivesTheDistancesOfSlots) {
+  HeadRule head_rule = HeadRule::Stream(4, 9);
+  head_rule.positions = Positions::kCache;
+  const ResolvedRule rule = ResolveRule(head_rule, Limits(10, 100));
+  for (int64_t n = 1; n <= 100; ++n) {
+    int64_t slot = 0;
+    for (const TokenRange& range : KeptRanges(rule, n)) {
+      for (int64_t j = range.begin; j < range.end; ++j, ++slot) {
+        const int64_t distance = NumKeptTokens(rule, n) - 1 - slot;
+        EXPECT_EQ(j < rule.sink ? rule.SinkPosition(n - 1) - j : n - 1 - j, distance) << n << " " << j;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headwise
