@@ -1,17 +1,9 @@
 // Norms, rotations and activations, a row at a time.
-#include <hwy/highway.h>
-
 #include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-constexpr DF kDF;
-constexpr int64_t kLanes =
-    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 
 // Sum of term(i) over a row: whole vectors in lanes, then the rest one by one.
 template <typename Vector, typename Scalar>
@@ -27,20 +19,10 @@ HWY_INLINE float SumOver(int64_t n, const Vector& vector_term, const Scalar& sca
   return total;
 }
 
-// e^x with relative error below 3e-7, as 2^(x log2 e): see Exp2 in kv_page-inl.h; here x may have either sign.
+// e^x as 2^(x log2 e), for |x| below 87; the product's rounding makes the relative error grow to |x| 1e-7.
 HWY_INLINE VF Exp(VF x) {
-  x = hn::Min(hn::Max(hn::Mul(x, hn::Set(kDF, 1.44269504f)), hn::Set(kDF, -126.0f)), hn::Set(kDF, 126.0f));
-  const VF n = hn::Round(x);
-  const VF f = hn::Sub(x, n);
-  VF p = hn::Set(kDF, 1.5403530e-4f);
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
-  const hn::RebindToSigned<DF> di;
-  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  const VF exponent = hn::Mul(x, hn::Set(kDF, 1.44269504f));
+  return Exp2InRange(hn::Min(hn::Max(exponent, hn::Set(kDF, -126.0f)), hn::Set(kDF, 126.0f)));
 }
 
 }  // namespace

@@ -6,18 +6,11 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/kernels/attention_kernels.h"
+#include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-using DU = hn::RebindToUnsigned<DF>;
-constexpr DF kDF;
-constexpr int64_t kLanes =
-    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 // Vectors per group of 16 tokens.
 constexpr int64_t kSub = kGroupTokens / kLanes;
 
@@ -70,21 +63,9 @@ HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row
   }
 }
 
-// 2^x for x <= 0, relative error below 2e-7: x = n + f with |f| <= 0.5, a degree-6 Taylor polynomial of 2^f (its next
-// term is (0.5 ln 2)^7 / 7! = 1.2e-7), n added to the exponent. Below -126 it gives about 1e-38, not a subnormal.
+// 2^x for x <= 0; below -126 it gives about 1e-38, not a subnormal.
 HWY_INLINE VF Exp2(VF x) {
-  x = hn::Max(x, hn::Set(kDF, -126.0f));
-  const VF n = hn::Round(x);
-  const VF f = hn::Sub(x, n);
-  VF p = hn::Set(kDF, 1.5403530e-4f);
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
-  const hn::RebindToSigned<DF> di;
-  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  return Exp2InRange(hn::Max(x, hn::Set(kDF, -126.0f)));
 }
 
 // Calls `body` with the cache's type as a compile-time constant.

@@ -8,17 +8,10 @@
 
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/native-inl.h"
+#include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-constexpr DF kDF;
-constexpr int64_t kLanes =
-    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 
 template <WeightType kType>
 struct ElementOf {

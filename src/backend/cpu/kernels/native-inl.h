@@ -3,27 +3,12 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 
-#include <hwy/highway.h>
-
 #include <cstdint>
 
-// Arrays of vectors live in registers only where the loops over them are unrolled, which -O2 does not do by itself.
-#if defined(__clang__)
-#define HW_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define HW_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-namespace native {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-using DU = hn::RebindToUnsigned<DF>;
-using VU = hn::Vec<DU>;
 
 // f32 -> bf16 in the low half of each lane, to nearest, ties to even; NaN may become another NaN or infinity.
 HWY_INLINE VU RoundToBF16(VF x) {
@@ -42,49 +27,44 @@ HWY_INLINE VF HighHalves(VF pairs) {
   return hn::BitCast(DF(), hn::And(hn::BitCast(du, pairs), hn::Set(du, 0xFFFF0000u)));
 }
 
-}  // namespace native
-
 #if defined(__AVX512BF16__)
 
 constexpr bool kHasBF16Dot = true;
 
 // sum[i] + a[2i] b[2i] + a[2i+1] b[2i+1]; a and b hold bf16 pairs in the bits of f32 lanes.
-HWY_INLINE native::VF BF16Dot(native::VF sum, native::VF a, native::VF b) {
-  return native::VF{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw), reinterpret_cast<__m512bh>(b.raw))};
+HWY_INLINE VF BF16Dot(VF sum, VF a, VF b) {
+  return VF{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw), reinterpret_cast<__m512bh>(b.raw))};
 }
 
 // Lane i: bf16(even[i]) below bf16(odd[i]).
-HWY_INLINE native::VF PackBF16Pairs(native::VF even, native::VF odd) {
+HWY_INLINE VF PackBF16Pairs(VF even, VF odd) {
   // Converts to 16 evens, then 16 odds; the permutation interleaves them.
   const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
                                          5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return native::VF{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
+  return VF{_mm512_castsi512_ps(_mm512_permutexvar_epi16(order, halves))};
 }
 
 // Neighbours of the sequence lo, hi as pairs: lane 0 holds lo[0], lo[1].
-HWY_INLINE native::VF PackBF16Sequence(native::VF lo, native::VF hi) {
-  return native::VF{reinterpret_cast<__m512>(_mm512_cvtne2ps_pbh(hi.raw, lo.raw))};
+HWY_INLINE VF PackBF16Sequence(VF lo, VF hi) {
+  return VF{reinterpret_cast<__m512>(_mm512_cvtne2ps_pbh(hi.raw, lo.raw))};
 }
 
 #else
 
 constexpr bool kHasBF16Dot = false;
 
-HWY_INLINE native::VF BF16Dot(native::VF sum, native::VF a, native::VF b) {
-  namespace hn = native::hn;
-  sum = hn::MulAdd(native::LowHalves(a), native::LowHalves(b), sum);
-  return hn::MulAdd(native::HighHalves(a), native::HighHalves(b), sum);
+HWY_INLINE VF BF16Dot(VF sum, VF a, VF b) {
+  sum = hn::MulAdd(LowHalves(a), LowHalves(b), sum);
+  return hn::MulAdd(HighHalves(a), HighHalves(b), sum);
 }
 
-HWY_INLINE native::VF PackBF16Pairs(native::VF even, native::VF odd) {
-  namespace hn = native::hn;
-  return hn::BitCast(native::DF(), hn::Or(native::RoundToBF16(even), hn::ShiftLeft<16>(native::RoundToBF16(odd))));
+HWY_INLINE VF PackBF16Pairs(VF even, VF odd) {
+  return hn::BitCast(DF(), hn::Or(RoundToBF16(even), hn::ShiftLeft<16>(RoundToBF16(odd))));
 }
 
-HWY_INLINE native::VF PackBF16Sequence(native::VF lo, native::VF hi) {
-  namespace hn = native::hn;
-  const native::DF df;
+HWY_INLINE VF PackBF16Sequence(VF lo, VF hi) {
+  const DF df;
   return PackBF16Pairs(hn::ConcatEven(df, hi, lo), hn::ConcatOdd(df, hi, lo));
 }
 

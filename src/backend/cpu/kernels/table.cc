@@ -13,8 +13,7 @@ extern const KernelTable kKernelTable;
 constexpr KernelTable kKernelTable = {
     .isa = HW_STRINGIFY(HW_ISA),
     .matmul = {.few_rows = FewRows, .tile = Tile, .round_row = RoundRow, .has_bf16_dot = kHasBF16Dot},
-    .attention =
-        {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
+    .attention = {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
                     .gated_silu = GatedSilu,

@@ -1,0 +1,49 @@
+// The vector that all kernels of one instruction set compute with: up to 16 f32 lanes; and 2^x on it. Included by
+// kernel sources only, once per instruction set.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_VECTOR_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_VECTOR_INL_H_
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+// Arrays of vectors live in registers only where the loops over them are unrolled, which -O2 does not do by itself.
+#if defined(__clang__)
+#define HW_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define HW_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+using DU = hn::RebindToUnsigned<DF>;
+using VU = hn::Vec<DU>;
+constexpr DF kDF;
+constexpr int64_t kLanes =
+    static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
+
+// 2^x for |x| <= 126, relative error below 2e-7: x = n + f with |f| <= 0.5, a degree-6 Taylor polynomial of 2^f (its
+// next term is (0.5 ln 2)^7 / 7! = 1.2e-7), n added to the exponent.
+HWY_INLINE VF Exp2InRange(VF x) {
+  const VF n = hn::Round(x);
+  const VF f = hn::Sub(x, n);
+  VF p = hn::Set(kDF, 1.5403530e-4f);
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
+  const hn::RebindToSigned<DF> di;
+  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+}
+
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_VECTOR_INL_H_
