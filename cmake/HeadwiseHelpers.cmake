@@ -25,6 +25,9 @@ target_compile_options(headwise_private INTERFACE -Wall -Wextra -Wshadow -Wnon-v
 if(HEADWISE_WARNINGS_AS_ERRORS)
   target_compile_options(headwise_private INTERFACE -Werror)
 endif()
+if(HEADWISE_BUILD_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the library's own branches
+endif()
 if(HEADWISE_SANITIZE)
   add_compile_options(-fsanitize=${HEADWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${HEADWISE_SANITIZE})
