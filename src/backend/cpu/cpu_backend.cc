@@ -1,7 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
+#include "base/cpu_info.h"
 
 namespace headwise {
 namespace {
@@ -41,12 +41,6 @@ std::byte* AllocateHuge(size_t bytes) {
 
 // Rows of elementwise work that are worth a thread, in elements.
 constexpr int64_t kMinTaskElements = 16 << 10;
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
 
 float* F32(const TensorView& view) {
   return static_cast<float*>(view.data);
@@ -202,7 +196,7 @@ class CpuBackend final : public Backend {
 
 Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   HW_ASSIGN_OR_RETURN(const KernelTable* kernels, cpu::FindKernels(options.isa));
-  const int num_threads = options.num_threads > 0 ? options.num_threads : UsableCores();
+  const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads));
 }
 

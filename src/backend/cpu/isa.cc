@@ -3,19 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/cpu_info.h"
+
 namespace headwise::cpu {
 
 std::vector<Isa> AllIsas() {
   std::vector<Isa> isas;
 #if defined(HEADWISE_X86)
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") &&
-                          __builtin_cpu_supports("avx512bf16");
+  const CpuFeatures features = DetectCpuFeatures();
+  const bool has_avx512 = features.avx2 && features.avx512 && features.avx512_vnni && features.avx512_bf16;
   isas.push_back({"avx512", "AVX-512 with VNNI and BF16", &avx512::kKernelTable, has_avx512});
-  isas.push_back({"avx2", "AVX2, FMA, F16C", &avx2::kKernelTable, has_avx2});
+  isas.push_back({"avx2", "AVX2, FMA, F16C", &avx2::kKernelTable, features.avx2});
 #endif
   isas.push_back({"baseline", "what every supported machine has", &baseline::kKernelTable, true});
   return isas;

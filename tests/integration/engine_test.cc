@@ -1,0 +1,245 @@
+// The engine as a whole, over random plans on a tiny model: chunks, batches, threads, forks, limits, cancellation.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/kv_bytes.h"
+#include "support/engines.h"
+#include "support/golden.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kModel = "tests/golden/tiny/llama-gqa";
+
+EngineOptions TinyOptions() {
+  EngineOptions options = ExactOptions(SourcePath(kModel), {"cpu"});
+  options.page_tokens = 16;
+  return options;
+}
+
+std::vector<int32_t> RandomIds(std::mt19937_64& rng, size_t num) {
+  std::vector<int32_t> ids(num);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 384);
+  return ids;
+}
+
+// Every kind of rule, with windows far smaller than the texts of these tests.
+std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShape& shape) {
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(shape));
+  for (HeadRule& rule : plan->rules) {
+    if (rng() % 4 == 0) continue;
+    rule = HeadRule::Stream(static_cast<int64_t>(rng() % 20), 1 + static_cast<int64_t>(rng() % 40));
+    switch (rng() % 4) {
+      case 0:
+        rule.positions = Positions::kCache;
+        break;
+      case 1:
+        rule.compensate = true;
+        rule.start = rng() % 2 == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken;
+        break;
+      case 2:
+        rule.kind = HeadRule::Kind::kElasticRazor;
+        rule.recent = 0;
+        rule.min_recent = 8;
+        rule.divisor = 4;
+        break;
+      default:
+        break;
+    }
+  }
+  return plan;
+}
+
+Request RequestFor(std::vector<int32_t> prompt, std::shared_ptr<const HeadPlan> plan, int64_t max_new_tokens) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.plan = std::move(plan);
+  request.max_new_tokens = max_new_tokens;
+  request.eos = EosMode::kIgnore;
+  return request;
+}
+
+std::vector<float> Read(Engine& engine, const std::shared_ptr<Sequence>& sequence, std::span<const int32_t> ids) {
+  std::vector<float> rows;
+  ForcedRun run;
+  run.sequence = sequence;
+  run.ids = ids;
+  run.rows = ForcedRun::Rows::kEvery;
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
+    rows.insert(rows.end(), logits.begin(), logits.end());
+    return true;
+  };
+  const Status status = engine.RunForced(run);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rows;
+}
+
+TEST(EngineProperties, ChunksOneShotAndTokenByTokenAgree) {
+  std::mt19937_64 rng(1);
+  const auto engine = MustCreate(TinyOptions());
+  for (int round = 0; round < 12; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const std::vector<int32_t> ids = RandomIds(rng, 20 + rng() % 180);
+    const auto prompt_tokens = static_cast<int64_t>(1 + rng() % ids.size());
+    const ForcedRows one_shot = MustRunForced(*engine, ids, plan, prompt_tokens, 4096);
+    for (const int64_t chunk : {int64_t{1}, static_cast<int64_t>(2 + rng() % 50)}) {
+      const ForcedRows chunked = MustRunForced(*engine, ids, plan, prompt_tokens, chunk);
+      ASSERT_LE(MaxDifference(chunked.logits, one_shot.logits), kTinyLogitsF32) << "round " << round;
+    }
+  }
+}
+
+TEST(EngineProperties, ABatchIsEachAlone) {
+  std::mt19937_64 rng(2);
+  const auto engine = MustCreate(TinyOptions());
+  std::vector<std::vector<int32_t>> alone;
+  std::vector<RequestId> ids;
+  std::vector<Request> requests;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(RequestFor(RandomIds(rng, 1 + rng() % 100), RandomPlan(rng, engine->shape()), 20));
+    const auto result = engine->Run(requests.back());
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    alone.push_back(result->tokens);
+  }
+  for (Request& request : requests) ids.push_back(*engine->Submit(std::move(request)));
+  for (bool more = true; more;) more = *engine->Step();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const RequestResult result = engine->Take(ids[i]);
+    EXPECT_EQ(result.finish, FinishReason::kLength);
+    EXPECT_EQ(result.tokens, alone[i]) << i;
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(EngineProperties, AnyNumberOfThreadsGivesTheSameBits) {
+  std::mt19937_64 rng(3);
+  std::vector<int32_t> ids = RandomIds(rng, 300);
+  std::vector<std::vector<float>> logits;
+  for (const int num_threads : {1, 2, 5}) {
+    EngineOptions options = TinyOptions();
+    options.num_threads = num_threads;
+    const auto engine = MustCreate(options);
+    std::mt19937_64 plan_rng(4);
+    logits.push_back(MustRunForced(*engine, ids, RandomPlan(plan_rng, engine->shape()), 200, 64).logits);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+  EXPECT_EQ(logits[0], logits[2]);
+}
+
+TEST(EngineProperties, AForkContinuesAsTheOriginalWouldBitForBit) {
+  std::mt19937_64 rng(5);
+  const auto engine = MustCreate(TinyOptions());
+  for (int round = 0; round < 10; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const std::vector<int32_t> prefix = RandomIds(rng, 1 + rng() % 120);
+    const std::vector<int32_t> rest = RandomIds(rng, 1 + rng() % 60);
+    const std::vector<int32_t> other = RandomIds(rng, 1 + rng() % 60);
+    const SequenceOptions options{
+        .plan = plan, .prompt_tokens = static_cast<int64_t>(1 + rng() % prefix.size()), .max_tokens = 1000};
+    const auto alone = *engine->NewSequence(options);
+    Read(*engine, alone, prefix);
+    const std::vector<float> expected = Read(*engine, alone, rest);
+
+    const auto original = *engine->NewSequence(options);
+    Read(*engine, original, prefix);
+    const auto fork = *engine->Fork(*original);
+    const auto second_fork = *engine->Fork(*fork);
+    Read(*engine, fork, other);  // must not disturb the others
+    EXPECT_EQ(Read(*engine, original, rest), expected) << "round " << round;
+    EXPECT_EQ(Read(*engine, second_fork, rest), expected) << "round " << round;
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(EngineProperties, BytesAreWhatThePlanSays) {
+  std::mt19937_64 rng(6);
+  const EngineOptions options = TinyOptions();
+  const auto engine = MustCreate(options);
+  const int64_t page_bytes = 2 * options.page_tokens * engine->shape().head_dim * 4;
+  for (int round = 0; round < 10; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
+    const auto result = engine->Run(RequestFor(RandomIds(rng, static_cast<size_t>(prompt_tokens)), plan, 30));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    const KvBytesArgs args{.plan = plan.get(),
+                           .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
+                           .chunk_tokens = options.chunk_tokens,
+                           .page_tokens = options.page_tokens,
+                           .page_bytes = page_bytes};
+    // The last token was sampled but not read.
+    EXPECT_EQ(result->metrics.kv_bytes, PlanKvBytes(args, prompt_tokens + 29).total());
+    EXPECT_LE(result->metrics.kv_peak_bytes, PeakKvBytes(args));
+  }
+}
+
+TEST(EngineLimits, ARequestThatCannotFitIsRefusedWithTheBytes) {
+  std::mt19937_64 rng(7);
+  EngineOptions options = TinyOptions();
+  options.kv_limit_bytes = 64 << 10;
+  const auto engine = MustCreate(options);
+  const auto refused = engine->Submit(RequestFor(RandomIds(rng, 400), nullptr, 10));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_THAT(refused.status().message(), HasSubstr("65536"));
+  EXPECT_EQ(engine->kv_bytes(), 0);
+  // Two that fit one after the other both finish.
+  const RequestId first = *engine->Submit(RequestFor(RandomIds(rng, 30), nullptr, 10));
+  const RequestId second = *engine->Submit(RequestFor(RandomIds(rng, 30), nullptr, 10));
+  for (bool more = true; more;) more = *engine->Step();
+  EXPECT_EQ(engine->Take(first).finish, FinishReason::kLength);
+  EXPECT_EQ(engine->Take(second).finish, FinishReason::kLength);
+}
+
+TEST(EngineRequests, CancellingGivesThePagesBack) {
+  std::mt19937_64 rng(8);
+  const auto engine = MustCreate(TinyOptions());
+  const RequestId id = *engine->Submit(RequestFor(RandomIds(rng, 50), nullptr, 1000));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(*engine->Step());
+  EXPECT_GT(engine->kv_bytes(), 0);
+  engine->Cancel(id);
+  EXPECT_FALSE(*engine->Step());
+  EXPECT_EQ(engine->Take(id).finish, FinishReason::kCancelled);
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+// Two turns on one sequence are one text: the token sampled last joins the cache with the second turn.
+TEST(EngineRequests, TurnsOnOneSequenceAreOneText) {
+  std::mt19937_64 rng(9);
+  const auto engine = MustCreate(TinyOptions());
+  const std::vector<int32_t> first = RandomIds(rng, 40);
+  const std::vector<int32_t> second = RandomIds(rng, 15);
+  const auto sequence = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 40, .max_tokens = 200});
+  Request request = RequestFor(first, nullptr, 8);
+  request.sequence = sequence;
+  const auto one = engine->Run(request);
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  request.prompt = second;
+  const auto two = engine->Run(request);
+  ASSERT_TRUE(two.ok()) << two.status().message();
+
+  std::vector<int32_t> whole = first;
+  whole.insert(whole.end(), one->tokens.begin(), one->tokens.end());
+  whole.insert(whole.end(), second.begin(), second.end());
+  EXPECT_EQ(engine->Run(RequestFor(whole, nullptr, 8))->tokens, two->tokens);
+}
+
+TEST(EngineRequests, BadRequestsAreNamed) {
+  const auto engine = MustCreate(TinyOptions());
+  EXPECT_THAT(engine->Submit(RequestFor({}, nullptr, 5)).status().message(), HasSubstr("empty"));
+  EXPECT_THAT(engine->Submit(RequestFor({5, 384}, nullptr, 5)).status().message(), HasSubstr("id 384"));
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->rules[0] = HeadRule::Stream(0, 0);
+  EXPECT_FALSE(engine->Submit(RequestFor({5}, plan, 5)).ok());
+  ModelShape other = engine->shape();
+  other.num_layers += 1;
+  plan = std::make_shared<HeadPlan>(HeadPlan::Dense(other));
+  EXPECT_FALSE(engine->Submit(RequestFor({5}, plan, 5)).ok());
+}
+
+}  // namespace
+}  // namespace headwise
