@@ -19,6 +19,7 @@ constexpr void (*kCommands[])(headwise::CommandLine&) = {
     headwise::AddLogitsCommand,    //
     headwise::AddTokenizeCommand,  //
     headwise::AddEvalCommand,      //
+    headwise::AddBenchCommand,     //
 };
 
 // stdout belongs to results; everything else goes to stderr.
