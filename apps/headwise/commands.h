@@ -24,6 +24,7 @@ void AddLogitsCommand(CommandLine& line);
 void AddTokenizeCommand(CommandLine& line);
 void AddPlanCommand(CommandLine& line);
 void AddEvalCommand(CommandLine& line);
+void AddBenchCommand(CommandLine& line);
 
 // Binds a subcommand's options to what it does with them.
 template <typename Options>

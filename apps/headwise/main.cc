@@ -28,6 +28,7 @@ constexpr void (*kCommands[])(headwise::CommandLine&) = {
     headwise::AddTokenizeCommand,  //
     headwise::AddPlanCommand,      //
     headwise::AddEvalCommand,      //
+    headwise::AddBenchCommand,     //
 };
 
 // stdout belongs to results; everything else goes to stderr.

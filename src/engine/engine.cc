@@ -93,6 +93,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
 
 Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   const EngineOptions& options = parts.options;
+  HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));

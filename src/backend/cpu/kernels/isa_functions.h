@@ -6,6 +6,7 @@
 #include "backend/cpu/kernels/attention_kernels.h"
 #include "backend/cpu/kernels/elementwise_kernels.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/kernels/peak_kernels.h"
 
 namespace headwise::cpu::HW_ISA {
 
@@ -24,6 +25,10 @@ void GatedSilu(const float* gate, float* x, int64_t n);
 void Gelu(float* x, int64_t n);
 void GeluTanh(float* x, int64_t n);
 void ClampRow(float* x, int64_t n, float limit);
+
+double PeakF32(int64_t num_iterations, float* sink);
+double PeakBF16Dot(int64_t num_iterations, float* sink);
+float ReadSum(const float* x, int64_t n);
 
 }  // namespace headwise::cpu::HW_ISA
 

@@ -9,6 +9,7 @@
 #include "backend/cpu/kernels/attention_kernels.h"
 #include "backend/cpu/kernels/elementwise_kernels.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/kernels/peak_kernels.h"
 
 namespace headwise::cpu {
 
@@ -17,6 +18,7 @@ struct KernelTable {
   MatMulKernels matmul;
   AttentionKernels attention;
   ElementwiseKernels elementwise;
+  PeakKernels peak;
 };
 
 namespace baseline {

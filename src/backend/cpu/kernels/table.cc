@@ -20,6 +20,7 @@ constexpr KernelTable kKernelTable = {
                     .gelu = Gelu,
                     .gelu_tanh = GeluTanh,
                     .clamp = ClampRow},
+    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .read_sum = ReadSum},
 };
 
 }  // namespace headwise::cpu::HW_ISA

@@ -1,0 +1,333 @@
+// headwise bench: prefill and decode speed of plans at given lengths, each figure also as a share of what this machine
+// can do at most, measured in the same run on the same number of threads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "backend/all_backends.h"
+#include "backend/cpu/ceilings.h"
+#include "base/cpu_info.h"
+#include "base/progress.h"
+#include "commands.h"
+#include "common_options.h"
+#include "engine/engine_impl.h"
+#include "eval/bench.h"
+#include "eval/random_model.h"
+#include "eval/work_counts.h"
+#include "model/model_config.h"
+
+namespace headwise {
+namespace {
+
+struct BenchCommandOptions {
+  EngineOptions engine;
+  std::string shape;
+  std::vector<std::string> plans;
+  std::vector<int64_t> depths = {0, 4096};
+  std::vector<int64_t> prefills = {512};
+  int64_t num_steps = 20;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+// The engine, and what the bounds need to know about it.
+struct Subject {
+  std::string name;
+  std::unique_ptr<Engine> engine;
+  WeightCounts weights;
+  bool multiplies_bf16 = false;
+  DType kv_dtype = DType::kF16;
+};
+
+Result<Subject> MakeSubject(const BenchCommandOptions& options) {
+  EngineImpl::Parts parts;
+  parts.options = options.engine;
+  parts.memory = std::make_shared<KvMemory>();
+  HW_ASSIGN_OR_RETURN(parts.memory->backend, MakeBackend({.name = options.engine.backend,
+                                                          .isa = options.engine.isa,
+                                                          .num_threads = options.engine.num_threads}));
+  Backend& backend = *parts.memory->backend;
+  if (options.shape.empty()) {
+    HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.engine.model, backend));
+  } else {
+    HW_ASSIGN_OR_RETURN(
+        parts.model,
+        MakeRandomModel({.shape = options.shape, .seed = options.seed, .num_threads = NumUsableCores()}, backend));
+  }
+  Subject subject;
+  subject.name = options.shape.empty() ? options.engine.model : options.shape + " (random weights)";
+  subject.weights = CountWeights(parts.model->weights);
+  // Said outright, so that the peak that figures are held against is that of the products that run.
+  if (parts.options.compute == "auto") {
+    parts.options.compute = parts.model->HasHalfWeights() && backend.HasFastBF16() ? "bf16" : "f32";
+  }
+  subject.multiplies_bf16 = parts.options.compute == "bf16";
+  subject.kv_dtype = DTypeByName(parts.options.kv_dtype).value_or(DType::kF16);  // MakeEngine refuses unknown ones
+  HW_ASSIGN_OR_RETURN(subject.engine, MakeEngine(std::move(parts)));
+  return subject;
+}
+
+struct PlanResult {
+  std::string name;
+  std::shared_ptr<const HeadPlan> plan;
+  BenchResult bench;
+};
+
+// Turns measured seconds into figures and rows, plan by plan; ratios are against the first plan.
+class Report {
+ public:
+  Report(const BenchCommandOptions& options, const Subject& subject, const cpu::Ceilings& ceilings)
+      : options_(options), subject_(subject), ceilings_(ceilings) {}
+
+  Json Prefill(const PlanResult& result, const PrefillTiming& timing, const PlanResult& first) const {
+    const Work work = PrefillWork(ArgsFor(result, timing.num_tokens), timing.num_tokens);
+    const double seconds = timing.timing.median;
+    const auto& firsts = first.bench.prefill;
+    const auto same = std::find_if(firsts.begin(), firsts.end(),
+                                   [&](const PrefillTiming& other) { return other.num_tokens == timing.num_tokens; });
+    return {{"tokens", timing.num_tokens},
+            {"seconds", TimingJson(timing.timing)},
+            {"tokens_per_second", static_cast<double>(timing.num_tokens) / seconds},
+            {"linear_flops", work.linear_flops},
+            {"attention_flops", work.attention_flops},
+            {"flops_per_second", work.flops() / seconds},
+            {"peak", subject_.multiplies_bf16 ? "bf16_dot" : "f32"},
+            {"share_of_peak", work.flops() / seconds / LinearPeak()},
+            {"kv_bytes", timing.kv_bytes},
+            {"kv_peak_bytes", timing.kv_peak_bytes},
+            {"speedup", same == firsts.end() ? 0.0 : same->timing.median / seconds}};
+  }
+
+  Json Decode(const PlanResult& result, const DecodeTiming& timing, const PlanResult& first) const {
+    // The median step is one in the middle.
+    const Work work = DecodeWork(ArgsFor(result, timing.depth), timing.depth + timing.timing.count / 2);
+    const Bound bound = BoundOf(work, {.bytes_per_second = ceilings_.read_bytes_per_second,
+                                       .linear_flops = LinearPeak(),
+                                       .attention_flops = AttentionPeak()});
+    const double seconds = timing.timing.median;
+    const auto& firsts = first.bench.decode;
+    const auto same = std::find_if(firsts.begin(), firsts.end(),
+                                   [&](const DecodeTiming& other) { return other.depth == timing.depth; });
+    return {{"depth", timing.depth},
+            {"seconds", TimingJson(timing.timing)},
+            {"tokens_per_second", 1 / seconds},
+            {"weight_bytes", work.weight_bytes},
+            {"kv_bytes_read", work.kv_bytes},
+            {"bytes_per_second", work.bytes() / seconds},
+            {"share_of_read", work.bytes() / seconds / ceilings_.read_bytes_per_second},
+            {"flops", work.flops()},
+            {"bound_seconds", bound.seconds()},
+            {"bound_by", bound.memory_seconds >= bound.compute_seconds ? "memory" : "compute"},
+            {"share_of_bound", bound.seconds() / seconds},
+            {"kv_bytes_full", timing.kv_bytes_full},
+            {"kv_bytes_bounded", timing.kv_bytes_bounded},
+            {"kv_peak_bytes", timing.kv_peak_bytes},
+            {"speedup", same == firsts.end() ? 0.0 : same->timing.median / seconds}};
+  }
+
+ private:
+  WorkArgs ArgsFor(const PlanResult& result, int64_t prompt_tokens) const {
+    const ModelConfig& config = subject_.engine->config();
+    return {.plan = result.plan.get(),
+            .config = &config,
+            .weights = subject_.weights,
+            .limits = {.prompt_tokens = prompt_tokens,
+                       .max_tokens = prompt_tokens + options_.num_steps,
+                       .model_window = config.sliding_window.value_or(kNoLimit)},
+            .kv_element_bytes = SizeOf(subject_.kv_dtype)};
+  }
+  double LinearPeak() const { return subject_.multiplies_bf16 ? ceilings_.bf16_dot_flops : ceilings_.f32_flops; }
+  double AttentionPeak() const {
+    return subject_.kv_dtype == DType::kBF16 ? ceilings_.bf16_dot_flops : ceilings_.f32_flops;
+  }
+  static Json TimingJson(const Timing& timing) {
+    return {{"median", timing.median}, {"min", timing.min}, {"max", timing.max}, {"count", timing.count}};
+  }
+
+  const BenchCommandOptions& options_;
+  const Subject& subject_;
+  const cpu::Ceilings& ceilings_;
+};
+
+Json MachineJson(const cpu::Ceilings& ceilings) {
+  return {{"cpu", CpuModelName()},
+          {"isa", ceilings.isa},
+          {"threads", ceilings.num_threads},
+          {"read_bytes_per_second", ceilings.read_bytes_per_second},
+          {"f32_flops", ceilings.f32_flops},
+          {"bf16_dot_flops", ceilings.bf16_dot_flops},
+          {"has_bf16_dot", ceilings.has_bf16_dot}};
+}
+
+Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject) {
+  std::vector<std::string> names = options.plans;
+  if (names.empty()) names.emplace_back(kFullPlan);
+  std::vector<PlanResult> results;
+  // Every plan is read before the first is timed: a wrong path should not cost minutes.
+  std::vector<std::shared_ptr<const HeadPlan>> plans;
+  for (const std::string& name : names) {
+    HW_ASSIGN_OR_RETURN(std::shared_ptr<const HeadPlan> plan, LoadPlan(name, *subject.engine));
+    plans.push_back(std::move(plan));
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    ProgressBar progress("bench, " + names[i], 1000);
+    HW_ASSIGN_OR_RETURN(BenchResult bench,
+                        RunBench(*subject.engine, {.plan = plans[i],
+                                                   .depths = options.depths,
+                                                   .prefills = options.prefills,
+                                                   .num_steps = options.num_steps,
+                                                   .seed = options.seed,
+                                                   .on_progress = [&](int64_t num_read, int64_t total) {
+                                                     progress.Update(num_read * 1000 / std::max<int64_t>(1, total));
+                                                   }}));
+    if (plans[i] == nullptr) plans[i] = std::make_shared<HeadPlan>(HeadPlan::Dense(subject.engine->shape()));
+    results.push_back({.name = names[i], .plan = plans[i], .bench = std::move(bench)});
+  }
+  return results;
+}
+
+Json ResultsJson(const Report& report, const std::vector<PlanResult>& results) {
+  Json plans = Json::array();
+  for (const PlanResult& result : results) {
+    Json prefill = Json::array();
+    for (const PrefillTiming& timing : result.bench.prefill) {
+      prefill.push_back(report.Prefill(result, timing, results.front()));
+    }
+    Json decode = Json::array();
+    for (const DecodeTiming& timing : result.bench.decode) {
+      decode.push_back(report.Decode(result, timing, results.front()));
+    }
+    plans.push_back({{"plan", result.name},
+                     {"verified",
+                      {{"repeats", result.bench.verification.repeats},
+                       {"prefill_difference", result.bench.verification.prefill_difference}}},
+                     {"prefill", std::move(prefill)},
+                     {"decode", std::move(decode)}});
+  }
+  return plans;
+}
+
+// ---- text ----
+
+using TextRow = std::vector<std::string>;
+
+// The first column to the left, numbers to the right.
+void PrintTable(const std::vector<TextRow>& rows) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const TextRow& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const TextRow& row : rows) {
+    std::string line = fmt::format("{:<{}}", row.front(), widths.front());
+    for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
+    fmt::print("{}\n", line);
+  }
+}
+
+std::string Percent(const Json& share) {
+  return fmt::format("{:.1f} %", 100 * share.get<double>());
+}
+std::string Giga(const Json& value) {
+  return fmt::format("{:.1f}", value.get<double>() / 1e9);
+}
+std::string Milliseconds(const Json& seconds) {
+  return fmt::format("{:.3f}", 1e3 * seconds.get<double>());
+}
+
+void PrintText(const Json& root) {
+  const Json& machine = root["machine"];
+  const Json& model = root["model"];
+  const bool bf16 = model["compute"] == "bf16";
+  fmt::print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
+             machine["threads"].get<int>());
+  fmt::print("ceilings  read {} GB/s, f32 {} GFLOP/s, bf16 dot {}\n", Giga(machine["read_bytes_per_second"]),
+             Giga(machine["f32_flops"]),
+             machine["has_bf16_dot"].get<bool>() ? Giga(machine["bf16_dot_flops"]) + " GFLOP/s" : "not in hardware");
+  fmt::print("model     {}: {} of weights read per token, KV {}; {}\n\n", model["name"].get<std::string>(),
+             FormatBytes(model["weight_bytes"]), model["kv_dtype"].get<std::string>(),
+             model["backend"].get<std::string>());
+
+  std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
+                                bf16 ? "of bf16 peak" : "of f32 peak", "KV", "KV peak", "speed"}};
+  std::vector<TextRow> decode{{"decode", "depth", "tokens/s", "ms", "min", "max", "GB/s", "of read", "of bound",
+                               "bound", "KV full", "KV bounded", "KV peak", "speed"}};
+  for (const Json& plan : root["plans"]) {
+    const auto name = plan["plan"].get<std::string>();
+    for (const Json& row : plan["prefill"]) {
+      const Json& seconds = row["seconds"];
+      prefill.push_back({name, row["tokens"].dump(), fmt::format("{:.1f}", row["tokens_per_second"].get<double>()),
+                         fmt::format("{:.3f}", seconds["median"].get<double>()),
+                         fmt::format("{:.3f}", seconds["min"].get<double>()),
+                         fmt::format("{:.3f}", seconds["max"].get<double>()), Giga(row["flops_per_second"]),
+                         Percent(row["share_of_peak"]), FormatBytes(row["kv_bytes"]), FormatBytes(row["kv_peak_bytes"]),
+                         fmt::format("{:.2f}x", row["speedup"].get<double>())});
+    }
+    for (const Json& row : plan["decode"]) {
+      const Json& seconds = row["seconds"];
+      decode.push_back({name, row["depth"].dump(), fmt::format("{:.1f}", row["tokens_per_second"].get<double>()),
+                        Milliseconds(seconds["median"]), Milliseconds(seconds["min"]), Milliseconds(seconds["max"]),
+                        Giga(row["bytes_per_second"]), Percent(row["share_of_read"]), Percent(row["share_of_bound"]),
+                        row["bound_by"].get<std::string>(), FormatBytes(row["kv_bytes_full"]),
+                        FormatBytes(row["kv_bytes_bounded"]), FormatBytes(row["kv_peak_bytes"]),
+                        fmt::format("{:.2f}x", row["speedup"].get<double>())});
+    }
+  }
+  if (prefill.size() > 1) PrintTable(prefill);
+  if (prefill.size() > 1 && decode.size() > 1) fmt::print("\n");
+  if (decode.size() > 1) PrintTable(decode);
+}
+
+Status RunBenchCommand(const BenchCommandOptions& options) {
+  HW_ASSIGN_OR_RETURN(const Subject subject, MakeSubject(options));
+  int64_t longest = 0;
+  for (const int64_t length : options.depths) longest = std::max(longest, length);
+  for (const int64_t length : options.prefills) longest = std::max(longest, length);
+  WarnBeyondTrainedLength(*subject.engine, longest);
+  HW_ASSIGN_OR_RETURN(const cpu::Ceilings ceilings,
+                      cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads}));
+  HW_ASSIGN_OR_RETURN(const std::vector<PlanResult> results, RunPlans(options, subject));
+  const Json root = {{"machine", MachineJson(ceilings)},
+                     {"model",
+                      {{"name", subject.name},
+                       {"params", subject.weights.layer_params + subject.weights.output_params},
+                       {"weight_bytes", subject.weights.read_bytes},
+                       {"kv_dtype", NameOf(subject.kv_dtype)},
+                       {"compute", subject.multiplies_bf16 ? "bf16" : "f32"},
+                       {"backend", subject.engine->backend_description()}}},
+                     {"plans", ResultsJson(Report(options, subject, ceilings), results)}};
+  if (options.json) return PrintJson(root);
+  PrintText(root);
+  return Status::Ok();
+}
+
+}  // namespace
+
+void AddBenchCommand(CommandLine& line) {
+  auto options = std::make_shared<BenchCommandOptions>();
+  CLI::App& command =
+      *line.app.add_subcommand("bench", "Prefill and decode speed as a share of the machine's ceilings");
+  AddEngineOptions(command, options->engine);
+  CLI::Option* model = command.get_option("--model")->required(false);
+  CLI::Option* shape =
+      command.add_option("--shape", options->shape, "Random weights of this shape, instead of a model")
+          ->check(CLI::IsMember(NamedShapes()));
+  CLI::Option_group& subject = *command.add_option_group("Measured on");
+  subject.add_options(model, shape);
+  subject.require_option(1);
+  command.add_option("--plan", options->plans, "Head plan, or \"full\"; may be repeated. Default: full")
+      ->allow_extra_args(false);
+  command.add_option("--depth", options->depths, "Tokens in the cache before decode is timed")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--prefill", options->prefills, "Prompt lengths to time; depths are timed as well")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
+  command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();
+  command.add_flag("--json", options->json, "One JSON object on standard output");
+  OnChosen(line, command, std::move(options), RunBenchCommand);
+}
+
+}  // namespace headwise

@@ -1,0 +1,32 @@
+// What this machine can do at most, measured: how fast its memory is read and how many operations its registers do.
+// Clouds hand out different machines on different days, so a speed means something only as a share of these, taken in
+// the same run on the same number of threads.
+#ifndef HEADWISE_BACKEND_CPU_CEILINGS_H_
+#define HEADWISE_BACKEND_CPU_CEILINGS_H_
+
+#include <headwise/status.h>
+
+#include <string>
+
+namespace headwise::cpu {
+
+struct Ceilings {
+  std::string isa;
+  int num_threads = 0;
+  double read_bytes_per_second = 0;
+  double f32_flops = 0;       // operations per second; a multiply-add is two
+  double bf16_dot_flops = 0;  // the f32 figure where the instruction set has no bf16 dot product
+  bool has_bf16_dot = false;
+};
+
+struct CeilingOptions {
+  std::string isa = "auto";
+  int num_threads = 0;  // 0: one per core
+};
+
+// Takes about a second, and memory of four times the last-level cache (at least 512 MiB) meanwhile.
+Result<Ceilings> MeasureCeilings(const CeilingOptions& options);
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_CEILINGS_H_

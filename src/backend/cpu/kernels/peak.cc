@@ -1,0 +1,69 @@
+// The loops behind the measured ceilings: multiply-adds on registers alone, and a plain read.
+#include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/native-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using DF = native::DF;
+using VF = native::VF;
+constexpr DF kDF;
+
+// Latency times throughput of a multiply-add or dot product is at most 12 on the processors of today (Zen 5: 6 cycles,
+// two a cycle). With 16 registers three stay for the operands.
+constexpr int kNumSums = 12;
+
+template <typename Operation>
+HWY_INLINE void Repeat(int64_t num_iterations, float* sink, const Operation& operation) {
+  VF sums[kNumSums];
+  HW_UNROLL
+  for (int i = 0; i < kNumSums; ++i) sums[i] = hn::Set(kDF, static_cast<float>(i) * 0.125f);
+  for (int64_t n = 0; n < num_iterations; ++n) {
+    HW_UNROLL
+    for (int i = 0; i < kNumSums; ++i) sums[i] = operation(sums[i]);
+  }
+  VF total = sums[0];
+  HW_UNROLL
+  for (int i = 1; i < kNumSums; ++i) total = hn::Add(total, sums[i]);
+  *sink = hn::GetLane(hn::SumOfLanes(kDF, total));
+}
+
+}  // namespace
+
+double PeakF32(int64_t num_iterations, float* sink) {
+  // The sums tend to 0.75 / (1 - 0.25): neither overflow nor subnormal numbers, which some processors handle slowly.
+  const VF a = hn::Set(kDF, 0.25f);
+  const VF b = hn::Set(kDF, 0.75f);
+  Repeat(num_iterations, sink, [&](VF sum) HWY_ATTR { return hn::MulAdd(sum, a, b); });
+  return 2.0 * static_cast<double>(hn::Lanes(kDF)) * kNumSums * static_cast<double>(num_iterations);
+}
+
+double PeakBF16Dot(int64_t num_iterations, float* sink) {
+  // Each step adds 2^-20 per lane: far from overflow after a billion steps.
+  const float pair = PackBF16Pair(0x1p-11f, 0x1p-11f);
+  const VF a = hn::Set(kDF, pair);
+  Repeat(num_iterations, sink, [&](VF sum) HWY_ATTR { return BF16Dot(sum, a, a); });
+  return 4.0 * static_cast<double>(hn::Lanes(kDF)) * kNumSums * static_cast<double>(num_iterations);
+}
+
+float ReadSum(const float* x, int64_t n) {
+  constexpr int kNumReads = 8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(kDF));
+  VF sums[kNumReads];
+  HW_UNROLL
+  for (int i = 0; i < kNumReads; ++i) sums[i] = hn::Zero(kDF);
+  int64_t at = 0;
+  for (; at + kNumReads * lanes <= n; at += kNumReads * lanes) {
+    HW_UNROLL
+    for (int i = 0; i < kNumReads; ++i) sums[i] = hn::Add(sums[i], hn::LoadU(kDF, x + at + i * lanes));
+  }
+  VF total = sums[0];
+  HW_UNROLL
+  for (int i = 1; i < kNumReads; ++i) total = hn::Add(total, sums[i]);
+  float sum = hn::GetLane(hn::SumOfLanes(kDF, total));
+  for (; at < n; ++at) sum += x[at];
+  return sum;
+}
+
+}  // namespace headwise::cpu::HW_ISA

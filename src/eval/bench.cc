@@ -1,0 +1,244 @@
+#include "eval/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "engine/sequence.h"
+#include "model/model_config.h"
+
+namespace headwise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Short prompts are timed again until this much time has gone into them.
+constexpr double kMinPrefillSeconds = 1.0;
+constexpr int64_t kMaxPrefillRounds = 10;
+
+constexpr int64_t kMinSteps = 5;  // fewer have no spread
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+
+// More than a page and not a multiple of anything.
+constexpr int64_t kVerifiedTokens = 67;
+// bf16 products keep 8 bits; noise grows over the layers. Wrong keys give a difference of about 1.
+constexpr double kMaxPrefillDifference = 0.1;
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+bool AllFinite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+std::vector<int32_t> RandomIds(int64_t count, int64_t vocab_size, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab_size)));
+  return ids;
+}
+
+// Logits of the last of `ids`, of which the first `prompt_tokens` are a prompt.
+Result<std::vector<float>> LastLogits(Engine& engine, const BenchOptions& options, std::span<const int32_t> ids,
+                                      int64_t prompt_tokens) {
+  std::vector<float> last;
+  const int64_t position = static_cast<int64_t>(ids.size()) - 1;
+  ForcedRun run;
+  run.plan = options.plan;
+  run.ids = ids;
+  run.prompt_tokens = prompt_tokens;
+  run.positions = {&position, 1};
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
+    last.assign(logits.begin(), logits.end());
+    return true;
+  };
+  HW_RETURN_IF_ERROR(engine.RunForced(run));
+  return last;
+}
+
+Status NotFinite(const char* where) {
+  return Status::InvalidInput(fmt::format("{}: a logit is not a finite number, so its speed means nothing", where));
+}
+
+Result<Verification> Verify(Engine& engine, const BenchOptions& options) {
+  const std::vector<int32_t> ids = RandomIds(kVerifiedTokens, engine.config().vocab_size, options.seed);
+  HW_ASSIGN_OR_RETURN(const std::vector<float> decoded, LastLogits(engine, options, ids, kVerifiedTokens - 1));
+  HW_ASSIGN_OR_RETURN(const std::vector<float> again, LastLogits(engine, options, ids, kVerifiedTokens - 1));
+  HW_ASSIGN_OR_RETURN(const std::vector<float> prefilled, LastLogits(engine, options, ids, kVerifiedTokens));
+  if (!AllFinite(decoded) || !AllFinite(prefilled)) return NotFinite("verification");
+  Verification verification;
+  verification.repeats = decoded == again;
+  if (!verification.repeats) return Status::InvalidInput("verification: two equal runs gave different logits");
+  double distance = 0;
+  double norm = 0;
+  for (size_t i = 0; i < decoded.size(); ++i) {
+    distance += std::pow(static_cast<double>(decoded[i]) - static_cast<double>(prefilled[i]), 2);
+    norm += std::pow(static_cast<double>(decoded[i]), 2);
+  }
+  verification.prefill_difference = norm > 0 ? std::sqrt(distance / norm) : 0.0;
+  // Rules that hold from the end of the prompt make the two differ by intent.
+  if (options.plan == nullptr && verification.prefill_difference > kMaxPrefillDifference) {
+    return Status::InvalidInput(
+        fmt::format("verification: a decode step and a prefill of the same token differ by {:.3f} of their size, "
+                    "expected at most {}",
+                    verification.prefill_difference, kMaxPrefillDifference));
+  }
+  return verification;
+}
+
+// One prompt into an empty cache; seconds to the last token's logits.
+Result<double> TimePrefill(Engine& engine, const std::shared_ptr<Sequence>& sequence, std::span<const int32_t> ids,
+                           const std::function<void(int64_t)>& on_progress) {
+  const int64_t last = static_cast<int64_t>(ids.size()) - 1;
+  bool finite = true;
+  Clock::time_point end;
+  ForcedRun run;
+  run.sequence = sequence;
+  run.ids = ids;
+  run.positions = {&last, 1};
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
+    end = Clock::now();
+    finite = AllFinite(logits);
+    return true;
+  };
+  run.on_progress = on_progress;
+  const Clock::time_point start = Clock::now();
+  HW_RETURN_IF_ERROR(engine.RunForced(run));
+  if (!finite) return NotFinite("prefill");
+  return Seconds(end - start);
+}
+
+// A step lasts until its logits are there; what we do with them is not counted.
+Result<std::vector<double>> TimeSteps(Engine& engine, const std::shared_ptr<Sequence>& sequence,
+                                      std::span<const int32_t> ids) {
+  std::vector<double> seconds;
+  bool finite = true;
+  Clock::time_point start;
+  ForcedRun run;
+  run.sequence = sequence;
+  run.ids = ids;
+  run.prompt_tokens = 0;
+  run.rows = ForcedRun::Rows::kEvery;
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
+    seconds.push_back(Seconds(Clock::now() - start));
+    finite = finite && AllFinite(logits);
+    return true;
+  };
+  run.on_progress = [&](int64_t) { start = Clock::now(); };
+  start = Clock::now();
+  HW_RETURN_IF_ERROR(engine.RunForced(run));
+  if (!finite) return NotFinite("decode");
+  return seconds;
+}
+
+class Bench {
+ public:
+  Bench(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {
+    lengths_.insert(options.prefills.begin(), options.prefills.end());
+    lengths_.insert(options.depths.begin(), options.depths.end());
+    for (const int64_t length : lengths_) total_ += length;
+    const int64_t longest = lengths_.empty() ? 0 : *lengths_.rbegin();
+    ids_ = RandomIds(longest + options.num_steps, engine.config().vocab_size, options.seed + 1);
+  }
+
+  Result<BenchResult> Run() {
+    BenchResult result;
+    HW_ASSIGN_OR_RETURN(result.verification, Verify(engine_, options_));
+    for (const int64_t length : lengths_) {
+      HW_RETURN_IF_ERROR(MeasureAt(length, result));
+      num_read_ += length;
+    }
+    return result;
+  }
+
+ private:
+  Status MeasureAt(int64_t length, BenchResult& result) {
+    const auto& depths = options_.depths;
+    const bool decodes = std::find(depths.begin(), depths.end(), length) != depths.end();
+    const std::span<const int32_t> ids(ids_);
+    const auto prompt = ids.first(static_cast<size_t>(length));
+    const auto num_steps = static_cast<size_t>(options_.num_steps);
+    std::shared_ptr<Sequence> sequence;
+    std::vector<double> prefill_seconds;
+    double spent = 0;
+    do {
+      sequence.reset();  // its pages first
+      HW_ASSIGN_OR_RETURN(
+          sequence, engine_.NewSequence(
+                        {.plan = options_.plan, .prompt_tokens = length, .max_tokens = length + options_.num_steps}));
+      if (length == 0) break;
+      HW_ASSIGN_OR_RETURN(const double seconds, TimePrefill(engine_, sequence, prompt, [&](int64_t num_read) {
+                            if (options_.on_progress) options_.on_progress(num_read_ + num_read, total_);
+                          }));
+      prefill_seconds.push_back(seconds);
+      spent += seconds;
+    } while (spent < kMinPrefillSeconds && static_cast<int64_t>(prefill_seconds.size()) < kMaxPrefillRounds);
+    if (length > 0) {
+      result.prefill.push_back({.num_tokens = length,
+                                .timing = TimingOf(std::move(prefill_seconds)),
+                                .kv_bytes = sequence->cache->Bytes().total(),
+                                .kv_peak_bytes = sequence->cache->PeakBytes()});
+    }
+    if (!decodes) return Status::Ok();
+    HW_ASSIGN_OR_RETURN(std::vector<double> seconds,
+                        TimeSteps(engine_, sequence, ids.subspan(static_cast<size_t>(length), num_steps)));
+    const KvCacheBytes bytes = sequence->cache->Bytes();
+    result.decode.push_back({.depth = length,
+                             .timing = TimingOf(std::move(seconds)),
+                             .kv_bytes_full = bytes.full,
+                             .kv_bytes_bounded = bytes.bounded,
+                             .kv_peak_bytes = sequence->cache->PeakBytes()});
+    return Status::Ok();
+  }
+
+  Engine& engine_;
+  const BenchOptions& options_;
+  std::set<int64_t> lengths_;
+  std::vector<int32_t> ids_;
+  int64_t num_read_ = 0;
+  int64_t total_ = 0;
+};
+
+Status CheckOptions(const BenchOptions& options) {
+  if (options.num_steps < kMinSteps || options.num_steps > kMaxTokens) {
+    return Status::InvalidInput(
+        fmt::format("number of timed steps is {}, expected {} to {}", options.num_steps, kMinSteps, kMaxTokens));
+  }
+  for (const int64_t depth : options.depths) {
+    if (depth < 0 || depth > kMaxTokens) {
+      return Status::InvalidInput(fmt::format("depth is {}, expected 0 to {}", depth, kMaxTokens));
+    }
+  }
+  for (const int64_t prefill : options.prefills) {
+    if (prefill < 1 || prefill > kMaxTokens) {
+      return Status::InvalidInput(fmt::format("prefill is {} tokens, expected 1 to {}", prefill, kMaxTokens));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Timing TimingOf(std::vector<double> seconds) {
+  HW_CHECK(!seconds.empty());
+  std::sort(seconds.begin(), seconds.end());
+  const size_t half = seconds.size() / 2;
+  return {.median = seconds.size() % 2 == 1 ? seconds[half] : (seconds[half - 1] + seconds[half]) / 2,
+          .min = seconds.front(),
+          .max = seconds.back(),
+          .count = static_cast<int64_t>(seconds.size())};
+}
+
+Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options) {
+  HW_RETURN_IF_ERROR(CheckOptions(options));
+  return Bench(engine, options).Run();
+}
+
+}  // namespace headwise
