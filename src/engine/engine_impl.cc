@@ -51,6 +51,20 @@ Status EngineImpl::CheckMemory(int64_t needed_bytes) const {
                   needed_bytes, limit));
 }
 
+Status EngineImpl::CheckPlan(const HeadPlan& plan) const {
+  HW_RETURN_IF_ERROR(ValidatePlan(plan, "plan"));
+  HW_RETURN_IF_ERROR(CheckPlanFits(plan, parts_.model->config.shape(), "plan"));
+  if (!parts_.model->config.sliding_window) return Status::Ok();
+  for (const HeadRule& rule : plan.rules) {
+    // The window drops sinks while the prompt is read; positions in the cache would want them back after it.
+    if (rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
+      return Status::Unsupported(
+          "plan: positions in the cache from the end of the prompt cannot be combined with the model's sliding window");
+    }
+  }
+  return Status::Ok();
+}
+
 Status EngineImpl::CheckIds(std::span<const int32_t> ids, const char* what) const {
   if (ids.empty()) return Status::InvalidInput(fmt::format("{}: is empty, expected at least one token", what));
   const int64_t vocab_size = parts_.model->config.vocab_size;
@@ -65,8 +79,7 @@ Status EngineImpl::CheckIds(std::span<const int32_t> ids, const char* what) cons
 
 Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions& options) {
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
-  HW_RETURN_IF_ERROR(ValidatePlan(*plan, "plan"));
-  HW_RETURN_IF_ERROR(CheckPlanFits(*plan, parts_.model->config.shape(), "plan"));
+  HW_RETURN_IF_ERROR(CheckPlan(*plan));
   const SequenceLimits limits = LimitsFor(options.prompt_tokens, options.max_tokens);
   const int64_t needed_bytes = WorstCaseBytes(*plan, limits);
   HW_RETURN_IF_ERROR(CheckMemory(needed_bytes));
@@ -123,8 +136,7 @@ Result<RequestId> EngineImpl::Submit(Request request) {
     }
   } else {
     const std::shared_ptr<const HeadPlan> plan = PlanOrDense(request.plan);
-    HW_RETURN_IF_ERROR(ValidatePlan(*plan, "plan"));
-    HW_RETURN_IF_ERROR(CheckPlanFits(*plan, parts_.model->config.shape(), "plan"));
+    HW_RETURN_IF_ERROR(CheckPlan(*plan));
     HW_RETURN_IF_ERROR(
         CheckMemory(WorstCaseBytes(*plan, LimitsFor(prompt_tokens, prompt_tokens + request.max_new_tokens))));
   }

@@ -47,6 +47,7 @@ class EngineImpl {
   int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const;
   Status CheckMemory(int64_t needed_bytes) const;
   SequenceLimits LimitsFor(int64_t prompt_tokens, int64_t max_tokens) const;
+  Status CheckPlan(const HeadPlan& plan) const;
   Status CheckIds(std::span<const int32_t> ids, const char* what) const;
   std::shared_ptr<const HeadPlan> PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const;
 

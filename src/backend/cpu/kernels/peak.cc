@@ -5,11 +5,6 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-using DF = native::DF;
-using VF = native::VF;
-constexpr DF kDF;
-
 // Latency times throughput of a multiply-add or dot product is at most 12 on the processors of today (Zen 5: 6 cycles,
 // two a cycle). With 16 registers three stay for the operands.
 constexpr int kNumSums = 12;
