@@ -17,6 +17,7 @@ LAYERS = {
     "weights": {"tensor", "base"},
     "kv": {"backend", "tensor", "base"},
     "model": {"kv", "weights", "backend", "tensor", "base"},
+    "grad": {"model", "kv", "weights", "backend", "backend/cpu", "tensor", "base"},
     "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
     "planner": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
     "eval": {"engine", "model", "text", "kv", "weights", "backend", "tensor", "base"},

@@ -7,6 +7,7 @@
 #include "backend/cpu/kernels/elementwise_kernels.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/peak_kernels.h"
+#include "backend/cpu/kernels/softmax_kernels.h"
 
 namespace headwise::cpu::HW_ISA {
 
@@ -25,6 +26,10 @@ void GatedSilu(const float* gate, float* x, int64_t n);
 void Gelu(float* x, int64_t n);
 void GeluTanh(float* x, int64_t n);
 void ClampRow(float* x, int64_t n, float limit);
+
+float MaxRow(const float* x, int64_t n);
+float ExpRow(float* x, int64_t n, float shift);
+void SoftmaxGradRow(const float* p, float* g, int64_t n, float delta, float scale);
 
 double PeakF32(int64_t num_iterations, float* sink);
 double PeakBF16Dot(int64_t num_iterations, float* sink);

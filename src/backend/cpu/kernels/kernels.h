@@ -10,6 +10,7 @@
 #include "backend/cpu/kernels/elementwise_kernels.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/peak_kernels.h"
+#include "backend/cpu/kernels/softmax_kernels.h"
 
 namespace headwise::cpu {
 
@@ -18,6 +19,7 @@ struct KernelTable {
   MatMulKernels matmul;
   AttentionKernels attention;
   ElementwiseKernels elementwise;
+  SoftmaxKernels softmax;
   PeakKernels peak;
 };
 

@@ -20,6 +20,7 @@ constexpr KernelTable kKernelTable = {
                     .gelu = Gelu,
                     .gelu_tanh = GeluTanh,
                     .clamp = ClampRow},
+    .softmax = {.max = MaxRow, .exp = ExpRow, .gradient = SoftmaxGradRow},
     .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .read_sum = ReadSum},
 };
 

@@ -1,0 +1,117 @@
+// A whole text through the decoder and back: gradients of a loss on final hidden states with respect to gates and
+// attention probabilities, weights frozen. What planners train and profile with.
+//
+// The same layers as model/decoder.h, from the same ModelConfig, but without a cache: all tokens at once, activations
+// kept for the way back. Only each layer's input outlives the layer; the rest is computed a second time on the way
+// back, so memory is one layer's activations plus N * E per layer.
+//
+// N tokens, E model dim, F ffn dim, Hq query heads, Hkv KV heads, D head dim, L layers, R wanted positions.
+#ifndef HEADWISE_GRAD_GRAD_DECODER_H_
+#define HEADWISE_GRAD_GRAD_DECODER_H_
+
+#include <headwise/status.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "grad/attention.h"
+#include "grad/linear.h"
+#include "grad/rows.h"
+#include "model/model.h"
+
+namespace headwise {
+
+// An error for a model that this decoder has no gradient for; it names what is missing.
+Status CheckHasGradient(const ModelConfig& config);
+
+// What a run over `num_tokens` tokens holds at most, in bytes, weights excluded.
+int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number);
+
+// The output of query head q in layer l becomes g * full + (1 - g) * bounded, g = values[l * Hkv + q / G], before the
+// output projection [duo §2.2 eq.1].
+struct HeadGates {
+  std::span<const double> values;  // [L * Hkv], each in [0, 1]
+  HeadRule bounded;                // what a head with gate 0 reads: a stream, positions in the text
+};
+
+// One layer's dense attention, for scores that need no gradient.
+template <typename Real>
+struct AttentionView {
+  int64_t layer_idx = 0;
+  AttentionShape<Real> shape;  // under the model's own mask
+  const Real* q = nullptr;     // [N, Hq*D], rotated
+  const Real* k = nullptr;     // [N, Hkv*D], rotated
+  const Real* v = nullptr;     // [N, Hkv*D]
+  const Real* out = nullptr;   // [N, Hq*D]
+  const Real* lse = nullptr;   // [N, Hq]
+};
+
+// Thread-safety: none; all threads of the pool work on one text. Results do not depend on their number, bit for bit.
+template <typename Real>
+class GradDecoder {
+ public:
+  // Requires: CheckHasGradient(model.config).ok(); weights in host memory (the cpu and ref backends).
+  GradDecoder(const Model& model, ThreadPool& pool);
+  ~GradDecoder();
+
+  struct ForwardArgs {
+    std::span<const int32_t> ids;      // [N]
+    std::span<const int32_t> wanted;   // [R] positions whose hidden state is wanted
+    const HeadGates* gates = nullptr;  // null: every head full
+    enum class Keep { kNothing, kForBackward } keep = Keep::kNothing;
+    std::function<void(const AttentionView<Real>&)> on_attention;  // after every layer's attention; gates null
+  };
+  // hidden [R, E]: after the last norm.
+  void Forward(const ForwardArgs& args, std::vector<Real>& hidden);
+
+  struct BackwardArgs {
+    std::span<const Real> d_hidden;        // [R, E]
+    std::span<double> d_gates;             // [L * Hkv], overwritten; empty when the forward pass had no gates
+    std::span<InfluenceBlocks> influence;  // [L], added to; or empty
+  };
+  // Of the last Forward with kForBackward and the same gates.
+  void Backward(const BackwardArgs& args);
+
+  // Mean negative log-likelihood of targets [R] given hidden [R, E]; fills d_hidden.
+  double NllLoss(std::span<const Real> hidden, std::span<const int32_t> targets, std::vector<Real>& d_hidden);
+
+  const Model& model() const { return *model_; }
+  ThreadPool& pool() { return *pool_; }
+
+ private:
+  struct Activations;  // of one layer
+  struct Saved;        // what the way back needs of a forward pass
+  // Which of a head's two outputs something is about.
+  enum class Path { kFull, kBounded };
+
+  void RunAttention(int64_t layer_idx, const Real* x);
+  void AttendPath(int64_t layer_idx, Path path);
+  void MixPaths(int64_t layer_idx);
+  void RunMlp(int64_t layer_idx, const Real* x);
+  void BackLayer(int64_t layer_idx, const BackwardArgs& args);
+  void BackMlp(int64_t layer_idx);
+  void BackGates(int64_t layer_idx, std::span<double> d_gates);
+  void BackPath(int64_t layer_idx, Path path, InfluenceBlocks* influence);
+  void BackProjections(int64_t layer_idx);
+
+  void NormRows(const NormWeights& norm, const Real* x, int64_t num_rows, Real* y);
+  void NormRowsBackward(const NormWeights& norm, const Real* x, const Real* d_y, Real* d_x);
+  void RotateRows(Rotation rotation, int64_t num_heads, Real* x);
+  NormRowParams NormParams(const NormWeights& norm) const;
+  AttentionShape<Real> ShapeOf(int64_t layer_idx, Path path) const;
+  double GateOf(int64_t layer_idx, int64_t kv_head) const;
+
+  const Model* model_;
+  ThreadPool* pool_;
+  LinearRunner<Real> linear_;
+  std::unique_ptr<Activations> a_;
+  std::unique_ptr<Saved> saved_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_GRAD_GRAD_DECODER_H_

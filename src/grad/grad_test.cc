@@ -1,0 +1,253 @@
+// Gradients against autograd in float64 (tests/golden/README.md), against finite differences on every family, and
+// against themselves on other numbers of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "backend/all_backends.h"
+#include "base/rng.h"
+#include "grad/grad_decoder.h"
+#include "support/golden.h"
+
+namespace headwise {
+namespace {
+
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+
+  explicit LoadedModel(const std::string& folder) {
+    backend = *MakeBackend({.name = "ref"});
+    auto loaded = LoadModel(folder, *backend);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+    model = *std::move(loaded);
+  }
+};
+
+std::vector<int32_t> LastPositions(int64_t num_tokens, int64_t count) {
+  std::vector<int32_t> positions;
+  for (int64_t pos = num_tokens - count; pos < num_tokens; ++pos) positions.push_back(static_cast<int32_t>(pos));
+  return positions;
+}
+
+template <typename Real>
+double MaxDifferenceAs(const std::vector<Real>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = a.size() == b.size() ? 0 : INFINITY;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= worst)) worst = std::isfinite(difference) ? difference : INFINITY;
+  }
+  return worst;
+}
+
+double MaxMagnitude(const std::vector<double>& values) {
+  double most = 0;
+  for (const double value : values) most = std::max(most, std::abs(value));
+  return most;
+}
+
+std::vector<double> Widened(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+// ---- DuoAttention's gates ----
+
+template <typename Real>
+void CheckGateGradient(double tolerance) {
+  const LoadedModel loaded(BundledModel());
+  const Json json = *ReadJsonFile(SourcePath("tests/golden/duo/gradient.json"));
+  const auto ids = json.at("ids").get<std::vector<int32_t>>();
+  std::vector<double> gates;
+  std::vector<double> expected;
+  for (const Json& row : json.at("alpha")) gates.insert(gates.end(), row.begin(), row.end());
+  for (const Json& row : json.at("grad_distill_wrt_alpha")) expected.insert(expected.end(), row.begin(), row.end());
+  const auto wanted = LastPositions(static_cast<int64_t>(ids.size()), json.at("last_positions").get<int64_t>());
+
+  ThreadPool pool(2);
+  GradDecoder<Real> decoder(*loaded.model, pool);
+  using Forward = typename GradDecoder<Real>::ForwardArgs;
+  std::vector<Real> teacher;
+  std::vector<Real> student;
+  decoder.Forward({.ids = ids, .wanted = wanted, .on_attention = {}}, teacher);
+  const HeadGates head_gates{
+      .values = gates, .bounded = HeadRule::Stream(json.at("sink").get<int64_t>(), json.at("recent").get<int64_t>())};
+  decoder.Forward(
+      {.ids = ids, .wanted = wanted, .gates = &head_gates, .keep = Forward::Keep::kForBackward, .on_attention = {}},
+      student);
+  double loss = 0;
+  std::vector<Real> d_hidden(student.size());
+  for (size_t i = 0; i < student.size(); ++i) {
+    const Real difference = student[i] - teacher[i];
+    loss += static_cast<double>(difference * difference) / static_cast<double>(student.size());
+    d_hidden[i] = 2 * difference / static_cast<Real>(student.size());
+  }
+  EXPECT_NEAR(loss / json.at("distill_loss").get<double>(), 1.0, tolerance * 10);
+  std::vector<double> d_gates(gates.size());
+  decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
+  EXPECT_LE(MaxDifferenceAs(d_gates, expected) / MaxMagnitude(expected), tolerance);
+}
+
+TEST(GateGradient, MatchesAutogradInF32) {
+  CheckGateGradient<float>(3e-5);
+}
+TEST(GateGradient, MatchesAutogradInF64) {
+  CheckGateGradient<double>(1e-6);
+}
+
+// ---- MoA's influence ----
+
+template <typename Real>
+std::vector<InfluenceBlocks> ComputeInfluence(const Model& model, std::span<const int32_t> ids, int64_t last,
+                                              int64_t block_tokens, double* loss) {
+  const auto num_tokens = static_cast<int64_t>(ids.size()) - 1;
+  const auto wanted = LastPositions(num_tokens, last);
+  ThreadPool pool(2);
+  GradDecoder<Real> decoder(model, pool);
+  using Forward = typename GradDecoder<Real>::ForwardArgs;
+  std::vector<Real> hidden;
+  decoder.Forward({.ids = ids.first(static_cast<size_t>(num_tokens)),
+                   .wanted = wanted,
+                   .keep = Forward::Keep::kForBackward,
+                   .on_attention = {}},
+                  hidden);
+  std::vector<Real> d_hidden;
+  *loss = decoder.NllLoss(hidden, ids.last(static_cast<size_t>(last)), d_hidden);
+  const int64_t num_blocks = (num_tokens + block_tokens - 1) / block_tokens;
+  std::vector<InfluenceBlocks> influence(
+      static_cast<size_t>(model.config.num_layers),
+      {.block_tokens = block_tokens,
+       .num_blocks = num_blocks,
+       .sums = std::vector<double>(static_cast<size_t>(model.config.num_q_heads * num_blocks * num_blocks))});
+  decoder.Backward({.d_hidden = d_hidden, .d_gates = {}, .influence = influence});
+  return influence;
+}
+
+template <typename Real>
+void CheckInfluence(double tolerance) {
+  const LoadedModel loaded(BundledModel());
+  const Json json = *ReadJsonFile(SourcePath("tests/golden/moa/influence.json"));
+  const auto ids = json.at("ids").get<std::vector<int32_t>>();
+  const GoldenTensors golden(SourcePath("tests/golden/moa/influence.safetensors"));
+  const std::vector<double> expected = Widened(golden.F32("block_sums"));
+  double loss = 0;
+  const auto influence = ComputeInfluence<Real>(*loaded.model, ids, json.at("last_positions").get<int64_t>(),
+                                                json.at("block").get<int64_t>(), &loss);
+  EXPECT_NEAR(loss, json.at("loss").get<double>(), tolerance);
+  std::vector<double> sums;
+  for (const InfluenceBlocks& layer : influence) sums.insert(sums.end(), layer.sums.begin(), layer.sums.end());
+  EXPECT_LE(MaxDifferenceAs(sums, expected) / MaxMagnitude(expected), tolerance);
+}
+
+TEST(Influence, MatchesAutogradInF32) {
+  CheckInfluence<float>(3e-4);
+}
+TEST(Influence, MatchesAutogradInF64) {
+  CheckInfluence<double>(1e-6);
+}
+
+// ---- every family ----
+
+class FamilyTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyTest, HiddenStatesMatchHuggingFace) {
+  const LoadedModel loaded(GetParam());
+  const GoldenTensors golden(GetParam() + "/golden.safetensors");
+  const std::vector<int32_t> ids = golden.Ids("ids_a");
+  const auto wanted = LastPositions(static_cast<int64_t>(ids.size()), static_cast<int64_t>(ids.size()));
+  ThreadPool pool(2);
+  GradDecoder<double> decoder(*loaded.model, pool);
+  std::vector<double> hidden;
+  decoder.Forward({.ids = ids, .wanted = wanted, .on_attention = {}}, hidden);
+  // The golden file holds float32.
+  EXPECT_LE(MaxDifferenceAs(hidden, Widened(golden.F32("final_hidden_a"))), 2e-6);
+}
+
+TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
+  const LoadedModel loaded(GetParam());
+  const ModelConfig& config = loaded.model->config;
+  const GoldenTensors golden(GetParam() + "/golden.safetensors");
+  const std::vector<int32_t> ids = golden.Ids("ids_a");
+  const auto num_tokens = static_cast<int64_t>(ids.size()) - 1;
+  constexpr int64_t kLast = 20;
+  const auto wanted = LastPositions(num_tokens, kLast);
+  const std::span<const int32_t> targets = std::span(ids).last(kLast);
+  Rng rng(7);
+  std::vector<double> gates(static_cast<size_t>(config.num_layers * config.num_kv_heads));
+  for (double& gate : gates) gate = 0.1 + 0.8 * rng.Uniform();
+
+  ThreadPool pool(2);
+  GradDecoder<double> decoder(*loaded.model, pool);
+  using Forward = GradDecoder<double>::ForwardArgs;
+  std::vector<double> d_hidden;
+  const auto loss = [&](const std::vector<double>& values) {
+    const HeadGates head_gates{.values = values, .bounded = HeadRule::Stream(3, 6)};
+    std::vector<double> hidden;
+    decoder.Forward({.ids = std::span(ids).first(static_cast<size_t>(num_tokens)),
+                     .wanted = wanted,
+                     .gates = &head_gates,
+                     .keep = Forward::Keep::kForBackward,
+                     .on_attention = {}},
+                    hidden);
+    return decoder.NllLoss(hidden, targets, d_hidden);
+  };
+  loss(gates);
+  std::vector<double> d_gates(gates.size());
+  decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
+  std::vector<double> slopes;
+  for (size_t i = 0; i < gates.size(); ++i) {
+    constexpr double kStep = 1e-4;
+    std::vector<double> moved = gates;
+    moved[i] += kStep;
+    const double above = loss(moved);
+    moved[i] -= 2 * kStep;
+    slopes.push_back((above - loss(moved)) / (2 * kStep));
+  }
+  EXPECT_GT(MaxMagnitude(slopes), 1e-3);  // a gradient of nothing would agree with anything
+  EXPECT_LE(MaxDifferenceAs(d_gates, slopes), 1e-6 * MaxMagnitude(slopes));
+}
+
+std::string FamilyName(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param.substr(info.param.rfind('/') + 1);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Tiny, FamilyTest, testing::ValuesIn(GoldenFolders(SourcePath("tests/golden/tiny"))),
+                         FamilyName);
+
+// ---- threads ----
+
+TEST(GradDecoder, AnyNumberOfThreadsGivesTheSameBits) {
+  const LoadedModel loaded(BundledModel());
+  const int64_t num_heads = loaded.model->config.num_layers * loaded.model->config.num_kv_heads;
+  Rng rng(3);
+  std::vector<int32_t> ids{0};
+  while (ids.size() < 700) ids.push_back(static_cast<int32_t>(4 + rng.Below(8000)));
+  const auto wanted = LastPositions(699, 40);
+  std::vector<double> gates(static_cast<size_t>(num_heads));
+  for (double& gate : gates) gate = rng.Uniform();
+  gates[5] = 0;
+  gates[6] = 1;
+  std::vector<double> first;
+  for (const int num_threads : {1, 2, 3}) {
+    ThreadPool pool(num_threads);
+    GradDecoder<float> decoder(*loaded.model, pool);
+    const HeadGates head_gates{.values = gates, .bounded = HeadRule::Stream(16, 64)};
+    std::vector<float> hidden;
+    decoder.Forward({.ids = std::span(ids).first(699),
+                     .wanted = wanted,
+                     .gates = &head_gates,
+                     .keep = GradDecoder<float>::ForwardArgs::Keep::kForBackward,
+                     .on_attention = {}},
+                    hidden);
+    std::vector<float> d_hidden;
+    std::vector<double> d_gates(gates.size());
+    decoder.NllLoss(hidden, std::span<const int32_t>(ids).last(40), d_hidden);
+    decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
+    if (first.empty()) first = d_gates;
+    EXPECT_EQ(d_gates, first) << num_threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace headwise
