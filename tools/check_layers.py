@@ -15,12 +15,14 @@ LAYERS = {
     "backend/ref": {"backend", "tensor", "base"},
     "backend/cpu": {"backend", "tensor", "base"},
     "weights": {"tensor", "base"},
+    "data": {"text", "base"},
     "kv": {"backend", "tensor", "base"},
     "model": {"kv", "weights", "backend", "tensor", "base"},
     "grad": {"model", "kv", "weights", "backend", "backend/cpu", "tensor", "base"},
     "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "planner": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "eval": {"engine", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "grad": {"model", "kv", "weights", "backend", "tensor", "base"},
+    "planner": {"grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "eval": {"engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
 }
 # Files that put backends together: the only ones in `backend` that know the implementations.
 COMPOSERS = {"backend/all_backends.cc"}

@@ -14,7 +14,7 @@
 #include "commands.h"
 #include "common_options.h"
 #include "engine/prompt.h"
-#include "eval/lines.h"
+#include "data/lines.h"
 #include "eval/perplexity.h"
 #include "eval/retrieval.h"
 #include "eval/run_folder.h"

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "engine/prompt.h"
-#include "eval/lines.h"
+#include "data/lines.h"
 
 namespace headwise {
 

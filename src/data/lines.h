@@ -1,7 +1,7 @@
 // Line retrieval, as in LongEval: a record of "line <name>: REGISTER_CONTENT is <number>" and a question for one of the
 // numbers. Cases come from LongEval's JSONL files or from our own generator, in the same form.
-#ifndef HEADWISE_EVAL_LINES_H_
-#define HEADWISE_EVAL_LINES_H_
+#ifndef HEADWISE_DATA_LINES_H_
+#define HEADWISE_DATA_LINES_H_
 
 #include <headwise/status.h>
 
@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/rng.h"
 
 namespace headwise {
 
@@ -25,6 +27,21 @@ struct LineGeneratorOptions {
 
 // Different names that the word lists can make.
 extern const int64_t kMaxLines;
+
+// Different names of two words, "amber-anchor", in random order. Requires: 0 <= count <= kMaxLines.
+std::vector<std::string> DrawLineNames(Rng& rng, int64_t count);
+
+struct LineRecord {
+  std::vector<std::string> names;
+  std::vector<int64_t> numbers;  // of the same length, all different
+};
+
+// Requires: 1 <= num_lines <= kMaxLines.
+LineRecord DrawLineRecord(Rng& rng, int64_t num_lines);
+
+// The first lines of `record`, and the question for line `asked_idx`. Requires: 0 <= asked_idx < num_lines <= lines
+// drawn.
+LineCase MakeLineCase(const LineRecord& record, int64_t num_lines, int64_t asked_idx);
 
 // The same options give the same cases on every machine. Names and numbers within a case are all different, so that a
 // right answer cannot come from a wrong line; the line asked for is anywhere with equal probability. An error if an
@@ -44,4 +61,4 @@ bool IsRightNumber(std::string_view answer, int64_t expected_number);
 
 }  // namespace headwise
 
-#endif  // HEADWISE_EVAL_LINES_H_
+#endif  // HEADWISE_DATA_LINES_H_

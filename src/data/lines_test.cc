@@ -1,4 +1,4 @@
-#include "eval/lines.h"
+#include "data/lines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "eval/lines.h"
+#include "data/lines.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
 #include "base/file.h"
-#include "base/json.h"
-#include "base/rng.h"
+#include "data/json_lines.h"
 
 namespace headwise {
 namespace {
@@ -61,28 +61,42 @@ std::vector<uint64_t> DrawDistinct(Rng& rng, int64_t count, uint64_t limit) {
   return drawn;
 }
 
-LineCase MakeLineCase(Rng& rng, int64_t num_lines) {
-  const std::vector<uint64_t> name_ids = DrawDistinct(rng, num_lines, kAdjectives.size() * kNouns.size());
-  const std::vector<uint64_t> numbers = DrawDistinct(rng, num_lines, kMaxNumber);
-  const uint64_t asked = rng.Below(static_cast<uint64_t>(num_lines));
-  const auto name = [&](size_t line_idx) {
-    return fmt::format("{}-{}", kAdjectives[name_ids[line_idx] % kAdjectives.size()],
-                       kNouns[name_ids[line_idx] / kAdjectives.size()]);
-  };
-  LineCase result;
-  result.prompt = kOpening;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    result.prompt += fmt::format("line {}: REGISTER_CONTENT is <{}>\n", name(i), numbers[i] + 1);
-  }
-  result.prompt += fmt::format(
-      "\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in line {}? I need the number. ", name(asked));
-  result.expected_number = static_cast<int64_t>(numbers[asked]) + 1;
-  return result;
-}
-
 }  // namespace
 
 const int64_t kMaxLines = static_cast<int64_t>(kAdjectives.size() * kNouns.size());
+
+std::vector<std::string> DrawLineNames(Rng& rng, int64_t count) {
+  HW_CHECK(count >= 0 && count <= kMaxLines, "{} names", count);
+  std::vector<std::string> names;
+  for (const uint64_t id : DrawDistinct(rng, count, kAdjectives.size() * kNouns.size())) {
+    names.push_back(fmt::format("{}-{}", kAdjectives[id % kAdjectives.size()], kNouns[id / kAdjectives.size()]));
+  }
+  return names;
+}
+
+LineRecord DrawLineRecord(Rng& rng, int64_t num_lines) {
+  LineRecord record = {.names = DrawLineNames(rng, num_lines), .numbers = {}};
+  for (const uint64_t number : DrawDistinct(rng, num_lines, kMaxNumber)) {
+    record.numbers.push_back(static_cast<int64_t>(number) + 1);
+  }
+  return record;
+}
+
+LineCase MakeLineCase(const LineRecord& record, int64_t num_lines, int64_t asked_idx) {
+  HW_CHECK(num_lines <= static_cast<int64_t>(record.names.size()) && asked_idx >= 0 && asked_idx < num_lines,
+           "line {} of {}, {} drawn", asked_idx, num_lines, record.names.size());
+  LineCase result;
+  result.prompt = kOpening;
+  for (size_t i = 0; i < static_cast<size_t>(num_lines); ++i) {
+    result.prompt += fmt::format("line {}: REGISTER_CONTENT is <{}>\n", record.names[i], record.numbers[i]);
+  }
+  const auto asked = static_cast<size_t>(asked_idx);
+  result.prompt +=
+      fmt::format("\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in line {}? I need the number. ",
+                  record.names[asked]);
+  result.expected_number = record.numbers[asked];
+  return result;
+}
 
 Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options) {
   if (options.num_lines < 1 || options.num_lines > kMaxLines) {
@@ -93,35 +107,31 @@ Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options)
   }
   Rng rng(options.seed);
   std::vector<LineCase> cases;
-  for (int64_t i = 0; i < options.num_cases; ++i) cases.push_back(MakeLineCase(rng, options.num_lines));
+  for (int64_t i = 0; i < options.num_cases; ++i) {
+    const LineRecord record = DrawLineRecord(rng, options.num_lines);
+    const auto asked_idx = static_cast<int64_t>(rng.Below(static_cast<uint64_t>(options.num_lines)));
+    cases.push_back(MakeLineCase(record, options.num_lines, asked_idx));
+  }
   return cases;
 }
 
 Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::string& origin) {
   std::vector<LineCase> cases;
-  int64_t line_number = 0;
-  while (!text.empty()) {
-    const size_t line_end = text.find('\n');
-    std::string_view line = text.substr(0, line_end);
-    text.remove_prefix(line_end == std::string_view::npos ? text.size() : line_end + 1);
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-
-    const std::string where = fmt::format("{}:{}", origin, line_number);
-    HW_ASSIGN_OR_RETURN(const Json json, ParseJson(line, where));
-    HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, where));
+  const auto read_case = [&](const JsonObject& object) -> Status {
     LineCase line_case;
     HW_ASSIGN_OR_RETURN(line_case.prompt, object.String("prompt"));
     HW_ASSIGN_OR_RETURN(line_case.expected_number, object.Int("expected_number"));
     if (line_case.prompt.empty()) {
-      return Status::InvalidInput(fmt::format("{}: \"prompt\" is empty, expected a text", where));
+      return Status::InvalidInput(fmt::format("{}: \"prompt\" is empty, expected a text", object.origin()));
     }
     if (line_case.expected_number < 0) {
       return Status::InvalidInput(
-          fmt::format("{}: \"expected_number\" is {}, expected 0 or more", where, line_case.expected_number));
+          fmt::format("{}: \"expected_number\" is {}, expected 0 or more", object.origin(), line_case.expected_number));
     }
     cases.push_back(std::move(line_case));
-  }
+    return Status::Ok();
+  };
+  HW_RETURN_IF_ERROR(ForEachJsonLine(text, origin, read_case));
   if (cases.empty())
     return Status::InvalidInput(fmt::format("{}: no cases, expected one JSON object per line", origin));
   return cases;
