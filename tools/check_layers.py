@@ -20,8 +20,7 @@ LAYERS = {
     "model": {"kv", "weights", "backend", "tensor", "base"},
     "grad": {"model", "kv", "weights", "backend", "backend/cpu", "tensor", "base"},
     "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "grad": {"model", "kv", "weights", "backend", "tensor", "base"},
-    "planner": {"grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "planner": {"engine", "grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
     "eval": {"engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
 }
 # Files that put backends together: the only ones in `backend` that know the implementations.

@@ -1,6 +1,7 @@
 // headwise plan: makes head plans. One subcommand per row of the planner registry, with that method's own options.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@ struct PlanOptions {
   std::string model;
   std::string out;
   std::map<std::string, std::optional<std::string>> values;  // the method's options
+  int num_threads = 0;
+  bool resume = false;
 };
 
 struct ExportOptions {
@@ -37,14 +40,40 @@ std::string_view HelpFor(std::string_view option) {
       {"sink", "First tokens that a bounded head keeps"},
       {"recent", "Last tokens that a bounded head keeps"},
       {"positions", "text, or cache: distances inside the cache"},
-      {"from", "Where the plan comes from; streams: first_token, or end_of_prompt"},
+      {"from", "Where the plan comes from; streams and razor: first_token, or end_of_prompt"},
       {"compensate", "true: fold dropped tokens into one mean token"},
       {"sparsity", "Share of heads that are bounded"},
       {"threshold", "Heads with a gate below this are bounded"},
-      {"seed", "Seed of the draw"},
+      {"kv-ratio", "Budget: this share of the KV bytes of the dense plan, at --at tokens"},
+      {"at", "Tokens at which --kv-ratio holds"},
+      {"kv-bytes-at", "Budget: BYTES:TOKENS"},
+      {"seed", "Seed of everything that is drawn"},
       {"alpha", "Span: alpha + beta * context"},
       {"beta", "Span: alpha + beta * context"},
       {"rules", "JSON file with a table of rules, [layer][KV head]"},
+      {"steps", "Planned training steps; a run whose ranking is settled ends earlier"},
+      {"batch", "Samples per step"},
+      {"learning-rate", "Of the gates, between warm-up and decay"},
+      {"lambda", "Weight of the gates' mean in the loss"},
+      {"train-sink", "First tokens that a gate of 0 reads while heads are identified"},
+      {"train-recent", "Last tokens that a gate of 0 reads while heads are identified"},
+      {"memory-bytes", "Activations of the samples that run at once; 0: no limit"},
+      {"data", "passkeys, or text: every token of plain text counts"},
+      {"text", "UTF-8 file that the samples' text comes from; without it text is generated"},
+      {"min-tokens", "Shortest sample"},
+      {"max-tokens", "Longest sample"},
+      {"num-lengths", "Lengths in the even grid between the two"},
+      {"passkeys", "Passkeys per sample"},
+      {"passkey-words", "Words per passkey"},
+      {"samples", "Samples to look at"},
+      {"omega", "What a streaming head that becomes full earns, as a share of its gate"},
+      {"retrain-steps", "Train one gate per layer for so many steps after the assignment"},
+      {"induction-share", "Share of query heads protected for induction"},
+      {"echo-share", "Share of query heads protected for echo"},
+      {"min-recent", "Smallest window of a head that is not protected"},
+      {"divisor", "Its window is the prompt divided by this"},
+      {"epsilon", "ALiBi: attention weights below this may be dropped"},
+      {"context", "ALiBi: a window of so many tokens means full"},
   };
   for (const auto& [name, help] : kHelp) {
     if (name == option) return help;
@@ -52,11 +81,20 @@ std::string_view HelpFor(std::string_view option) {
   return "";
 }
 
+std::string CheckpointPath(const PlanOptions& options) {
+  return options.out + ".checkpoint";
+}
+
 // Planning needs the shape; the hash only where the folder has weights (an import may do without).
 Result<PlannerInput> InputFor(const PlanOptions& options) {
   PlannerInput input;
   HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   input.shape = config.shape();
+  input.model_window = config.sliding_window.value_or(kNoLimit);
+  input.model = options.model;
+  input.num_threads = options.num_threads;
+  input.checkpoint = CheckpointPath(options);
+  input.resume = options.resume ? PlannerInput::Resume::kYes : PlannerInput::Resume::kNo;
   const auto weights = OpenSafetensorsFolder(options.model);
   if (weights.ok()) {
     input.source_hash = SourceHash(**weights);
@@ -75,6 +113,8 @@ Status RunPlan(const PlanOptions& options) {
   HW_ASSIGN_OR_RETURN(const PlannerInput input, InputFor(options));
   HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method, input));
   HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
+  std::error_code ignored;  // most methods leave no checkpoint, and one that stays is only clutter
+  std::filesystem::remove(CheckpointPath(options), ignored);
   std::string text = FormatPlanMap(plan);
   for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
   return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
@@ -93,6 +133,11 @@ void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
   command.add_option("--out", options->out, "Plan file to write")->required();
   for (const std::string_view name : method.options) {
     command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
+  }
+  if (method.runs == PlannerMethod::Runs::kModel) {
+    command.add_option("--threads", options->num_threads, "Threads; 0: one per core")->check(CLI::NonNegativeNumber);
+    command.add_flag("--resume", options->resume,
+                     "Go on from the checkpoint that an interrupted run left beside --out");
   }
   OnChosen(line, command, std::move(options), RunPlan);
 }

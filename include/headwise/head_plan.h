@@ -82,6 +82,7 @@ struct HeadPlan {
   std::optional<uint64_t> seed;
   std::vector<std::string> notes;          // what a reader should know, for example groups that an import widened
   std::vector<double> scores;              // [L * Hkv] gates or scores the method ranked by; may be empty
+  std::string report_json = "{}";          // what the planner measured on its way, a JSON object: seconds, memory, losses
 
   const HeadRule& At(int64_t layer_idx, int64_t kv_head) const {
     return rules[static_cast<size_t>(layer_idx * shape.num_kv_heads + kv_head)];

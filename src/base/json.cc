@@ -141,6 +141,18 @@ Result<JsonObject> JsonObject::Object(const char* key) const {
   return Of(At(key), fmt::format("{}: \"{}\"", origin_, key));
 }
 
+Result<std::vector<double>> JsonObject::Doubles(const char* key) const {
+  if (!Has(key)) return Missing(key);
+  const Json& list = At(key);
+  if (!list.is_array()) return WrongType(key, "a list of numbers");
+  std::vector<double> numbers;
+  for (const Json& value : list) {
+    if (!value.is_number() || !std::isfinite(value.get<double>())) return WrongType(key, "a list of finite numbers");
+    numbers.push_back(value.get<double>());
+  }
+  return numbers;
+}
+
 Result<int64_t> JsonObject::IntOr(const char* key, int64_t otherwise) const {
   return Has(key) ? Int(key) : Result<int64_t>(otherwise);
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <headwise/status.h>
 
@@ -41,6 +42,7 @@ class JsonObject {
   Result<bool> Bool(const char* key) const;
   Result<std::string> String(const char* key) const;
   Result<JsonObject> Object(const char* key) const;
+  Result<std::vector<double>> Doubles(const char* key) const;  // a list of finite numbers
 
   // The same with a default for absent or null; a wrong type is still an error.
   Result<int64_t> IntOr(const char* key, int64_t otherwise) const;

@@ -8,9 +8,11 @@
 namespace headwise {
 
 std::optional<int32_t> BeginOfText(const Engine& engine) {
-  const Tokenizer& tokenizer = engine.tokenizer();
+  return BeginOfText(engine.tokenizer(), engine.config());
+}
+
+std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config) {
   if (tokenizer.AddsBos()) return tokenizer.bos_id();
-  const ModelConfig& config = engine.config();
   if (!config.bos_id) return std::nullopt;
   const bool ends_texts =
       std::find(config.eos_ids.begin(), config.eos_ids.end(), *config.bos_id) != config.eos_ids.end();

@@ -27,6 +27,7 @@ struct PromptOptions {
 // decide; where they put none in front, config.json's bos_token_id counts if it is not also an end-of-text token, which
 // is how families without such a token fill the field. Requires: engine.has_tokenizer().
 std::optional<int32_t> BeginOfText(const Engine& engine);
+std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config);
 
 // A model folder without a tokenizer is an error.
 Status RequireTokenizer(const Engine& engine);

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxRuleTokens = int64_t{1} << 40;
 // Bounds a shape before anything multiplies its numbers; far above any model.
 constexpr int64_t kMaxShapeNumber = 1 << 20;
-// Parameters are the one free-form part of the file: nothing that nests deeper was written by a planner.
+// Parameters and report are the free-form parts of the file: nothing that nests deeper was written by a planner.
 constexpr int kMaxParameterDepth = 32;
 
 Status CheckLength(const char* name, int64_t value, int64_t minimum) {
@@ -126,6 +126,10 @@ Status ReadProvenance(const JsonObject& root, HeadPlan* plan) {
     HW_RETURN_IF_ERROR(CheckParameters(root.At("parameters"), fmt::format("{}: \"parameters\"", root.origin())));
     plan->parameters_json = root.At("parameters").dump();
   }
+  if (root.Has("report")) {
+    HW_RETURN_IF_ERROR(CheckParameters(root.At("report"), fmt::format("{}: \"report\"", root.origin())));
+    plan->report_json = root.At("report").dump();
+  }
   if (root.Has("notes")) {
     const Json& notes = root.At("notes");
     const auto is_string = [](const Json& note) { return note.is_string(); };
@@ -232,7 +236,9 @@ Status ValidatePlan(const HeadPlan& plan, const std::string& origin) {
     }
   }
   HW_ASSIGN_OR_RETURN(const Json parameters, ParseJson(plan.parameters_json, origin + ": parameters"));
-  return CheckParameters(parameters, origin + ": parameters");
+  HW_RETURN_IF_ERROR(CheckParameters(parameters, origin + ": parameters"));
+  HW_ASSIGN_OR_RETURN(const Json report, ParseJson(plan.report_json, origin + ": report"));
+  return CheckParameters(report, origin + ": report");
 }
 
 Status CheckPlanFits(const HeadPlan& plan, const ModelShape& shape, const std::string& origin) {
@@ -254,7 +260,7 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
   }
   HW_RETURN_IF_ERROR(RefuseUnknownKeys(json, origin,
                                        {"headwise_plan", "model", "source_hash", "method", "parameters", "data_hash",
-                                        "seed", "notes", "layers", "scores"}));
+                                        "seed", "notes", "layers", "scores", "report"}));
   HeadPlan plan;
   HW_ASSIGN_OR_RETURN(plan.shape, ReadShape(root));
   if (!root.Has("layers")) return Status::InvalidInput(fmt::format("{}: \"layers\" is missing", origin));
@@ -296,7 +302,10 @@ std::string SerializeHeadPlan(const HeadPlan& plan) {
                       Quote(plan.method), parameters.dump(-1, ' ', false, Json::error_handler_t::replace));
   text += fmt::format(" \"data_hash\": {},\n \"seed\": {},\n \"notes\": {},\n", QuoteOrNull(plan.data_hash),
                       plan.seed ? fmt::format("{}", *plan.seed) : "null", FormatLines(notes, " "));
-  text += fmt::format(" \"layers\": {},\n \"scores\": {}\n}}\n", FormatLines(layers, " "), FormatLines(scores, " "));
+  text += fmt::format(" \"layers\": {},\n \"scores\": {},\n", FormatLines(layers, " "), FormatLines(scores, " "));
+  text +=
+      fmt::format(" \"report\": {}\n}}\n",
+                  Json::parse(plan.report_json, nullptr, false).dump(-1, ' ', false, Json::error_handler_t::replace));
   return text;
 }
 

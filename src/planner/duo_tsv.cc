@@ -6,9 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 
 #include "base/file.h"
+#include "planner/gates.h"
 #include "planner/methods.h"
 
 namespace headwise {
@@ -31,30 +31,20 @@ Result<HeadPlan> MakeImportDuo(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const std::string folder, options.Required("from"));
   const std::string path = (std::filesystem::path(folder) / "full_attention_heads.tsv").string();
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  HW_ASSIGN_OR_RETURN(GateTable table, ParseGateTable(text, path));
+  HW_ASSIGN_OR_RETURN(const GateTable table, ParseGateTable(text, path));
   if (table.num_layers != input.shape.num_layers || table.num_kv_heads != input.shape.num_kv_heads) {
     return Status::InvalidInput(fmt::format("{}: has {} layers of {} KV heads, the model has {} of {}", path,
                                             table.num_layers, table.num_kv_heads, input.shape.num_layers,
                                             input.shape.num_kv_heads));
   }
-  if (options.Has("sparsity") == options.Has("threshold")) {
-    return Status::InvalidInput("plan import-duo: expected either --sparsity or --threshold");
+  if (!options.Has("sparsity") && !options.Has("threshold") && !options.Has("kv-ratio") &&
+      !options.Has("kv-bytes-at")) {
+    return Status::InvalidInput("plan import-duo: expected --sparsity, --threshold, or a KV budget");
   }
-  HW_ASSIGN_OR_RETURN(const double sparsity, options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
-  HW_ASSIGN_OR_RETURN(const double threshold, options.DoubleOr("threshold", 0.5, 0.0, 1.0));
   // An import's "from" is its folder, not where the rule begins.
   HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(options.Without("from"), /*default_sink=*/64,
                                                                  /*default_recent=*/256));
-  std::vector<bool> streams = StreamingHeadsBySparsity(table.gates, sparsity);
-  if (options.Has("threshold")) {
-    for (size_t i = 0; i < streams.size(); ++i) streams[i] = table.gates[i] < threshold;
-  }
-  HeadPlan plan = HeadPlan::Dense(input.shape);
-  for (size_t i = 0; i < streams.size(); ++i) {
-    if (streams[i]) plan.rules[i] = rule;
-  }
-  plan.scores = std::move(table.gates);
-  return plan;
+  return PlanFromGates(input, table.gates, rule, /*default_sparsity=*/0.5);
 }
 
 }  // namespace
@@ -87,16 +77,6 @@ Result<GateTable> ParseGateTable(std::string_view text, const std::string& origi
   return table;
 }
 
-std::vector<bool> StreamingHeadsBySparsity(const std::vector<double>& gates, double sparsity) {
-  std::vector<size_t> order(gates.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gates[a] < gates[b]; });
-  std::vector<bool> streams(gates.size(), false);
-  const auto num_streaming = static_cast<size_t>(std::llround(sparsity * static_cast<double>(gates.size())));
-  for (size_t i = 0; i < num_streaming; ++i) streams[order[i]] = true;
-  return streams;
-}
-
 std::string FormatDuoTsv(const HeadPlan& plan) {
   std::string text;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
@@ -115,7 +95,8 @@ std::string FormatDuoTsv(const HeadPlan& plan) {
 const PlannerMethod kImportDuoMethod = {
     .name = "import-duo",
     .description = "from a DuoAttention folder (--from) at a --sparsity or --threshold",
-    .options = {"from", "sparsity", "threshold", "sink", "recent", "positions", "compensate"},
+    .options = {"from", "sparsity", "threshold", "kv-ratio", "at", "kv-bytes-at", "sink", "recent", "positions",
+                "compensate"},
     .make = MakeImportDuo,
 };
 

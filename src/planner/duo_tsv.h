@@ -19,10 +19,6 @@ struct GateTable {
 };
 Result<GateTable> ParseGateTable(std::string_view text, const std::string& origin);
 
-// The heads that stream, as the lowest round(sparsity * L * Hkv) gates; equal gates by layer, then head: the first of
-// them stream. [duo §2.3, with a tie-break in place of noise]
-std::vector<bool> StreamingHeadsBySparsity(const std::vector<double>& gates, double sparsity);
-
 // The gates of a plan, or 1 for full heads and 0 for the others where it carries none.
 std::string FormatDuoTsv(const HeadPlan& plan);
 

@@ -6,6 +6,10 @@
 
 namespace headwise {
 
+extern const PlannerMethod kDuoMethod;
+extern const PlannerMethod kZigzagMethod;
+extern const PlannerMethod kRazorMethod;
+extern const PlannerMethod kProfileMethod;
 extern const PlannerMethod kStreamingMethod;
 extern const PlannerMethod kUniformMethod;
 extern const PlannerMethod kRandomMethod;

@@ -61,6 +61,12 @@ PlannerOptions PlannerOptions::Without(const std::string& name) const {
   return rest;
 }
 
+PlannerOptions PlannerOptions::With(const std::string& name, const std::string& value) const {
+  PlannerOptions more = *this;
+  more.values_[name] = value;
+  return more;
+}
+
 std::string PlannerOptions::ToJson() const {
   return Json(values_).dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/ops.h"
+
 namespace headwise {
 
 // A method's options as given on a command line: names without dashes, values as text. Every getter's error names the
@@ -30,6 +32,8 @@ class PlannerOptions {
   Status CheckKnown(std::string_view method, std::span<const std::string_view> known) const;
   // The same without one of them.
   PlannerOptions Without(const std::string& name) const;
+  // The same with one set.
+  PlannerOptions With(const std::string& name, const std::string& value) const;
   // All of them as a JSON object of strings, for the plan's provenance.
   std::string ToJson() const;
 
@@ -41,13 +45,20 @@ struct PlannerInput {
   ModelShape shape;                        // of the model the plan is for
   std::optional<std::string> source_hash;  // of that model
   PlannerOptions options;
+  int64_t model_window = kNoLimit;  // the model's own sliding window, tokens
+  // For methods that run the model:
+  std::string model;       // its folder
+  int num_threads = 0;     // 0: one per core
+  std::string checkpoint;  // file for unfinished work, written every minute; empty: none is kept
+  enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on from the checkpoint
 };
 
 struct PlannerMethod {
   std::string_view name;
-  std::string_view description;                   // one line, for help texts
-  std::vector<std::string_view> options;          // all it takes
-  Result<HeadPlan> (*make)(const PlannerInput&);  // rules, scores, notes; the registry adds the provenance
+  std::string_view description;                                // one line, for help texts
+  std::vector<std::string_view> options;                       // all it takes
+  Result<HeadPlan> (*make)(const PlannerInput&);               // rules, scores, notes; the registry adds the provenance
+  enum class Runs { kNothing, kModel } runs = Runs::kNothing;  // whether threads and checkpoints matter
 };
 
 std::span<const PlannerMethod> PlannerMethods();

@@ -6,8 +6,9 @@
 namespace headwise {
 
 std::span<const PlannerMethod> PlannerMethods() {
-  static const std::vector<PlannerMethod> kMethods = {kStreamingMethod, kUniformMethod,   kRandomMethod,
-                                                      kManualMethod,    kImportDuoMethod, kImportMoaMethod};
+  static const std::vector<PlannerMethod> kMethods = {kDuoMethod,       kZigzagMethod,   kRazorMethod,  kProfileMethod,
+                                                      kStreamingMethod, kUniformMethod,  kRandomMethod, kManualMethod,
+                                                      kImportDuoMethod, kImportMoaMethod};
   return kMethods;
 }
 

@@ -4,12 +4,13 @@
 
 #include "base/check.h"
 #include "planner/duo_tsv.h"
+#include "planner/gates.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto table = headwise::ParseGateTable({reinterpret_cast<const char*>(data), size}, "fuzz");
   if (!table.ok()) return 0;
   HW_CHECK(static_cast<int64_t>(table->gates.size()) == table->num_layers * table->num_kv_heads);
   for (const double gate : table->gates) HW_CHECK(gate >= 0 && gate <= 1, "{}", gate);
-  HW_CHECK(headwise::StreamingHeadsBySparsity(table->gates, 0.5).size() == table->gates.size());
+  HW_CHECK(headwise::HeadsByGate(table->gates).size() == table->gates.size());
   return 0;
 }

@@ -1,0 +1,57 @@
+// Plans of equal bytes: a budget of real KV bytes, sinks, windows and compensation counted in, and the ways in which
+// methods spend one. Each method has one knob (design: "Equal bytes"); the windows of bounded heads take up what is
+// left, head by head, so that a plan ends within a page of the budget and never above it.
+//
+// Bytes are those of the cpu backend's default cache, f16 in pages of 32 tokens; other formats scale all plans alike.
+#ifndef HEADWISE_PLANNER_BUDGET_H_
+#define HEADWISE_PLANNER_BUDGET_H_
+
+#include <headwise/head_plan.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kv/rule.h"
+#include "planner/planner.h"
+
+namespace headwise {
+
+// One KV head's or one plan's bytes once a prompt of `num_tokens` is in.
+int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t model_window);
+int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_window);
+
+struct KvBudget {
+  int64_t bytes = 0;
+  int64_t at_tokens = 0;            // N
+  int64_t model_window = kNoLimit;  // the model's own sliding window
+};
+
+// The option names that BudgetFromOptions reads.
+inline constexpr std::string_view kBudgetOptions[] = {"kv-ratio", "at", "kv-bytes-at"};
+
+// --kv-ratio R --at N: R times the bytes of the plan with every head full; --kv-bytes-at BYTES:TOKENS. Null when none
+// is given; an error for a number out of range, or for two budgets.
+Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input);
+
+// The rule of a bounded head whose window is `recent` tokens at the budget's length.
+using WindowRule = std::function<HeadRule(int64_t recent)>;
+
+// Gives the heads `bounded` (indices into plan.rules) the widest equal window that fits, then, in the order given,
+// a page more to as many as still fit. An error if even a window of one token does not fit: it says how many bytes
+// that needs.
+Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowRule& rule, const KvBudget& budget);
+
+// Groups of heads (single heads, or layers), best first: as many full as fit while the others have `bounded_rule`;
+// then FitWindows over those. Returns the number of full groups.
+Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups,
+                              const HeadRule& bounded_rule, const KvBudget& budget);
+
+// What a budget came to, for a plan's notes: "5.42 MB of 67.11 MB at 8192 tokens (ratio 0.081, asked 0.1)".
+std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_PLANNER_BUDGET_H_

@@ -1,0 +1,44 @@
+// Unfinished work of a planner on disk: written every minute, read back by --resume. A checkpoint belongs to one
+// method, model, text and set of options; with any other it is refused, because the run could not be the same.
+#ifndef HEADWISE_PLANNER_CHECKPOINT_H_
+#define HEADWISE_PLANNER_CHECKPOINT_H_
+
+#include <headwise/status.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "planner/planner.h"
+
+namespace headwise {
+
+class Checkpoint {
+ public:
+  // `identity`: everything that the work depends on. No file is kept where input.checkpoint is empty.
+  Checkpoint(const PlannerInput& input, Json identity);
+
+  // The state to go on from: null without --resume. An error if there is no file, or if it is of another run.
+  Result<std::optional<Json>> Load() const;
+  // Writes if the last write is a minute ago.
+  template <typename MakeState>
+  Status SaveNowAndThen(const MakeState& make_state) {
+    if (Clock::now() - last_save_ < kInterval) return Status::Ok();
+    return Save(make_state());
+  }
+  Status Save(const Json& state);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kInterval{60};
+
+  std::string path_;
+  bool resume_;
+  Json identity_;
+  Clock::time_point last_save_ = Clock::now();
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_PLANNER_CHECKPOINT_H_

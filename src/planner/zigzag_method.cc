@@ -1,0 +1,137 @@
+// headwise plan zigzag: whole layers full or streaming, from DuoAttention's gates [zigzag §2.2-2.3].
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/budget.h"
+#include "planner/duo_method.h"
+#include "planner/gates.h"
+#include "planner/methods.h"
+#include "planner/zigzag.h"
+
+namespace headwise {
+namespace {
+
+// As DuoAttention deploys [zigzag §3.1: "aligned with those used in DuoAttention"].
+constexpr int64_t kDeployedSink = 64;
+constexpr int64_t kDeployedRecent = 256;
+
+struct LayerChoice {
+  std::vector<int64_t> order;  // layers, the first to stay full first
+  int64_t num_full = 0;
+};
+
+// How many layers stay full, and which first.
+Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<double>& gates, const HeadRule& rule,
+                                 const std::optional<KvBudget>& budget) {
+  LayerChoice choice;
+  const int64_t num_layers = input.shape.num_layers;
+  if (budget) {
+    // Every layer costs the same, so their number does not depend on which they are.
+    const int64_t full = RuleBytesAt(HeadRule::Full(), input.shape, budget->at_tokens, budget->model_window);
+    const int64_t bounded = RuleBytesAt(rule, input.shape, budget->at_tokens, budget->model_window);
+    const int64_t left = budget->bytes - bounded * num_layers * input.shape.num_kv_heads;
+    const int64_t a_layer = (full - bounded) * input.shape.num_kv_heads;
+    choice.num_full = a_layer <= 0 ? num_layers : std::clamp(left / a_layer, int64_t{0}, num_layers);
+  } else {
+    HW_ASSIGN_OR_RETURN(const double sparsity, input.options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
+    choice.num_full = num_layers - std::llround(sparsity * static_cast<double>(num_layers));
+  }
+  TransportProblem problem{.num_layers = num_layers,
+                           .heads_per_layer = input.shape.num_kv_heads,
+                           .gates = gates,
+                           .is_retrieval = std::vector<bool>(gates.size(), false)};
+  HW_ASSIGN_OR_RETURN(problem.omega, input.options.DoubleOr("omega", problem.omega, 0.0, 1.0));
+  // DuoAttention at the same sparsity.
+  const std::vector<size_t> by_gate = HeadsByGate(gates);
+  for (int64_t i = 0; i < choice.num_full * input.shape.num_kv_heads; ++i) {
+    problem.is_retrieval[by_gate[static_cast<size_t>(i)]] = true;
+  }
+  choice.order = LayersBySaving(problem);
+  return choice;
+}
+
+// Re-training with one gate a layer, from the choice as it stands [zigzag §2.3]; the layers' order is then that of
+// their gates.
+Result<std::vector<double>> Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice, Json& report) {
+  HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
+  HW_ASSIGN_OR_RETURN(const CalibrationOptions calibration, ReadCalibration(input, model));
+  HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
+  HW_ASSIGN_OR_RETURN(DuoOptions options, ReadDuoOptions(input, model, samples));
+  options.num_steps = num_steps;
+  options.sharing = GateSharing::kPerLayer;
+  const auto heads_per_layer = static_cast<size_t>(input.shape.num_kv_heads);
+  std::vector<double> initial(static_cast<size_t>(input.shape.num_layers) * heads_per_layer, 0.0);
+  for (int64_t i = 0; i < choice.num_full; ++i) {
+    const auto begin = initial.begin() + choice.order[static_cast<size_t>(i)] * input.shape.num_kv_heads;
+    std::fill(begin, begin + input.shape.num_kv_heads, 1.0);
+  }
+  HW_ASSIGN_OR_RETURN(const DuoState state,
+                      TrainWithCheckpoints(input, model, samples, options, "layer gates", std::move(initial)));
+  report["retraining"] = DescribeTraining(state, options, samples);
+  std::stable_sort(choice.order.begin(), choice.order.end(), [&](int64_t a, int64_t b) {
+    return state.gates[static_cast<size_t>(a) * heads_per_layer] >
+           state.gates[static_cast<size_t>(b) * heads_per_layer];
+  });
+  return state.gates;
+}
+
+Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule,
+                      StreamRuleFromOptions(input.options.Without("from"), kDeployedSink, kDeployedRecent));
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (budget && input.options.Has("sparsity")) {
+    return Status::InvalidInput("found --sparsity and a KV budget, expected one");
+  }
+  HW_ASSIGN_OR_RETURN(const int64_t retrain_steps, input.options.IntOr("retrain-steps", 0, 0, 1'000'000));
+  // With --from, training options are those of the re-training.
+  PlannerInput gates_input = input;
+  if (input.options.Has("from") && retrain_steps > 0) {
+    gates_input.options = PlannerOptions({{"from", input.options.StringOr("from", "")}});
+  }
+  HW_ASSIGN_OR_RETURN(GateRun run, ReadOrTrainGates(gates_input));
+  HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, run.gates, rule, budget));
+  if (retrain_steps > 0) {
+    HW_ASSIGN_OR_RETURN(run.gates, Retrain(input, retrain_steps, choice, run.report));
+  }
+
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  plan.scores = run.gates;
+  std::vector<std::vector<size_t>> layers;
+  for (const int64_t layer_idx : choice.order) {
+    std::vector<size_t>& heads = layers.emplace_back();
+    for (int64_t kv_head = 0; kv_head < input.shape.num_kv_heads; ++kv_head) {
+      heads.push_back(static_cast<size_t>(layer_idx * input.shape.num_kv_heads + kv_head));
+    }
+  }
+  if (budget) {
+    HW_ASSIGN_OR_RETURN(choice.num_full, FitFullGroups(plan, layers, rule, *budget));
+    plan.notes.push_back(DescribeBudget(plan, *budget));
+  } else {
+    for (size_t i = static_cast<size_t>(choice.num_full); i < layers.size(); ++i) {
+      for (const size_t head : layers[i]) plan.rules[head] = rule;
+    }
+  }
+  plan.notes.push_back(fmt::format("{} of {} layers are full{}", choice.num_full, input.shape.num_layers,
+                                   choice.num_full == 0 ? ": the budget has no room for a whole layer" : ""));
+  plan.data_hash = std::move(run.data_hash);
+  plan.seed = run.seed;
+  plan.report_json = run.report.dump();
+  plan.notes.insert(plan.notes.end(), run.notes.begin(), run.notes.end());
+  return plan;
+}
+
+}  // namespace
+
+const PlannerMethod kZigzagMethod = {
+    .name = "zigzag",
+    .description = "whole layers full or streaming, from duo's gates (--from, or trained) [zigzag]",
+    .options = JoinOptions(std::to_array<std::string_view>({"from", "sparsity", "omega", "retrain-steps", "sink",
+                                                            "recent", "positions", "compensate"}),
+                           kBudgetOptions, kTrainingOptions, kCalibrationOptions),
+    .make = MakeZigzag,
+    .runs = PlannerMethod::Runs::kModel,
+};
+
+}  // namespace headwise
