@@ -2,7 +2,8 @@
 # Installs the Debian 12 packages that headwise needs to build, test and format. Does nothing when all are there.
 set -euo pipefail
 packages=(build-essential cmake ninja-build ccache pkg-config python3 git
-  libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libopenblas-dev
+  libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
+  coinor-libcbc-dev libopenblas-dev
   libssl-dev libgtest-dev libgmock-dev libbenchmark-dev qemu-user clang clang-format clang-tidy binutils)
 missing=()
 for package in "${packages[@]}"; do

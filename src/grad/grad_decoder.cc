@@ -148,7 +148,17 @@ AttentionShape<Real> GradDecoder<Real>::ShapeOf(int64_t layer_idx, Path path) co
 }
 
 template <typename Real>
-void GradDecoder<Real>::AttendPath(int64_t layer_idx, Path path) {
+std::vector<bool> GradDecoder<Real>::WeightedHeads(int64_t layer_idx, Path path) const {
+  std::vector<bool> heads;
+  for (int64_t kv_head = 0; kv_head < model_->config.num_kv_heads; ++kv_head) {
+    const double gate = GateOf(layer_idx, kv_head);
+    heads.push_back((path == Path::kFull ? gate : 1 - gate) > 0);
+  }
+  return heads;
+}
+
+template <typename Real>
+void GradDecoder<Real>::AttendPath(int64_t layer_idx, Path path, Outputs outputs) {
   const ModelConfig& config = model_->config;
   const bool is_full = path == Path::kFull;
   std::vector<Real>& out = is_full ? a_->full_out : a_->bounded_out;
@@ -156,7 +166,9 @@ void GradDecoder<Real>::AttendPath(int64_t layer_idx, Path path) {
   out.resize(Size(saved_->num_tokens, config.num_q_heads * config.head_dim));
   lse.resize(Size(saved_->num_tokens, config.num_q_heads));
   if (saved_->wants_other_mass) a_->other_mass.resize(lse.size());
-  AttentionForward(AttentionForwardArgs<Real>{.shape = ShapeOf(layer_idx, path),
+  AttentionShape<Real> shape = ShapeOf(layer_idx, path);
+  if (outputs == Outputs::kWeighted) shape.active = WeightedHeads(layer_idx, path);
+  AttentionForward(AttentionForwardArgs<Real>{.shape = shape,
                                               .q = a_->q.data(),
                                               .k = a_->k.data(),
                                               .v = a_->v.data(),
@@ -178,7 +190,9 @@ void GradDecoder<Real>::MixPaths(int64_t layer_idx) {
         const auto gate = static_cast<Real>(GateOf(layer_idx, kv_head));
         const size_t at = Size(row * config.num_kv_heads + kv_head, group_dim);
         for (size_t i = at; i < at + static_cast<size_t>(group_dim); ++i) {
-          a_->mixed[i] = gate * a_->full_out[i] + (1 - gate) * a_->bounded_out[i];
+          // An output without weight may not have been computed.
+          const Real full = gate > 0 ? gate * a_->full_out[i] : Real{0};
+          a_->mixed[i] = gate < 1 ? full + (1 - gate) * a_->bounded_out[i] : full;
         }
       }
     }
@@ -187,7 +201,7 @@ void GradDecoder<Real>::MixPaths(int64_t layer_idx) {
 
 // Fills everything of Activations up to x_mid.
 template <typename Real>
-void GradDecoder<Real>::RunAttention(int64_t layer_idx, const Real* x) {
+void GradDecoder<Real>::RunAttention(int64_t layer_idx, const Real* x, Outputs outputs) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
   const int64_t num_tokens = saved_->num_tokens;
@@ -209,9 +223,9 @@ void GradDecoder<Real>::RunAttention(int64_t layer_idx, const Real* x) {
     RotateRows(Rotation::kForward, config.num_q_heads, a_->q.data());
     RotateRows(Rotation::kForward, config.num_kv_heads, a_->k.data());
   }
-  AttendPath(layer_idx, Path::kFull);
+  AttendPath(layer_idx, Path::kFull, outputs);
   if (!saved_->gates.empty()) {
-    AttendPath(layer_idx, Path::kBounded);
+    AttendPath(layer_idx, Path::kBounded, outputs);
     MixPaths(layer_idx);
   }
   const std::vector<Real>& attended = saved_->gates.empty() ? a_->full_out : a_->mixed;
@@ -282,7 +296,7 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
                   x->data() + token * config.model_dim);
   }
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    RunAttention(layer_idx, x->data());
+    RunAttention(layer_idx, x->data(), Outputs::kWeighted);
     if (args.on_attention) {
       args.on_attention({.layer_idx = layer_idx,
                          .shape = ShapeOf(layer_idx, Path::kFull),
@@ -331,7 +345,7 @@ void GradDecoder<Real>::BackLayer(int64_t layer_idx, const BackwardArgs& args) {
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
   const int64_t num_tokens = saved_->num_tokens;
   const Real* x = saved_->inputs[static_cast<size_t>(layer_idx)].data();
-  RunAttention(layer_idx, x);
+  RunAttention(layer_idx, x, Outputs::kBoth);
   RunMlp(layer_idx, x);
   BackMlp(layer_idx);
   if (config.residual == ResidualKind::kSerial) {
@@ -422,13 +436,9 @@ void GradDecoder<Real>::BackGates(int64_t layer_idx, std::span<double> d_gates) 
 // Adds to d_q, d_k and d_v. A head whose gate leaves this path no weight is skipped.
 template <typename Real>
 void GradDecoder<Real>::BackPath(int64_t layer_idx, Path path, InfluenceBlocks* influence) {
-  const ModelConfig& config = model_->config;
   const bool is_full = path == Path::kFull;
   AttentionShape<Real> shape = ShapeOf(layer_idx, path);
-  for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
-    const double gate = GateOf(layer_idx, kv_head);
-    shape.active.push_back((is_full ? gate : 1 - gate) > 0);
-  }
+  shape.active = WeightedHeads(layer_idx, path);
   AttentionBackward(AttentionBackwardArgs<Real>{.shape = shape,
                                                 .q = a_->q.data(),
                                                 .k = a_->k.data(),

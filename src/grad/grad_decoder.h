@@ -88,8 +88,12 @@ class GradDecoder {
   // Which of a head's two outputs something is about.
   enum class Path { kFull, kBounded };
 
-  void RunAttention(int64_t layer_idx, const Real* x);
-  void AttendPath(int64_t layer_idx, Path path);
+  // Outputs that a gate leaves no weight are only worth computing for the gate's own gradient.
+  enum class Outputs { kWeighted, kBoth };
+
+  void RunAttention(int64_t layer_idx, const Real* x, Outputs outputs);
+  void AttendPath(int64_t layer_idx, Path path, Outputs outputs);
+  std::vector<bool> WeightedHeads(int64_t layer_idx, Path path) const;
   void MixPaths(int64_t layer_idx);
   void RunMlp(int64_t layer_idx, const Real* x);
   void BackLayer(int64_t layer_idx, const BackwardArgs& args);

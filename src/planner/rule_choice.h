@@ -1,0 +1,51 @@
+// One rule per KV head out of a list, by mixed-integer programming: MoA's choice of elastic rules [moa §4.2 eq.5,
+// §D.2]. The least predicted loss under limits on cost (KV bytes, density) with few distinct rules per layer, and the
+// Pareto set over several profiled lengths. CBC solves the programmes. This file knows nothing of where losses and
+// costs come from, nor of how one choice of the set is picked at a longer length.
+#ifndef HEADWISE_PLANNER_RULE_CHOICE_H_
+#define HEADWISE_PLANNER_RULE_CHOICE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "headwise/status.h"
+
+namespace headwise {
+
+// A table of values holds one number per head and rule: index (layer * heads_per_layer + head) * num_rules + rule.
+// A choice's loss (cost) is the sum over all heads of the value of the head's rule.
+struct RuleChoiceProblem {
+  int64_t num_layers = 0;
+  int64_t heads_per_layer = 0;  // KV heads
+  int64_t num_rules = 0;
+  std::vector<std::vector<double>> losses;  // [num_lengths][heads * num_rules], any sign
+  std::vector<std::vector<double>> costs;   // [num_limits][heads * num_rules]
+  std::vector<double> cost_limits;          // [num_limits] upper bound of the summed cost; +infinity: no limit
+  int64_t max_rules_per_layer = 2;
+};
+
+struct RuleChoice {
+  std::vector<int64_t> rule_of_head;  // [heads], layer-major
+  std::vector<double> losses;         // [num_lengths]
+  std::vector<double> costs;          // [num_limits]
+};
+
+// The choice of least loss at length `length_idx`. `loss_limits` is empty or has one upper bound per length (+infinity:
+// none). The sums of the returned choice never exceed a limit, not even by a rounding error; its loss is the least one
+// to about 1e-9 of the spread of the losses. Deterministic. Needs: tables of the stated sizes, max_rules_per_layer
+// >= 1. InvalidInput: a value that is not a number of size up to 1e100 (names layer, head and rule); limits that no
+// choice meets (names the one that cannot be met even alone, what was asked and the least possible).
+Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length_idx,
+                                std::span<const double> loss_limits);
+
+// Pareto-optimal choices over the lengths by the epsilon-constraint method [moa §D.2.2]: the optima of the single
+// lengths span a range of loss for each length; for each length as the objective, the other ranges are cut into
+// `num_intervals` equal parts and the programme is solved for every combination of their upper ends. No returned choice
+// is better than another everywhere, and none can be bettered by a choice outside the set; a sample of the whole front.
+// By rising loss at the first length, then the second, and so on. Errors as above.
+Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_PLANNER_RULE_CHOICE_H_
