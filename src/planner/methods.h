@@ -9,6 +9,7 @@ namespace headwise {
 extern const PlannerMethod kDuoMethod;
 extern const PlannerMethod kZigzagMethod;
 extern const PlannerMethod kRazorMethod;
+extern const PlannerMethod kMoaMethod;
 extern const PlannerMethod kProfileMethod;
 extern const PlannerMethod kStreamingMethod;
 extern const PlannerMethod kUniformMethod;

@@ -6,9 +6,9 @@
 namespace headwise {
 
 std::span<const PlannerMethod> PlannerMethods() {
-  static const std::vector<PlannerMethod> kMethods = {kDuoMethod,       kZigzagMethod,   kRazorMethod,  kProfileMethod,
-                                                      kStreamingMethod, kUniformMethod,  kRandomMethod, kManualMethod,
-                                                      kImportDuoMethod, kImportMoaMethod};
+  static const std::vector<PlannerMethod> kMethods = {kDuoMethod,     kZigzagMethod,    kRazorMethod,    kMoaMethod,
+                                                      kProfileMethod, kStreamingMethod, kUniformMethod,  kRandomMethod,
+                                                      kManualMethod,  kImportDuoMethod, kImportMoaMethod};
   return kMethods;
 }
 

@@ -24,6 +24,12 @@ class RunLog {
     seconds_[step] = before + seconds;
   }
 
+  // Takes `seconds` from one step and gives them to another: work that ran inside it and was timed there.
+  void Move(const std::string& from, const std::string& to, double seconds) {
+    Add(from, -seconds);
+    Add(to, seconds);
+  }
+
   // {"seconds": {step: s, ..., "total": s}, "peak_memory_bytes": b, and what `more` holds}
   Json ToJson(Json more) const {
     double total = 0;

@@ -1,0 +1,303 @@
+// headwise plan moa: elastic windows by profile and mixed-integer programme [moa §4-5].
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <headwise/engine.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/progress.h"
+#include "planner/answers.h"
+#include "planner/calibration.h"
+#include "planner/checkpoint.h"
+#include "planner/duo_method.h"
+#include "planner/methods.h"
+#include "planner/moa.h"
+#include "planner/run_log.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kMinLength = 4 * kMoaBlock;  // below it no rule of the grid hides anything
+
+struct MoaOptions {
+  std::vector<int64_t> lengths;   // profiled, rising
+  int64_t validation_length = 0;  // longer than all of them
+  int64_t samples_per_length = 6;
+  int64_t max_answer_tokens = 48;
+  double density = 0.5;       // limit at every profiled length, where there is no budget
+  int64_t num_intervals = 5;  // [moa §D.2.2]
+  int64_t max_rules_per_layer = 2;
+  std::string text_file;
+  std::string prompt_file;
+  uint64_t seed = 0;
+};
+
+Result<std::vector<int64_t>> ParseLengths(const std::string& text, int64_t trained) {
+  const auto wrong = [&] {
+    return Status::InvalidInput(
+        fmt::format("--lengths: found \"{}\", expected rising numbers of tokens from {} to {}, separated by commas",
+                    text, kMinLength, trained));
+  };
+  std::vector<int64_t> lengths;
+  const char* at = text.data();
+  const char* end = text.data() + text.size();
+  while (true) {
+    int64_t length = 0;
+    const auto [next, error] = std::from_chars(at, end, length);
+    if (error != std::errc() || length < kMinLength || length > trained) return wrong();
+    if (!lengths.empty() && length <= lengths.back()) return wrong();
+    lengths.push_back(length);
+    if (next == end) return lengths;
+    if (*next != ',') return wrong();
+    at = next + 1;
+  }
+}
+
+Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& config) {
+  const PlannerOptions& options = input.options;
+  MoaOptions moa;
+  // The paper's 2k, 4k and 8k with validation at 12k, or the same proportions of a shorter trained length.
+  const int64_t unit = std::min<int64_t>(2048, config.trained_length / 6 / kMoaBlock * kMoaBlock);
+  HW_ASSIGN_OR_RETURN(moa.lengths,
+                      ParseLengths(options.StringOr("lengths", fmt::format("{},{},{}", unit, 2 * unit, 4 * unit)),
+                                   config.trained_length));
+  const int64_t longest = moa.lengths.back();
+  HW_ASSIGN_OR_RETURN(moa.validation_length,
+                      options.IntOr("validation-length", std::min(longest * 3 / 2, config.trained_length), longest,
+                                    config.trained_length));
+  HW_ASSIGN_OR_RETURN(moa.samples_per_length, options.IntOr("samples", moa.samples_per_length, 1, 100'000));
+  HW_ASSIGN_OR_RETURN(moa.max_answer_tokens, options.IntOr("answer-tokens", moa.max_answer_tokens, 1, kMinLength / 2));
+  HW_ASSIGN_OR_RETURN(moa.density, options.DoubleOr("density", moa.density, 0.0, 1.0));
+  HW_ASSIGN_OR_RETURN(moa.num_intervals, options.IntOr("intervals", moa.num_intervals, 1, 100));
+  HW_ASSIGN_OR_RETURN(moa.max_rules_per_layer, options.IntOr("max-rules-per-layer", moa.max_rules_per_layer, 1, 1000));
+  HW_ASSIGN_OR_RETURN(const int64_t seed, options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
+  moa.seed = static_cast<uint64_t>(seed);
+  moa.text_file = options.StringOr("text", "");
+  moa.prompt_file = options.StringOr("prompts", "");
+  return moa;
+}
+
+// Mean predicted loss per length, rule and head, as samples come in.
+struct ProfileState {
+  int64_t num_done = 0;                     // samples, over all lengths
+  std::vector<std::vector<double>> losses;  // [lengths][L * Hkv * rules] sums
+  std::vector<double> dense_losses;         // [lengths] sums
+
+  Json ToJson() const { return {{"num_done", num_done}, {"losses", losses}, {"dense_losses", dense_losses}}; }
+  static Result<ProfileState> FromJson(const Json& json, const std::string& origin, const ProfileState& shape) {
+    HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, origin));
+    ProfileState state = shape;
+    HW_ASSIGN_OR_RETURN(state.num_done, object.Int("num_done"));
+    HW_ASSIGN_OR_RETURN(state.dense_losses, object.Doubles("dense_losses"));
+    const Json losses = object.Has("losses") ? object.At("losses") : Json();
+    if (!losses.is_array() || losses.size() != shape.losses.size()) {
+      return Status::InvalidInput(
+          fmt::format("{}: \"losses\" is not a list of {} tables", origin, shape.losses.size()));
+    }
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const Json row = {{"row", losses[i]}};
+      HW_ASSIGN_OR_RETURN(const JsonObject wrapped, JsonObject::Of(row, origin));
+      HW_ASSIGN_OR_RETURN(state.losses[i], wrapped.Doubles("row"));
+    }
+    return state;
+  }
+};
+
+// Answers by the dense model, then their influence; sample by sample, so that a checkpoint is never far behind.
+Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions& options, const PlannerModel& model,
+                                    AnswerSource& answers, std::span<const HeadRule> rules) {
+  const auto num_values = static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads) * rules.size();
+  ProfileState state;
+  state.losses.assign(options.lengths.size(), std::vector<double>(num_values));
+  state.dense_losses.assign(options.lengths.size(), 0.0);
+  Checkpoint checkpoint(input, {{"work", "influence"},
+                                {"lengths", options.lengths},
+                                {"samples", options.samples_per_length},
+                                {"answer_tokens", options.max_answer_tokens},
+                                {"num_rules", rules.size()},
+                                {"data_hash", answers.DataHash()},
+                                {"seed", options.seed}});
+  HW_ASSIGN_OR_RETURN(const std::optional<Json> saved, checkpoint.Load());
+  if (saved) {
+    HW_ASSIGN_OR_RETURN(state, ProfileState::FromJson(*saved, input.checkpoint + ": state", state));
+  }
+  ThreadPool pool(model.num_threads);
+  GradDecoder<float> decoder(*model.model, pool);
+  const int64_t total = options.samples_per_length * static_cast<int64_t>(options.lengths.size());
+  ProgressBar progress("influence", total);
+  while (state.num_done < total) {
+    const auto length_idx = static_cast<size_t>(state.num_done / options.samples_per_length);
+    HW_ASSIGN_OR_RETURN(const TokenSample sample,
+                        answers.Make(options.lengths[length_idx], state.num_done % options.samples_per_length));
+    const SampleInfluence influence = ProfileSample(decoder, sample, rules);
+    if (!std::isfinite(influence.loss)) {
+      HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
+      return Status::InvalidInput(
+          fmt::format("influence: the loss of sample {} at {} tokens is {}, expected a finite number",
+                      state.num_done % options.samples_per_length, options.lengths[length_idx], influence.loss));
+    }
+    for (size_t i = 0; i < num_values; ++i) state.losses[length_idx][i] += influence.rule_losses[i];
+    state.dense_losses[length_idx] += influence.loss;
+    progress.Update(++state.num_done);
+    HW_RETURN_IF_ERROR(checkpoint.SaveNowAndThen([&] { return state.ToJson(); }));
+  }
+  HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
+  return state;
+}
+
+// Density limits at every profiled length [moa §4.2 eq.5], or one limit of real bytes.
+RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& options, std::span<const HeadRule> rules,
+                              const ProfileState& profile, const std::optional<KvBudget>& budget) {
+  const int64_t num_heads = input.shape.num_layers * input.shape.num_kv_heads;
+  RuleChoiceProblem problem{.num_layers = input.shape.num_layers,
+                            .heads_per_layer = input.shape.num_kv_heads,
+                            .num_rules = static_cast<int64_t>(rules.size()),
+                            .losses = profile.losses,
+                            .costs = {},
+                            .cost_limits = {},
+                            .max_rules_per_layer = options.max_rules_per_layer};
+  for (std::vector<double>& losses : problem.losses) {
+    for (double& loss : losses) loss /= static_cast<double>(options.samples_per_length);
+  }
+  const auto add_limit = [&](double limit, const auto& cost_of) {
+    std::vector<double> costs;
+    for (int64_t head = 0; head < num_heads; ++head) {
+      for (const HeadRule& rule : rules) costs.push_back(cost_of(rule));
+    }
+    problem.costs.push_back(std::move(costs));
+    problem.cost_limits.push_back(limit);
+  };
+  if (budget) {
+    add_limit(static_cast<double>(budget->bytes), [&](const HeadRule& rule) {
+      return static_cast<double>(RuleBytesAt(rule, input.shape, budget->at_tokens, budget->model_window));
+    });
+    return problem;
+  }
+  for (const int64_t length : options.lengths) {
+    const SequenceLimits limits{.prompt_tokens = length, .max_tokens = length, .model_window = input.model_window};
+    add_limit(std::floor(options.density * static_cast<double>(length * num_heads)), [&](const HeadRule& rule) {
+      return static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), length));
+    });
+  }
+  return problem;
+}
+
+struct Candidate {
+  HeadPlan plan;
+  std::vector<double> predicted;  // [lengths] loss added, by influence
+  double measured = 0;            // loss added at the longest profiled length
+  double validated = 0;           // loss at the validation length: what decides
+};
+
+// Measured loss of every plan of the Pareto set; the first of the best is chosen.
+Status Validate(const MoaOptions& options, AnswerSource& answers, std::vector<Candidate>& candidates, Json& report) {
+  std::vector<TokenSample> profiled;
+  std::vector<TokenSample> unseen;
+  for (int64_t i = 0; i < options.samples_per_length; ++i) {
+    HW_ASSIGN_OR_RETURN(TokenSample at_profiled, answers.Make(options.lengths.back(), i));
+    HW_ASSIGN_OR_RETURN(TokenSample at_unseen, answers.Make(options.validation_length, i));
+    profiled.push_back(std::move(at_profiled));
+    unseen.push_back(std::move(at_unseen));
+  }
+  HW_ASSIGN_OR_RETURN(const double dense_profiled, answers.MeanLoss(profiled, nullptr));
+  HW_ASSIGN_OR_RETURN(const double dense_unseen, answers.MeanLoss(unseen, nullptr));
+  ProgressBar progress("validation", static_cast<int64_t>(candidates.size()));
+  Json rows = Json::array();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
+    const auto plan = std::make_shared<const HeadPlan>(candidate.plan);
+    HW_ASSIGN_OR_RETURN(const double at_profiled, answers.MeanLoss(profiled, plan));
+    HW_ASSIGN_OR_RETURN(candidate.validated, answers.MeanLoss(unseen, plan));
+    candidate.measured = at_profiled - dense_profiled;
+    rows.push_back({{"predicted", candidate.predicted},
+                    {"measured_at_longest", candidate.measured},
+                    {"validation_loss", candidate.validated}});
+    progress.Update(static_cast<int64_t>(i) + 1);
+  }
+  report["candidates"] = std::move(rows);
+  report["dense_loss_at_longest"] = dense_profiled;
+  report["dense_validation_loss"] = dense_unseen;
+  return Status::Ok();
+}
+
+Result<HeadPlan> MakeMoa(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (budget && input.options.Has("density")) {
+    return Status::InvalidInput("found --density and a KV budget, which stands in its place; expected one");
+  }
+  RunLog log;
+  HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
+  HW_ASSIGN_OR_RETURN(const MoaOptions options, ReadOptions(input, model.model->config));
+  HW_ASSIGN_OR_RETURN(AnswerSource answers, AnswerSource::Open(input, model,
+                                                               {.text_file = options.text_file,
+                                                                .prompt_file = options.prompt_file,
+                                                                .max_answer_tokens = options.max_answer_tokens,
+                                                                .seed = options.seed}));
+  log.EndStep("load");
+  std::vector<int64_t> all_lengths = options.lengths;
+  all_lengths.push_back(options.validation_length);
+  if (budget) all_lengths.push_back(budget->at_tokens);
+  const std::vector<HeadRule> rules = MoaRuleGrid(options.lengths.front(), all_lengths);
+  HW_ASSIGN_OR_RETURN(const ProfileState profile, ProfileLengths(input, options, model, answers, rules));
+  log.EndStep("answers and influence");
+  log.Move("answers and influence", "answers", answers.TakeAnswerSeconds());
+
+  HW_ASSIGN_OR_RETURN(const std::vector<RuleChoice> choices,
+                      ParetoSet(MakeProblem(input, options, rules, profile, budget), options.num_intervals));
+  log.EndStep("programme");
+  std::vector<Candidate> candidates;
+  for (const RuleChoice& choice : choices) {
+    Candidate& candidate = candidates.emplace_back();
+    candidate.plan = PlanOfChoice(input.shape, rules, choice);
+    candidate.predicted = choice.losses;
+    if (budget) WidenToBudget(candidate.plan, *budget);
+  }
+  Json report = {{"lengths", options.lengths},
+                 {"validation_length", options.validation_length},
+                 {"num_rules", rules.size()},
+                 {"dense_losses", profile.dense_losses}};
+  HW_RETURN_IF_ERROR(Validate(options, answers, candidates, report));
+  log.EndStep("validation");
+  const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                     [](const Candidate& a, const Candidate& b) { return a.validated < b.validated; });
+  HeadPlan plan = best->plan;
+  report["chosen"] = best - candidates.begin();
+  plan.notes.push_back(fmt::format(
+      "chosen of {} Pareto plans: loss added at {} tokens is {:.4g} as predicted and {:.4g} as measured; loss at {} "
+      "tokens {:.4g}, dense {:.4g}",
+      candidates.size(), options.lengths.back(), best->predicted.back(), best->measured, options.validation_length,
+      best->validated, report["dense_validation_loss"].get<double>()));
+  if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
+  // How much of the shortest, middle and longest text a head keeps on average: its score.
+  for (const HeadRule& rule : plan.rules) {
+    double kept = 0;
+    for (const int64_t length : options.lengths) {
+      const SequenceLimits limits{.prompt_tokens = length, .max_tokens = length, .model_window = input.model_window};
+      kept += static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), length)) / static_cast<double>(length);
+    }
+    plan.scores.push_back(kept / static_cast<double>(options.lengths.size()));
+  }
+  plan.data_hash = answers.DataHash();
+  plan.seed = options.seed;
+  plan.report_json = log.ToJson(std::move(report)).dump();
+  return plan;
+}
+
+}  // namespace
+
+const PlannerMethod kMoaMethod = {
+    .name = "moa",
+    .description = "an elastic window per head, by influence on the answer and a mixed-integer programme [moa]",
+    .options = JoinOptions(
+        std::to_array<std::string_view>({"lengths", "validation-length", "samples", "answer-tokens", "density",
+                                         "intervals", "max-rules-per-layer", "text", "prompts", "seed"}),
+        kBudgetOptions),
+    .make = MakeMoa,
+    .runs = PlannerMethod::Runs::kModel,
+};
+
+}  // namespace headwise

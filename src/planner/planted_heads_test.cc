@@ -1,0 +1,213 @@
+// Planners on a model whose far-sighted heads are known by construction: each method must find exactly those.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/duo.h"
+#include "planner/gates.h"
+#include "planner/moa.h"
+#include "planner/razor.h"
+#include "support/planted_model.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::UnorderedElementsAre;
+
+constexpr int64_t kEcho = PlantedModel::kEchoHead;
+constexpr int64_t kInduction = PlantedModel::kInductionHead;
+
+// Every token twice, in different orders; the second half is labelled. What stood before a token, and after it, is far
+// away and can only be looked up there.
+TokenSample MakeSample(uint64_t seed) {
+  Rng rng(seed);
+  TokenSample sample;
+  for (int half = 0; half < 2; ++half) {
+    std::vector<int32_t> ids(PlantedModel::kVocab);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < ids.size(); ++i) std::swap(ids[i], ids[i + rng.Below(ids.size() - i)]);
+    sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
+  }
+  const auto num_tokens = static_cast<int32_t>(sample.ids.size());
+  for (int32_t pos = num_tokens / 2; pos + 1 < num_tokens; ++pos) sample.labels.push_back(pos);
+  return sample;
+}
+
+DuoOptions FastDuo() {
+  DuoOptions options;
+  options.num_steps = 60;
+  options.learning_rate = 0.1;
+  options.lowest_learning_rate = 0.01;
+  options.train_rule = HeadRule::Stream(1, 8);
+  options.max_tokens = 2 * PlantedModel::kVocab;
+  return options;
+}
+
+Result<TokenSample> SampleOfStep(int64_t step, int64_t sample_idx) {
+  return MakeSample(static_cast<uint64_t>(100 + 7 * step + sample_idx));
+}
+
+Status Ignore(const DuoState&, int64_t) {
+  return Status::Ok();
+}
+
+TEST(PlantedHeads, DuoFindsThem) {
+  const PlantedModel planted;
+  DuoState state;
+  const Status status = TrainGates(planted.model(), FastDuo(), SampleOfStep, Ignore, state);
+  ASSERT_TRUE(status.ok()) << status.message();
+  std::vector<int64_t> large;
+  for (size_t head = 0; head < state.gates.size(); ++head) {
+    EXPECT_GE(state.gates[head], 0);
+    EXPECT_LE(state.gates[head], 1);
+    if (state.gates[head] > 0.5) large.push_back(static_cast<int64_t>(head));
+  }
+  EXPECT_THAT(large, UnorderedElementsAre(kEcho, kInduction)) << testing::PrintToString(state.gates);
+}
+
+TEST(Duo, LossFallsAgainOnceOnlyUselessHeadsAreClosed) {
+  const PlantedModel planted;
+  DuoState state;
+  ASSERT_TRUE(TrainGates(planted.model(), FastDuo(), SampleOfStep, Ignore, state).ok());
+  const double worst = *std::max_element(state.losses.begin(), state.losses.end());
+  EXPECT_GT(worst, 1e-4);
+  EXPECT_LT(state.losses.back(), worst / 2);
+}
+
+TEST(Duo, AResumedRunIsTheSameBitForBit) {
+  const PlantedModel planted;
+  DuoState whole;
+  ASSERT_TRUE(TrainGates(planted.model(), FastDuo(), SampleOfStep, Ignore, whole).ok());
+
+  DuoState first;
+  const auto stop = [](const DuoState& state, int64_t) {
+    return state.num_steps_done == 17 ? Status::Cancelled("the test pulls the plug") : Status::Ok();
+  };
+  ASSERT_FALSE(TrainGates(planted.model(), FastDuo(), SampleOfStep, stop, first).ok());
+  // Through text, as a checkpoint goes.
+  const Json saved = Json::parse(first.ToJson().dump());
+  auto resumed = DuoState::FromJson(saved, "checkpoint");
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  ASSERT_TRUE(TrainGates(planted.model(), FastDuo(), SampleOfStep, Ignore, *resumed).ok());
+  EXPECT_EQ(resumed->gates, whole.gates);
+  EXPECT_EQ(resumed->losses, whole.losses);
+}
+
+TEST(Duo, ThreadsAndLanesChangeNothing) {
+  const PlantedModel planted;
+  DuoOptions options = FastDuo();
+  options.num_steps = 12;
+  options.samples_per_step = 3;
+  DuoState first;
+  ASSERT_TRUE(TrainGates(planted.model(), options, SampleOfStep, Ignore, first).ok());
+  for (const int num_threads : {2, 4}) {
+    options.num_threads = num_threads;
+    DuoState other;
+    ASSERT_TRUE(TrainGates(planted.model(), options, SampleOfStep, Ignore, other).ok());
+    EXPECT_EQ(other.gates, first.gates) << num_threads << " threads";
+  }
+}
+
+TEST(Duo, OneGateALayerStaysOneGate) {
+  const PlantedModel planted;
+  DuoOptions options = FastDuo();
+  options.sharing = GateSharing::kPerLayer;
+  DuoState state;
+  ASSERT_TRUE(TrainGates(planted.model(), options, SampleOfStep, Ignore, state).ok());
+  for (size_t head = 0; head < state.gates.size(); ++head) {
+    EXPECT_EQ(state.gates[head], state.gates[head / PlantedModel::kHeads * PlantedModel::kHeads]);
+  }
+  EXPECT_LT(state.gates[0], 0.5);
+  EXPECT_GT(state.gates[PlantedModel::kHeads], 0.5);
+}
+
+TEST(Duo, ALossThatIsNotFiniteStopsTheRunAndKeepsTheLastGoodState) {
+  const PlantedModel planted;
+  DuoOptions options = FastDuo();
+  options.regulariser = INFINITY;
+  DuoState state;
+  const Status status = TrainGates(planted.model(), options, SampleOfStep, Ignore, state);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("step 1 of 60"));
+  EXPECT_EQ(state.num_steps_done, 0);
+  EXPECT_EQ(state.gates, std::vector<double>(8, 1.0));
+}
+
+TEST(Duo, LearningRateRisesStaysAndFalls) {
+  DuoOptions options;
+  options.num_steps = 100;
+  EXPECT_DOUBLE_EQ(DuoLearningRate(options, 0, 80), 0.002);
+  EXPECT_NEAR(DuoLearningRate(options, 10, 80), 0.011, 1e-12);
+  EXPECT_DOUBLE_EQ(DuoLearningRate(options, 20, 80), 0.02);
+  EXPECT_DOUBLE_EQ(DuoLearningRate(options, 79, 80), 0.02);
+  EXPECT_DOUBLE_EQ(DuoLearningRate(options, 99, 80), 0.002);
+  EXPECT_LT(DuoLearningRate(options, 85, 80), 0.02);
+}
+
+TEST(PlantedHeads, RazorFindsThem) {
+  const PlantedModel planted;
+  ThreadPool pool(2);
+  GradDecoder<float> decoder(planted.model(), pool);
+  Rng rng(5);
+  constexpr int64_t kTokens = PlantedModel::kVocab / 2;
+  const auto ids = MakeRepeatedTokens(
+      kTokens, PlantedModel::kVocab, [](int32_t) { return true; }, std::nullopt, rng);
+  ASSERT_TRUE(ids.ok());
+  const RetrievalScores scores = ScoreRepeatedTokens(decoder, *ids, kTokens, {});
+  EXPECT_EQ(std::max_element(scores.echo.begin(), scores.echo.end()) - scores.echo.begin(), kEcho);
+  EXPECT_EQ(std::max_element(scores.induction.begin(), scores.induction.end()) - scores.induction.begin(), kInduction);
+  // By hand: an echo head shares its attention evenly between its own and all earlier equal tokens, 1, 2 and 3 of them;
+  // an induction head finds its token only behind the earlier ones.
+  EXPECT_NEAR(scores.echo[kEcho], (1.0 / 2 + 2.0 / 3 + 3.0 / 4) / 3, 0.02);
+  EXPECT_GT(scores.induction[kInduction], 0.9);
+  std::vector<bool> expected(8, false);
+  expected[kEcho] = expected[kInduction] = true;
+  EXPECT_EQ(ProtectedHeads(scores, planted.model().config.shape(), 1, 1), expected);
+}
+
+TEST(PlantedHeads, MoaFindsThem) {
+  const PlantedModel planted;
+  ThreadPool pool(2);
+  GradDecoder<float> decoder(planted.model(), pool);
+  // The same order again and again, so that what the heads find is the answer: long, for blocks of 64 tokens.
+  Rng rng(9);
+  const TokenSample once = MakeSample(9);
+  TokenSample sample;
+  for (int i = 0; i < 8; ++i) {
+    sample.ids.insert(sample.ids.end(), once.ids.begin(), once.ids.begin() + PlantedModel::kVocab);
+  }
+  for (int32_t pos = 448; pos < 511; ++pos) sample.labels.push_back(pos);
+  const std::vector<int64_t> lengths{512};
+  const std::vector<HeadRule> rules = MoaRuleGrid(256, lengths);
+  const SampleInfluence influence = ProfileSample(decoder, sample, rules);
+  RuleChoiceProblem problem{.num_layers = 2,
+                            .heads_per_layer = 4,
+                            .num_rules = static_cast<int64_t>(rules.size()),
+                            .losses = {influence.rule_losses},
+                            .costs = {{}},
+                            .cost_limits = {0}};
+  const SequenceLimits limits{.prompt_tokens = 512, .max_tokens = 512};
+  for (int head = 0; head < 8; ++head) {
+    for (const HeadRule& rule : rules) {
+      problem.costs[0].push_back(static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), 512)));
+    }
+  }
+  // Two heads whole, the others the least there is.
+  const double least = *std::min_element(problem.costs[0].begin(), problem.costs[0].end());
+  problem.cost_limits[0] = 2 * 512 + 6 * least;
+  const auto choice = MinimiseLoss(problem, 0, {});
+  ASSERT_TRUE(choice.ok()) << choice.status().message();
+  std::vector<int64_t> wide;
+  for (int64_t head = 0; head < 8; ++head) {
+    const double cost =
+        problem
+            .costs[0][static_cast<size_t>(head * problem.num_rules + choice->rule_of_head[static_cast<size_t>(head)])];
+    if (cost > 256) wide.push_back(head);
+  }
+  EXPECT_THAT(wide, testing::IsSubsetOf({kEcho, kInduction}));
+  EXPECT_THAT(wide, testing::Contains(kInduction));
+}
+
+}  // namespace
+}  // namespace headwise
