@@ -257,6 +257,9 @@ Programme::Model Programme::Build() const {
     Cbc_addRow(model.get(), "most", static_cast<int>(row.columns.size()), row.columns.data(), row.coefficients.data(),
                'L', row.most);
   }
+  // CBC's integer preprocessing takes the worst choice for a proven optimum where coefficients differ by rounding
+  // alone: rows of whole numbers show it. Off, it is also faster here.
+  Cbc_setParameter(model.get(), "preprocess", "off");
   // Defaults that are too coarse: a solution had to be better by 1e-5 and 0.999999 counted as 1.
   Cbc_setParameter(model.get(), "increment", "1e-8");
   Cbc_setParameter(model.get(), "integerTolerance", "1e-9");
@@ -357,7 +360,7 @@ class ParetoSearch {
 
   Status FindRanges();
   Status SolveGrid(size_t objective);
-  Result<RuleChoice> Improve(const RuleChoice& choice) const;
+  Result<RuleChoice> Improve(RuleChoice choice) const;
   bool NowhereWorse(const RuleChoice& a, const RuleChoice& b) const;
   void DropDominated(std::vector<RuleChoice>* choices) const;
 
@@ -381,18 +384,23 @@ ParetoSearch::ParetoSearch(const RuleChoiceProblem& problem, int64_t num_interva
   }
 }
 
-// A choice that nothing betters, no worse than `choice` at any length. Lengths at which several rules are the whole
-// text make ties common, and of choices that tie at the objective's length CBC returns any.
-Result<RuleChoice> ParetoSearch::Improve(const RuleChoice& choice) const {
-  HW_ASSIGN_OR_RETURN(auto improved, Minimise(p_, weighted_, LimitsOf(p_, choice.losses)));
-  HW_CHECK(improved.has_value(), "a choice does not meet its own losses");
-  return *std::move(improved);
+// A choice that nothing betters and that is no worse than `choice` at any length, both to the resolution. Lengths at
+// which several rules are the whole text make ties common, and of choices that tie at the objective's length CBC
+// returns any. Rules that lose next to nothing make near ties as common: held to the last digit, they would be excluded
+// one by one.
+Result<RuleChoice> ParetoSearch::Improve(RuleChoice choice) const {
+  std::vector<double> bounds = choice.losses;
+  for (size_t i = 0; i < num_lengths_; ++i) bounds[i] += tolerances_[i];
+  std::vector<Limit> limits = LimitsOf(p_, bounds);
+  limits.push_back({.values = &weighted_, .most = SumOf(p_, weighted_, choice.rule_of_head) - kResolution});
+  HW_ASSIGN_OR_RETURN(auto improved, Minimise(p_, weighted_, limits));
+  return improved ? *std::move(improved) : std::move(choice);
 }
 
 Status ParetoSearch::FindRanges() {
   for (size_t length = 0; length < num_lengths_; ++length) {
-    HW_ASSIGN_OR_RETURN(const RuleChoice optimum, MinimiseChecked(p_, length, {}));
-    HW_ASSIGN_OR_RETURN(RuleChoice improved, Improve(optimum));
+    HW_ASSIGN_OR_RETURN(RuleChoice optimum, MinimiseChecked(p_, length, {}));
+    HW_ASSIGN_OR_RETURN(RuleChoice improved, Improve(std::move(optimum)));
     found_.push_back(std::move(improved));
   }
   for (size_t length = 0; length < num_lengths_; ++length) {
@@ -402,7 +410,7 @@ Status ParetoSearch::FindRanges() {
       least = std::min(least, choice.losses[length]);
       most = std::max(most, choice.losses[length]);
     }
-    std::vector<double>& ends = upper_ends_.emplace_back(1, most);
+    std::vector<double>& ends = upper_ends_.emplace_back(1, most + tolerances_[length]);
     if (most - least <= tolerances_[length]) continue;
     for (int64_t i = num_intervals_ - 1; i >= 1; --i) {
       ends.push_back(least + (most - least) * static_cast<double>(i) / static_cast<double>(num_intervals_));
@@ -466,7 +474,7 @@ Result<std::vector<RuleChoice>> ParetoSearch::Run() {
   for (size_t objective = 0; objective < num_lengths_; ++objective) HW_RETURN_IF_ERROR(SolveGrid(objective));
   DropDominated(&found_);
   for (RuleChoice& choice : found_) {
-    HW_ASSIGN_OR_RETURN(choice, Improve(choice));
+    HW_ASSIGN_OR_RETURN(choice, Improve(std::move(choice)));
   }
   DropDominated(&found_);
   return std::move(found_);

@@ -20,8 +20,10 @@ struct RuleChoiceProblem {
   int64_t heads_per_layer = 0;  // KV heads
   int64_t num_rules = 0;
   std::vector<std::vector<double>> losses;  // [num_lengths][heads * num_rules], any sign
-  std::vector<std::vector<double>> costs;   // [num_limits][heads * num_rules]
-  std::vector<double> cost_limits;          // [num_limits] upper bound of the summed cost; +infinity: no limit
+  // [num_limits][heads * num_rules]. Best in whole units (bytes, tokens), which sum exactly: fractions whose sum is a
+  // limit but for rounding are over it, and ruling such choices out one by one is slow.
+  std::vector<std::vector<double>> costs;
+  std::vector<double> cost_limits;  // [num_limits] upper bound of the summed cost; +infinity: no limit
   int64_t max_rules_per_layer = 2;
 };
 
@@ -43,7 +45,8 @@ Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length
 // lengths span a range of loss for each length; for each length as the objective, the other ranges are cut into
 // `num_intervals` equal parts and the programme is solved for every combination of their upper ends. No returned choice
 // is better than another everywhere, and none can be bettered by a choice outside the set; a sample of the whole front.
-// By rising loss at the first length, then the second, and so on. Errors as above.
+// By rising loss at the first length, then the second, and so on. Losses closer than a few 1e-9 of their spread count
+// as equal here; cost limits hold exactly. Errors as above.
 Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals);
 
 }  // namespace headwise

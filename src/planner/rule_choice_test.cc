@@ -252,7 +252,7 @@ TEST(MinimiseLossTest, NoLimitsTakesTheLeastOfEachHead) {
 void ExpectParetoSet(const RuleChoiceProblem& p, const std::vector<RuleChoice>& set,
                      const std::vector<RuleChoice>& every) {
   std::vector<double> tolerance;
-  for (const auto& table : p.losses) tolerance.push_back(2.0 * Tolerance(p, table));
+  for (const auto& table : p.losses) tolerance.push_back(4.0 * Tolerance(p, table));
   for (const RuleChoice& choice : set) {
     ExpectSound(p, choice);
     for (const RuleChoice& other : every) {
@@ -332,8 +332,10 @@ RuleChoiceProblem MidSizeProblem(int64_t num_lengths) {
                       .num_rules = 5 * kBetas,
                       .losses = std::vector<std::vector<double>>(static_cast<size_t>(num_lengths)),
                       .costs = std::vector<std::vector<double>>(static_cast<size_t>(num_lengths)),
-                      .cost_limits = std::vector<double>(static_cast<size_t>(num_lengths), 0.5 * 8 * 4)};
-  for (int64_t head = 0; head < p.num_layers * p.heads_per_layer; ++head) {
+                      .cost_limits = {}};
+  const int64_t num_heads = p.num_layers * p.heads_per_layer;
+  for (int64_t i = 0; i < num_lengths; ++i) p.cost_limits.push_back(512.0 * static_cast<double>((i + 1) * num_heads));
+  for (int64_t head = 0; head < num_heads; ++head) {
     const double importance = std::exp(4.0 * rng.Uniform());
     const double reach = 0.02 + 0.6 * rng.Uniform();
     for (int64_t rule = 0; rule < p.num_rules; ++rule) {
@@ -345,7 +347,7 @@ RuleChoiceProblem MidSizeProblem(int64_t num_lengths) {
         const double noise = 1.0 + 0.05 * rng.Uniform();
         const double loss = density == 1.0 ? 0.0 : importance * std::exp(-density / reach) * noise;
         p.losses[static_cast<size_t>(i)].push_back(loss);
-        p.costs[static_cast<size_t>(i)].push_back(density);
+        p.costs[static_cast<size_t>(i)].push_back(std::clamp(span, 128.0, length));
       }
     }
   }
