@@ -112,7 +112,7 @@ TEST(Gates, ThresholdAndSparsity) {
   auto plan = PlanFromGates(input, {0.1, 0.6, 0.5, 0.4}, stream, 0.5);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->rules, (std::vector<HeadRule>{stream, HeadRule::Full(), HeadRule::Full(), stream}));
-  input.options = PlannerOptions({{"sparsity", "0.75"}});
+  input.options = PlannerOptions(std::map<std::string, std::string>{{"sparsity", "0.75"}});
   plan = PlanFromGates(input, {0.1, 0.6, 0.5, 0.4}, stream, 0.5);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->rules, (std::vector<HeadRule>{stream, HeadRule::Full(), stream, stream}));

@@ -82,7 +82,9 @@ TEST(RepeatedTokens, AreDistinctOrdinaryAndRepeated) {
   EXPECT_EQ(std::set<int32_t>(ids->begin() + 1, ids->begin() + 11).size(), 10u);
   for (size_t i = 1; i < ids->size(); ++i) {
     EXPECT_EQ((*ids)[i] % 2, 0);
-    if (i > 10) EXPECT_EQ((*ids)[i], (*ids)[i - 10]);
+    if (i > 10) {
+      EXPECT_EQ((*ids)[i], (*ids)[i - 10]);
+    }
   }
   EXPECT_FALSE(MakeRepeatedTokens(
                    30, 50, [](int32_t id) { return id % 2 == 0; }, 7, rng)

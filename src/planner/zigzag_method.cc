@@ -88,7 +88,8 @@ Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
   // With --from, training options are those of the re-training.
   PlannerInput gates_input = input;
   if (input.options.Has("from") && retrain_steps > 0) {
-    gates_input.options = PlannerOptions({{"from", input.options.StringOr("from", "")}});
+    gates_input.options =
+        PlannerOptions(std::map<std::string, std::string>{{"from", input.options.StringOr("from", "")}});
   }
   HW_ASSIGN_OR_RETURN(GateRun run, ReadOrTrainGates(gates_input));
   HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, run.gates, rule, budget));
