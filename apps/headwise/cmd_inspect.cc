@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/all_backends.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
@@ -15,6 +16,7 @@
 #include "kv/kv_bytes.h"
 #include "kv/rule_json.h"
 #include "model/model_config.h"
+#include "planner/plan_svg.h"
 #include "planner/plan_view.h"
 #include "tensor/dtype.h"
 
@@ -24,6 +26,7 @@ namespace {
 struct InspectOptions {
   EngineOptions engine;
   std::string plan;
+  std::string svg;
   std::vector<int64_t> lengths = {1024, 8192, 32768, 131072};
   bool json = false;
 };
@@ -138,6 +141,8 @@ Json PlanJson(const InspectOptions& options, const HeadPlan& plan) {
           {"method", plan.method},
           {"parameters", Json::parse(plan.parameters_json, nullptr, false)},
           {"notes", plan.notes},
+          {"scores", plan.scores},
+          {"report", Json::parse(plan.report_json, nullptr, false)},
           {"rules", std::move(rules)}};
 }
 
@@ -203,10 +208,18 @@ Status RunInspect(const InspectOptions& options) {
     HW_ASSIGN_OR_RETURN(LengthReport report, ReportLength(options, subject, tokens));
     reports.push_back(std::move(report));
   }
+  if (!options.svg.empty()) {
+    if (subject.plan == nullptr) return Status::InvalidInput("--svg: draws a plan, expected --plan");
+    HW_RETURN_IF_ERROR(WriteFileAtomically(options.svg, PlanSvg(*subject.plan)));
+  }
   if (options.json) return PrintInspectJson(options, subject, reports);
   std::string text;
   if (subject.engine != nullptr) text += ModelText(options, *subject.engine);
-  if (subject.plan != nullptr) text += fmt::format("plan      {}\n{}", options.plan, FormatPlanMap(*subject.plan));
+  if (subject.plan != nullptr) {
+    text += fmt::format("plan      {}\n{}", options.plan, FormatPlanMap(*subject.plan));
+    text += FormatScoreMap(*subject.plan);
+    for (const std::string& note : subject.plan->notes) text += fmt::format("note      {}\n", note);
+  }
   text += LengthsText(options, reports);
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
@@ -222,6 +235,7 @@ void AddInspectCommand(CommandLine& line) {
   AddEngineOptions(command, options->engine);
   command.get_option("--model")->required(false);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  command.add_option("--svg", options->svg, "Draw the plan into this file");
   command.add_option("--lengths", options->lengths, "Text lengths in tokens: 1024,8192")
       ->delimiter(',')
       ->allow_extra_args(false)

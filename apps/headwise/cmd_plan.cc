@@ -10,9 +10,11 @@
 
 #include "base/file.h"
 #include "commands.h"
+#include "common_options.h"
 #include "generate.h"
 #include "model/load_config.h"
 #include "planner/duo_tsv.h"
+#include "planner/plan_compare.h"
 #include "planner/plan_view.h"
 #include "planner/planner.h"
 #include "weights/weight_source.h"
@@ -32,6 +34,12 @@ struct PlanOptions {
 struct ExportOptions {
   std::string plan;
   std::string out;
+};
+
+struct CompareOptions {
+  std::vector<std::string> plans;
+  std::vector<int64_t> lengths = {4096, 32768};
+  bool json = false;
 };
 
 // What --help says about an option; which method takes it is in the planner registry.
@@ -132,6 +140,17 @@ Status RunExportDuo(const ExportOptions& options) {
   return WriteFileAtomically(options.out, FormatDuoTsv(plan));
 }
 
+Status RunCompare(const CompareOptions& options) {
+  std::vector<NamedPlan> plans;
+  for (const std::string& path : options.plans) {
+    HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
+    plans.push_back({path, std::move(plan)});
+  }
+  HW_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlans(plans, options.lengths));
+  if (options.json) return PrintJson(ComparisonJson(plans, comparison));
+  return ShowText(FormatComparison(plans, comparison)) ? Status::Ok() : Status::Io("standard output: cannot write");
+}
+
 void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
   auto options = std::make_shared<PlanOptions>();
   options->method = method.name;
@@ -161,6 +180,16 @@ void AddPlanCommand(CommandLine& line) {
   command.add_option("--from", options->plan, "Plan file")->required();
   command.add_option("--out", options->out, "TSV file to write: a row per layer, a gate per KV head")->required();
   OnChosen(line, command, std::move(options), RunExportDuo);
+
+  auto compared = std::make_shared<CompareOptions>();
+  CLI::App& compare = *plan.add_subcommand("compare", "Print what plans agree on, and their KV bytes");
+  compare.add_option("plans", compared->plans, "Plan files")->required();
+  compare.add_option("--at", compared->lengths, "Text lengths in tokens: 4096,32768")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  compare.add_flag("--json", compared->json, "One JSON object on standard output");
+  OnChosen(line, compare, std::move(compared), RunCompare);
 }
 
 }  // namespace headwise

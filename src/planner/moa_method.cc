@@ -23,6 +23,9 @@ namespace {
 
 constexpr int64_t kMinLength = 4 * kMoaBlock;  // below it no rule of the grid hides anything
 
+// First-order losses of a few samples are not known better than this.
+constexpr double kRelativeGap = 1e-3;
+
 struct MoaOptions {
   std::vector<int64_t> lengths;   // profiled, rising
   int64_t validation_length = 0;  // longer than all of them
@@ -159,7 +162,8 @@ RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& optio
                             .losses = profile.losses,
                             .costs = {},
                             .cost_limits = {},
-                            .max_rules_per_layer = options.max_rules_per_layer};
+                            .max_rules_per_layer = options.max_rules_per_layer,
+                            .relative_gap = kRelativeGap};
   for (std::vector<double>& losses : problem.losses) {
     for (double& loss : losses) loss /= static_cast<double>(options.samples_per_length);
   }

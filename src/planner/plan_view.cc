@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,38 @@ std::string FormatPlanMap(const HeadPlan& plan) {
   for (size_t i = 0; i < entries.size(); ++i) {
     map += fmt::format("  {}  {:>4} of {} KV heads: {}\n", symbol_of(entries[i].rule, i), entries[i].num_heads,
                        plan.rules.size(), DescribeRule(entries[i].rule));
+  }
+  return map;
+}
+
+std::string FormatScoreMap(const HeadPlan& plan) {
+  if (plan.scores.empty()) return "";
+  static constexpr std::string_view kShades[] = {"·", "░", "▒", "▓", "█"};
+  constexpr size_t kNumNamed = 10;
+  const auto [least, most] = std::minmax_element(plan.scores.begin(), plan.scores.end());
+  const double range = *most > *least ? *most - *least : 1;
+  std::string map;
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    map += fmt::format("  layer {:>3}  ", layer_idx);
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const auto head = static_cast<size_t>(layer_idx * plan.shape.num_kv_heads + kv_head);
+      const double share = (plan.scores[head] - *least) / range;
+      const auto shade = static_cast<size_t>(share * (std::size(kShades) - 1) + 0.5);
+      const bool is_full = plan.rules[head].kind == HeadRule::Kind::kFull;
+      map += fmt::format("{}{}{}", kShades[shade], kShades[shade], is_full ? "#" : " ");
+    }
+    map += '\n';
+  }
+  map += fmt::format("  scores from {:.4g} ({}) to {:.4g} ({}); # marks a head that is full\n", *least, kShades[0],
+                     *most, kShades[std::size(kShades) - 1]);
+  std::vector<size_t> order(plan.scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return plan.scores[a] > plan.scores[b]; });
+  order.resize(std::min(order.size(), kNumNamed));
+  for (const size_t head : order) {
+    const auto idx = static_cast<int64_t>(head);
+    map += fmt::format("  {:>10.4g}  layer {} KV head {}\n", plan.scores[head], idx / plan.shape.num_kv_heads,
+                       idx % plan.shape.num_kv_heads);
   }
   return map;
 }

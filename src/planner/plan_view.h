@@ -12,6 +12,10 @@ namespace headwise {
 // are '#', the other rules letters in order of first appearance.
 std::string FormatPlanMap(const HeadPlan& plan);
 
+// The plan's scores as shades, layers x KV heads, full heads marked, with the scale and the highest scores by name;
+// empty for a plan without scores.
+std::string FormatScoreMap(const HeadPlan& plan);
+
 // One rule in words: "sink 16, recent 128".
 std::string DescribeRule(const HeadRule& rule);
 

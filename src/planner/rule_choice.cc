@@ -264,7 +264,7 @@ Programme::Model Programme::Build() const {
   Cbc_setParameter(model.get(), "increment", "1e-8");
   Cbc_setParameter(model.get(), "integerTolerance", "1e-9");
   Cbc_setAllowableGap(model.get(), 0.0);
-  Cbc_setAllowableFractionGap(model.get(), 1e-9);
+  Cbc_setAllowableFractionGap(model.get(), p_.relative_gap);
   return model;
 }
 

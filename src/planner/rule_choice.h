@@ -25,6 +25,9 @@ struct RuleChoiceProblem {
   std::vector<std::vector<double>> costs;
   std::vector<double> cost_limits;  // [num_limits] upper bound of the summed cost; +infinity: no limit
   int64_t max_rules_per_layer = 2;
+  // A choice whose loss is within this share of the least one will do. Proving the last digits is most of the work:
+  // losses that are estimates anyway do not deserve it.
+  double relative_gap = 1e-9;
 };
 
 struct RuleChoice {
@@ -35,7 +38,8 @@ struct RuleChoice {
 
 // The choice of least loss at length `length_idx`. `loss_limits` is empty or has one upper bound per length (+infinity:
 // none). The sums of the returned choice never exceed a limit, not even by a rounding error; its loss is the least one
-// to about 1e-9 of the spread of the losses. Deterministic. Needs: tables of the stated sizes, max_rules_per_layer
+// to about 1e-9 of the spread of the losses, or to relative_gap. Deterministic. Needs: tables of the stated sizes,
+// max_rules_per_layer
 // >= 1. InvalidInput: a value that is not a number of size up to 1e100 (names layer, head and rule); limits that no
 // choice meets (names the one that cannot be met even alone, what was asked and the least possible).
 Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length_idx,
