@@ -125,7 +125,10 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
 }
 
 Status RunPlan(const PlanOptions& options) {
-  HW_ASSIGN_OR_RETURN(const PlannerInput input, InputFor(options));
+  HW_ASSIGN_OR_RETURN(PlannerInput input, InputFor(options));
+  // The first Ctrl-C ends the work after its current step and keeps what was done.
+  const InterruptGuard interrupt;
+  input.should_stop = [&] { return interrupt.interrupted(); };
   HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method, input));
   HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
   std::error_code ignored;  // most methods leave no checkpoint, and one that stays is only clutter

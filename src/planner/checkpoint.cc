@@ -7,7 +7,10 @@
 namespace headwise {
 
 Checkpoint::Checkpoint(const PlannerInput& input, Json identity)
-    : path_(input.checkpoint), resume_(input.resume == PlannerInput::Resume::kYes), identity_(std::move(identity)) {
+    : path_(input.checkpoint),
+      resume_(input.resume == PlannerInput::Resume::kYes),
+      should_stop_(input.should_stop),
+      identity_(std::move(identity)) {
   identity_["source_hash"] = input.source_hash ? Json(*input.source_hash) : Json();
 }
 
@@ -26,6 +29,11 @@ Result<std::optional<Json>> Checkpoint::Load() const {
                                             path_, key, value.dump(), expected.dump()));
   }
   return std::optional<Json>(object.At("state"));
+}
+
+Status Checkpoint::Stopped() const {
+  return Status::Cancelled(path_.empty() ? std::string("stopped before the plan was made")
+                                         : fmt::format("stopped; the work so far is in {}, --resume goes on", path_));
 }
 
 Status Checkpoint::Save(const Json& state) {

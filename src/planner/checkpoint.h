@@ -21,11 +21,13 @@ class Checkpoint {
 
   // The state to go on from: null without --resume. An error if there is no file, or if it is of another run.
   Result<std::optional<Json>> Load() const;
-  // Writes if the last write is a minute ago.
+  // Writes if the last write is a minute ago, or if the run is to stop: kCancelled then.
   template <typename MakeState>
   Status SaveNowAndThen(const MakeState& make_state) {
-    if (Clock::now() - last_save_ < kInterval) return Status::Ok();
-    return Save(make_state());
+    const bool stops = should_stop_ && should_stop_();
+    if (!stops && Clock::now() - last_save_ < kInterval) return Status::Ok();
+    HW_RETURN_IF_ERROR(Save(make_state()));
+    return stops ? Stopped() : Status::Ok();
   }
   Status Save(const Json& state);
 
@@ -33,8 +35,11 @@ class Checkpoint {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kInterval{60};
 
+  Status Stopped() const;
+
   std::string path_;
   bool resume_;
+  std::function<bool()> should_stop_;
   Json identity_;
   Clock::time_point last_save_ = Clock::now();
 };

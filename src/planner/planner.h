@@ -5,6 +5,7 @@
 #include <headwise/head_plan.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -51,6 +52,8 @@ struct PlannerInput {
   int num_threads = 0;     // 0: one per core
   std::string checkpoint;  // file for unfinished work, written every minute; empty: none is kept
   enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on from the checkpoint
+  // Asked after every step of long work: true ends it with kCancelled, its checkpoint written. Empty: never.
+  std::function<bool()> should_stop;
 };
 
 struct PlannerMethod {
