@@ -76,6 +76,7 @@ std::string_view HelpFor(std::string_view option) {
       {"samples", "Samples to look at; moa: per length"},
       {"lengths", "Tokens of the profiled texts, rising, separated by commas"},
       {"validation-length", "Tokens of the texts on which a plan is chosen"},
+      {"validation-samples", "Texts of that length"},
       {"answer-tokens", "Longest answer of the dense model"},
       {"density", "Limit of the kept share of the text, at every profiled length"},
       {"intervals", "Parts into which each length's range of losses is cut"},

@@ -34,7 +34,7 @@ struct ResolvedRule {
 
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
-  // [streaming-llm §3.2; design: sink key j is at distance min(t, s + w - 1) - j].
+  // [streaming-llm §3.2]: sink key j is at distance min(t, s + w - 1) - j.
   int64_t SinkPosition(int64_t pos) const {
     return positions == Positions::kCache && Bounded() ? std::min(pos, sink + recent - 1) : pos;
   }

@@ -1,5 +1,5 @@
 // Plans of equal bytes: a budget of real KV bytes, sinks, windows and compensation counted in, and the ways in which
-// methods spend one. Each method has one knob (design: "Equal bytes"); the windows of bounded heads take up what is
+// methods spend one. Each method has one knob (docs/planners.md); the windows of bounded heads take up what is
 // left, head by head, so that a plan ends within a page of the budget and never above it.
 //
 // Bytes are those of the cpu backend's default cache, f16 in pages of 32 tokens; other formats scale all plans alike.

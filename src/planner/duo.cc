@@ -11,7 +11,7 @@
 namespace headwise {
 namespace {
 
-// A fifth of the steps each for warm-up and decay (design §3).
+// A fifth of the steps each for warm-up and decay [duo §3.1].
 int64_t PhaseSteps(const DuoOptions& options) {
   return std::max<int64_t>(1, options.num_steps / 5);
 }

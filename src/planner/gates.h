@@ -14,7 +14,7 @@
 namespace headwise {
 
 // Heads by falling gate; ties go to the later layer, then the later head, so that the heads that stream at a sparsity
-// are the first of a stable sort by rising gate [duo §2.3; design: tie-break by value then layer then head].
+// are the first of a stable sort by rising gate [duo §2.3 leaves ties open].
 std::vector<size_t> HeadsByGate(const std::vector<double>& gates);
 
 // The options that PlanFromGates reads besides those of the stream rule: how many heads stay full.

@@ -20,7 +20,7 @@ namespace headwise {
 // Sinks and spans are counted in blocks of 64 tokens; the first block is always read [moa §3.2].
 inline constexpr int64_t kMoaBlock = 64;
 
-// The grid alpha in {-1, 0, 1, 2, 3} x shortest / 2, beta in {0, 1/8, ..., 1} (design §3), without those that mean the
+// The grid alpha in {-1, 0, 1, 2, 3} x shortest / 2, beta in {0, 1/8, ..., 1}, without those that mean the
 // same as an earlier one at every length of `lengths`.
 std::vector<HeadRule> MoaRuleGrid(int64_t shortest, std::span<const int64_t> lengths);
 

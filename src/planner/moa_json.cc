@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -50,6 +51,37 @@ Result<HeadPlan> MakeImportMoa(const PlannerInput& input) {
 
 }  // namespace
 
+// With the largest beta b, a member (a_i, b_i) is furthest above b * N where its own span stops being the whole text,
+// or where it first exceeds the least span, whichever is later: before, text or least span bound both; after, b grows
+// faster.
+HeadRule WidestRule(std::span<const double> alphas, std::span<const double> betas) {
+  constexpr double kLeastSpan = kMoaSink + 64;
+  HeadRule rule;
+  rule.kind = HeadRule::Kind::kElasticMoa;
+  rule.sink = kMoaSink;
+  rule.alpha = *std::ranges::max_element(alphas);
+  rule.beta = *std::ranges::max_element(betas);
+  for (size_t i = 0; i < alphas.size(); ++i) {
+    if (alphas[i] == rule.alpha && betas[i] == rule.beta) return rule;  // the widest at every length
+    if (betas[i] < 0 || betas[i] > 1) return rule;                      // not a share of the text: wide enough will do
+  }
+  double needed = -std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < alphas.size(); ++i) {
+    if (betas[i] == 1) {
+      needed = std::max(needed, std::min(alphas[i], 0.0));  // as wide as the text, or narrower by a constant
+      continue;
+    }
+    double at = alphas[i] / (1 - betas[i]);  // the longest text that is visible as a whole
+    if (at < kLeastSpan) {
+      if (betas[i] == 0) continue;  // never more than the least span
+      at = (kLeastSpan - alphas[i]) / betas[i];
+    }
+    needed = std::max(needed, alphas[i] + (betas[i] - rule.beta) * at);
+  }
+  if (std::isfinite(needed)) rule.alpha = std::min(rule.alpha, std::ceil(needed));
+  return rule;
+}
+
 Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
@@ -59,17 +91,13 @@ Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, co
   const int64_t group = shape.num_q_heads / shape.num_kv_heads;
   int64_t num_widened = 0;
   for (int64_t head = 0; head < shape.num_layers * shape.num_kv_heads; ++head) {
-    HeadRule rule;
-    rule.kind = HeadRule::Kind::kElasticMoa;
-    rule.sink = kMoaSink;
     const auto begin = static_cast<size_t>(head * group);
-    const auto end = begin + static_cast<size_t>(group);
-    rule.alpha =
-        *std::max_element(alphas.begin() + static_cast<int64_t>(begin), alphas.begin() + static_cast<int64_t>(end));
-    rule.beta =
-        *std::max_element(betas.begin() + static_cast<int64_t>(begin), betas.begin() + static_cast<int64_t>(end));
+    const HeadRule rule = WidestRule(std::span(alphas).subspan(begin, static_cast<size_t>(group)),
+                                     std::span(betas).subspan(begin, static_cast<size_t>(group)));
     bool is_one_of_them = false;
-    for (size_t i = begin; i < end; ++i) is_one_of_them |= alphas[i] == rule.alpha && betas[i] == rule.beta;
+    for (size_t i = begin; i < begin + static_cast<size_t>(group); ++i) {
+      is_one_of_them |= alphas[i] == rule.alpha && betas[i] == rule.beta;
+    }
     if (!is_one_of_them) ++num_widened;
     plan.rules[static_cast<size_t>(head)] = rule;
   }
@@ -78,10 +106,11 @@ Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, co
         fmt::format("spans are per query head in the source; each KV head takes the widest of its {}", group));
   }
   if (num_widened > 0) {
-    plan.notes.push_back(fmt::format(
-        "{} KV heads take the largest alpha and the largest beta of different query heads: no single one is widest at "
-        "every length",
-        num_widened));
+    plan.notes.push_back(
+        fmt::format("{} KV heads take the largest beta of their query heads with the smallest alpha that covers them "
+                    "all: no single "
+                    "one is widest at every length",
+                    num_widened));
   }
   return plan;
 }

@@ -30,6 +30,7 @@ struct MoaOptions {
   std::vector<int64_t> lengths;   // profiled, rising
   int64_t validation_length = 0;  // longer than all of them
   int64_t samples_per_length = 6;
+  int64_t validation_samples = 3;  // one of each kind of prompt
   int64_t max_answer_tokens = 48;
   double density = 0.5;       // limit at every profiled length, where there is no budget
   int64_t num_intervals = 5;  // [moa §D.2.2]
@@ -73,6 +74,7 @@ Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& con
                       options.IntOr("validation-length", std::min(longest * 3 / 2, config.trained_length), longest,
                                     config.trained_length));
   HW_ASSIGN_OR_RETURN(moa.samples_per_length, options.IntOr("samples", moa.samples_per_length, 1, 100'000));
+  HW_ASSIGN_OR_RETURN(moa.validation_samples, options.IntOr("validation-samples", moa.validation_samples, 1, 100'000));
   HW_ASSIGN_OR_RETURN(moa.max_answer_tokens, options.IntOr("answer-tokens", moa.max_answer_tokens, 1, kMinLength / 2));
   HW_ASSIGN_OR_RETURN(moa.density, options.DoubleOr("density", moa.density, 0.0, 1.0));
   HW_ASSIGN_OR_RETURN(moa.num_intervals, options.IntOr("intervals", moa.num_intervals, 1, 100));
@@ -193,39 +195,51 @@ RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& optio
 struct Candidate {
   HeadPlan plan;
   std::vector<double> predicted;  // [lengths] loss added, by influence
-  double measured = 0;            // loss added at the longest profiled length
-  double validated = 0;           // loss at the validation length: what decides
 };
 
-// Measured loss of every plan of the Pareto set; the first of the best is chosen.
-Status Validate(const MoaOptions& options, AnswerSource& answers, std::vector<Candidate>& candidates, Json& report) {
-  std::vector<TokenSample> profiled;
-  std::vector<TokenSample> unseen;
-  for (int64_t i = 0; i < options.samples_per_length; ++i) {
-    HW_ASSIGN_OR_RETURN(TokenSample at_profiled, answers.Make(options.lengths.back(), i));
-    HW_ASSIGN_OR_RETURN(TokenSample at_unseen, answers.Make(options.validation_length, i));
-    profiled.push_back(std::move(at_profiled));
-    unseen.push_back(std::move(at_unseen));
+Result<std::vector<TokenSample>> MakeSamples(AnswerSource& answers, int64_t num_tokens, int64_t num_samples) {
+  std::vector<TokenSample> samples;
+  for (int64_t i = 0; i < num_samples; ++i) {
+    HW_ASSIGN_OR_RETURN(TokenSample sample, answers.Make(num_tokens, i));
+    samples.push_back(std::move(sample));
   }
-  HW_ASSIGN_OR_RETURN(const double dense_profiled, answers.MeanLoss(profiled, nullptr));
+  return samples;
+}
+
+// The measured loss of every plan of the Pareto set at a length that was not profiled decides; the first of the best is
+// chosen [moa §4.2]. Of that one the loss at the longest profiled length is measured too, beside the predicted one.
+Result<size_t> Choose(const MoaOptions& options, AnswerSource& answers, const std::vector<Candidate>& candidates,
+                      Json& report) {
+  HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> unseen,
+                      MakeSamples(answers, options.validation_length, options.validation_samples));
   HW_ASSIGN_OR_RETURN(const double dense_unseen, answers.MeanLoss(unseen, nullptr));
   ProgressBar progress("validation", static_cast<int64_t>(candidates.size()));
   Json rows = Json::array();
+  size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < candidates.size(); ++i) {
-    Candidate& candidate = candidates[i];
-    const auto plan = std::make_shared<const HeadPlan>(candidate.plan);
-    HW_ASSIGN_OR_RETURN(const double at_profiled, answers.MeanLoss(profiled, plan));
-    HW_ASSIGN_OR_RETURN(candidate.validated, answers.MeanLoss(unseen, plan));
-    candidate.measured = at_profiled - dense_profiled;
-    rows.push_back({{"predicted", candidate.predicted},
-                    {"measured_at_longest", candidate.measured},
-                    {"validation_loss", candidate.validated}});
+    HW_ASSIGN_OR_RETURN(const double loss,
+                        answers.MeanLoss(unseen, std::make_shared<const HeadPlan>(candidates[i].plan)));
+    rows.push_back({{"predicted", candidates[i].predicted}, {"validation_loss", loss}});
+    if (loss < least) {
+      least = loss;
+      best = i;
+    }
     progress.Update(static_cast<int64_t>(i) + 1);
   }
+  HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> profiled,
+                      MakeSamples(answers, options.lengths.back(), options.samples_per_length));
+  HW_ASSIGN_OR_RETURN(const double dense_profiled, answers.MeanLoss(profiled, nullptr));
+  HW_ASSIGN_OR_RETURN(const double chosen_profiled,
+                      answers.MeanLoss(profiled, std::make_shared<const HeadPlan>(candidates[best].plan)));
   report["candidates"] = std::move(rows);
-  report["dense_loss_at_longest"] = dense_profiled;
+  report["chosen"] = best;
+  report["validation_loss"] = least;
   report["dense_validation_loss"] = dense_unseen;
-  return Status::Ok();
+  report["dense_loss_at_longest"] = dense_profiled;
+  report["predicted_at_longest"] = candidates[best].predicted.back();
+  report["measured_at_longest"] = chosen_profiled - dense_profiled;
+  return best;
 }
 
 Result<HeadPlan> MakeMoa(const PlannerInput& input) {
@@ -264,17 +278,15 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
                  {"validation_length", options.validation_length},
                  {"num_rules", rules.size()},
                  {"dense_losses", profile.dense_losses}};
-  HW_RETURN_IF_ERROR(Validate(options, answers, candidates, report));
+  HW_ASSIGN_OR_RETURN(const size_t chosen, Choose(options, answers, candidates, report));
   log.EndStep("validation");
-  const auto best = std::min_element(candidates.begin(), candidates.end(),
-                                     [](const Candidate& a, const Candidate& b) { return a.validated < b.validated; });
-  HeadPlan plan = best->plan;
-  report["chosen"] = best - candidates.begin();
+  HeadPlan plan = candidates[chosen].plan;
+  const auto figure = [&](const char* name) { return report.at(name).get<double>(); };
   plan.notes.push_back(fmt::format(
       "chosen of {} Pareto plans: loss added at {} tokens is {:.4g} as predicted and {:.4g} as measured; loss at {} "
       "tokens {:.4g}, dense {:.4g}",
-      candidates.size(), options.lengths.back(), best->predicted.back(), best->measured, options.validation_length,
-      best->validated, report["dense_validation_loss"].get<double>()));
+      candidates.size(), options.lengths.back(), figure("predicted_at_longest"), figure("measured_at_longest"),
+      options.validation_length, figure("validation_loss"), figure("dense_validation_loss")));
   if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
   // How much of the shortest, middle and longest text a head keeps on average: its score.
   for (const HeadRule& rule : plan.rules) {
@@ -296,10 +308,10 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
 const PlannerMethod kMoaMethod = {
     .name = "moa",
     .description = "an elastic window per head, by influence on the answer and a mixed-integer programme [moa]",
-    .options = JoinOptions(
-        std::to_array<std::string_view>({"lengths", "validation-length", "samples", "answer-tokens", "density",
-                                         "intervals", "max-rules-per-layer", "text", "prompts", "seed"}),
-        kBudgetOptions),
+    .options = JoinOptions(std::to_array<std::string_view>(
+                               {"lengths", "validation-length", "samples", "validation-samples", "answer-tokens",
+                                "density", "intervals", "max-rules-per-layer", "text", "prompts", "seed"}),
+                           kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModel,
 };

@@ -46,7 +46,7 @@ Result<RazorOptions> ReadOptions(const PlannerInput& input) {
   return razor;
 }
 
-// Counts are rounded up, and a share above zero protects at least one head (design §3).
+// Counts are rounded up, and a share above zero protects at least one head: the paper leaves rounding open.
 int64_t CountOf(double share, int64_t num_heads) {
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(num_heads) - 1e-9));
 }

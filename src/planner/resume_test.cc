@@ -1,8 +1,11 @@
 // Long planners on the bundled model, interrupted and resumed: the plan must be that of an uninterrupted run.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <ostream>
 
 #include "base/file.h"
 #include "grad/grad_decoder.h"
@@ -20,6 +23,9 @@ struct Method {
   const char* name;
   Options options;
 };
+void PrintTo(const Method& method, std::ostream* out) {
+  *out << method.name;
+}
 
 PlannerInput InputFor(const Options& options) {
   PlannerInput input;
@@ -36,7 +42,11 @@ const Options kFewPasskeys = {{"steps", "6"},        {"passkeys", "2"},   {"pass
 class ResumeTest : public testing::TestWithParam<Method> {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / "headwise_resume_test" / GetParam().name;
+    // Tests run side by side: each has a folder of its own.
+    const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+    std::string name = fmt::format("headwise_{}", test.name());
+    std::ranges::replace(name, '/', '_');
+    folder_ = std::filesystem::temp_directory_path() / name;
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
@@ -92,8 +102,8 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
   EXPECT_FALSE(MakePlan(GetParam().name, input).ok());
 }
 
-const Options kShortAnswers = {
-    {"lengths", "256,320"}, {"validation-length", "384"}, {"samples", "2"}, {"answer-tokens", "8"}, {"density", "0.8"}};
+const Options kShortAnswers = {{"lengths", "256,320"},      {"validation-length", "384"}, {"samples", "2"},
+                               {"validation-samples", "1"}, {"answer-tokens", "8"},       {"density", "0.8"}};
 
 INSTANTIATE_TEST_SUITE_P(Planners, ResumeTest,
                          testing::Values(Method{"duo", kFewPasskeys}, Method{"moa", kShortAnswers}),

@@ -260,9 +260,10 @@ Programme::Model Programme::Build() const {
   // CBC's integer preprocessing takes the worst choice for a proven optimum where coefficients differ by rounding
   // alone: rows of whole numbers show it. Off, it is also faster here.
   Cbc_setParameter(model.get(), "preprocess", "off");
-  // Defaults that are too coarse: a solution had to be better by 1e-5 and 0.999999 counted as 1.
+  // The default is too coarse: a solution had to be better by 1e-5. The tolerance at which a value counts as whole
+  // stays at its default, 1e-6: with a finer one than that of the linear programmes CBC 2.10 can fail an assertion when
+  // it branches on a value that a second solve of the same node has made whole.
   Cbc_setParameter(model.get(), "increment", "1e-8");
-  Cbc_setParameter(model.get(), "integerTolerance", "1e-9");
   Cbc_setAllowableGap(model.get(), 0.0);
   Cbc_setAllowableFractionGap(model.get(), p_.relative_gap);
   return model;

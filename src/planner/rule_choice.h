@@ -5,11 +5,11 @@
 #ifndef HEADWISE_PLANNER_RULE_CHOICE_H_
 #define HEADWISE_PLANNER_RULE_CHOICE_H_
 
+#include <headwise/status.h>
+
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "headwise/status.h"
 
 namespace headwise {
 
@@ -38,10 +38,10 @@ struct RuleChoice {
 
 // The choice of least loss at length `length_idx`. `loss_limits` is empty or has one upper bound per length (+infinity:
 // none). The sums of the returned choice never exceed a limit, not even by a rounding error; its loss is the least one
-// to about 1e-9 of the spread of the losses, or to relative_gap. Deterministic. Needs: tables of the stated sizes,
-// max_rules_per_layer
-// >= 1. InvalidInput: a value that is not a number of size up to 1e100 (names layer, head and rule); limits that no
-// choice meets (names the one that cannot be met even alone, what was asked and the least possible).
+// to about 1e-6 of the largest loss of one head, or to relative_gap. Deterministic. Needs: tables of the stated sizes,
+// max_rules_per_layer >= 1. InvalidInput: a value that is not a number of size up to 1e100 (names layer, head and
+// rule); limits that no choice meets (names the one that cannot be met even alone, what was asked and the least
+// possible).
 Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length_idx,
                                 std::span<const double> loss_limits);
 

@@ -37,7 +37,7 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& f
 Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path);
 
 // sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
-// on [design §2 "Plan file"]. Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses
+// on (docs/head-plan.md). Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses
 // (masks and counters of other dtypes) are not weights and are left out.
 std::string SourceHash(const WeightSource& source);
 

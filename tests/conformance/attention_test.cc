@@ -32,7 +32,7 @@ double Stored(const AttentionCase& test_case, double value) {
   return value;
 }
 
-// Straight from the definitions in design and papers: no pages, no spans, no online sums.
+// Straight from the definitions in docs/head-plan.md and the papers: no pages, no spans, no online sums.
 std::vector<double> Oracle(const AttentionCase& test_case, const AttentionData& data) {
   const int64_t dim = test_case.head_dim;
   const int64_t group = test_case.num_q_heads / test_case.num_kv_heads;

@@ -6,6 +6,7 @@ Usage: cli_test.py BINARY MODEL_FOLDER [unittest options]. Standard library only
 import json
 import os
 import pathlib
+import pty
 import resource
 import signal
 import struct
@@ -325,6 +326,111 @@ class Plans(CliTest):
         self.assertEqual(by_length[8192]["kv_bytes"], by_length[1024]["kv_bytes"])
         self.succeeds("inspect", "--model", MODEL)
         self.succeeds("inspect", "--plan", plan)
+
+
+class Planners(CliTest):
+    """Every method end to end, on texts short enough for a test; what the methods find is tested in src/planner."""
+
+    TRAINING = ("--steps", 6, "--passkeys", 2, "--passkey-words", 4, "--min-tokens", 300, "--max-tokens", 400,
+                "--train-sink", 4, "--train-recent", 32)
+
+    def short_model(self):
+        """Planners take their lengths from the trained length."""
+        config = json.loads((MODEL / "config.json").read_text())
+        config["max_position_embeddings"] = 1024
+        return self.model_variant(**{"config.json": json.dumps(config).encode()})
+
+    def kv_at(self, plan, tokens):
+        done = self.succeeds("inspect", "--model", MODEL, "--plan", plan, "--lengths", tokens, "--json")
+        return json.loads(done.stdout)["kv"][0]
+
+    def num_full(self, plan):
+        return sum(rule["full"] for layer in json.loads(plan.read_text())["layers"] for rule in layer)
+
+    def test_duo_and_what_follows_from_its_gates(self):
+        gates = self.plan("duo", *self.TRAINING, "--sparsity", 0.75, "--sink", 8, "--recent", 64, name="duo.json")
+        plan = json.loads(gates.read_text())
+        self.assertEqual(self.num_full(gates), 8)
+        self.assertEqual(plan["seed"], 0)
+        self.assertIsNotNone(plan["data_hash"])
+        self.assertGreater(plan["report"]["seconds"]["train"], 0)
+        self.assertGreater(plan["report"]["peak_memory_bytes"], 1 << 20)
+        self.assertEqual(len(plan["report"]["training"]["losses"]), plan["report"]["training"]["steps"])
+        self.assertTrue(all(0 <= gate <= 1 for layer in plan["scores"] for gate in layer))
+        self.assertFalse((self.path / "duo.json.checkpoint").exists())
+
+        again = self.plan("duo", "--from", gates, "--sparsity", 0.5, name="again.json")
+        self.assertEqual(json.loads(again.read_text())["scores"], plan["scores"])
+        self.assertEqual(self.num_full(again), 16)
+        layers = json.loads(self.plan("zigzag", "--from", gates, "--sparsity", 0.75,
+                                      name="zigzag.json").read_text())["layers"]
+        self.assertEqual(sorted(sum(rule["full"] for rule in layer) for layer in layers), [0] * 6 + [4] * 2)
+        self.refuses("plan", "duo", "--model", MODEL, "--from", gates, "--steps", 5, "--out", self.path / "no.json",
+                     says=["--steps", "--from"])
+
+        compared = self.succeeds("plan", "compare", gates, again, self.path / "zigzag.json", "--at", "512,4096")
+        for part in ("duo.json", "zigzag.json", "4096"):
+            self.assertIn(part, compared.stdout.decode())
+        json.loads(self.succeeds("plan", "compare", gates, again, "--json").stdout)
+        picture = self.path / "gates.svg"
+        self.succeeds("inspect", "--plan", gates, "--svg", picture)
+        self.assertTrue(picture.read_text().startswith("<svg"))
+
+    def test_ctrl_c_keeps_the_work(self):
+        out = self.path / "duo.json"
+        command = [BINARY, "plan", "duo", "--model", str(MODEL), *map(str, self.TRAINING[2:]), "--steps", "100000",
+                   "--out", str(out)]
+        terminal, stderr = pty.openpty()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr) as process:
+            os.close(stderr)
+            message = os.read(terminal, 1)  # the progress bar is there: the training runs
+            process.send_signal(signal.SIGINT)
+            try:
+                while part := os.read(terminal, 4096):
+                    message += part
+            except OSError:  # how a terminal says that the other side has closed it
+                pass
+        os.close(terminal)
+        self.assertEqual(process.returncode, 1, message)
+        self.assertIn(b"--resume", message)
+        self.assertFalse(out.exists())
+        self.assertGreater(json.loads((self.path / "duo.json.checkpoint").read_text())["state"]["num_steps_done"], 0)
+
+    def test_razor(self):
+        plan = json.loads(self.plan("razor", model=self.short_model()).read_text())
+        self.assertEqual(len(plan["report"]["echo_by_query_head"]), 64)
+        bounded = [rule for layer in plan["layers"] for rule in layer if not rule["full"]]
+        self.assertTrue(bounded and all(rule["compensate"] and rule["sink"] == 4 for rule in bounded))
+
+    def test_moa(self):
+        plan = json.loads(self.plan("moa", "--lengths", "256,320", "--validation-length", 384, "--samples", 1,
+                                    "--validation-samples", 1, "--answer-tokens", 8, "--density", 0.7).read_text())
+        for name in ("predicted_at_longest", "measured_at_longest", "validation_loss"):
+            self.assertIsInstance(plan["report"][name], float)
+        for layer in plan["layers"]:
+            self.assertLessEqual(len({json.dumps(rule) for rule in layer}), 2)
+
+    def test_every_method_keeps_to_a_budget(self):
+        gates = self.plan("duo", *self.TRAINING, name="gates.json")
+        asked = self.kv_at(gates, 512)["kv_bytes_dense"] * 0.25
+        short = self.short_model()
+        moa = ("--lengths", 256, "--validation-length", 320, "--samples", 1, "--validation-samples", 1,
+               "--answer-tokens", 4)
+        for method, *arguments in (("duo", "--from", gates), ("zigzag", "--from", gates), ("razor",), ("moa", *moa),
+                                   ("profile", "--samples", 1, *self.TRAINING[2:10]), ("streaming",),
+                                   ("random", "--seed", 3)):
+            plan = self.plan(method, *arguments, "--kv-ratio", 0.25, "--at", 512, name=f"{method}.json", model=short)
+            got = self.kv_at(plan, 512)["kv_bytes"]
+            self.assertLessEqual(got, asked, method)
+            self.assertGreaterEqual(got, asked * 0.99, method)
+
+    def test_budgets_that_cannot_be(self):
+        for arguments, says in ((("--kv-ratio", 0.0001, "--at", 512), "KV budget"),
+                                (("--kv-ratio", 1.5, "--at", 512), "--kv-ratio"),
+                                (("--kv-ratio", 0.5), "--at"),
+                                (("--kv-bytes-at", "many"), "--kv-bytes-at")):
+            self.refuses("plan", "streaming", "--model", MODEL, *arguments, "--out", self.path / "no.json", says=says)
+        self.assertFalse((self.path / "no.json").exists())
 
 
 class Tools(CliTest):

@@ -1,4 +1,4 @@
-// Attention over one head's pages, literally as design and papers define it: for each query, the keys that the rule
+// Attention over one head's pages, literally as docs/head-plan.md and the papers have it: per query, the keys that the rule
 // lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D].
 #include <cmath>
 #include <vector>
