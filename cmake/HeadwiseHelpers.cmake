@@ -6,7 +6,9 @@ endfunction()
 
 # After so many seconds a test is taken for hung. Sanitizers slow the whole-model tests down more than tenfold.
 set(HEADWISE_TEST_SECONDS 900)
+set(HEADWISE_SANITIZED 0)
 if(HEADWISE_SANITIZE)
+  set(HEADWISE_SANITIZED 1)
   set(HEADWISE_TEST_SECONDS 7200)
 endif()
 
@@ -17,7 +19,8 @@ function(headwise_test name)
   endif()
   add_executable(${name}_test ${ARGN})
   target_link_libraries(${name}_test PRIVATE headwise headwise_private headwise_test_support GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name}_test PRIVATE HEADWISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name}_test PRIVATE HEADWISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                                  HEADWISE_SANITIZED=${HEADWISE_SANITIZED})
   include(GoogleTest)
   gtest_discover_tests(${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS})

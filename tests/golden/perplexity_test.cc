@@ -38,6 +38,7 @@ TEST(PerplexityTable, EveryCellIsWithinOnePercent) {
       const double expected = cell.at("perplexity").get<double>();
       EXPECT_NEAR(result->ppl, expected, 0.01 * expected) << name << " " << rule_name;
       ++num_compared;
+      if (kIsSanitized) break;
     }
   }
   if (num_compared == 0) GTEST_SKIP() << "the small models are not beside the project (../shared/models)";
