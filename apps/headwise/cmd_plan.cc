@@ -23,7 +23,7 @@ namespace headwise {
 namespace {
 
 struct PlanOptions {
-  std::string_view method;
+  const PlannerMethod* method = nullptr;
   std::string model;
   std::string out;
   std::map<std::string, std::optional<std::string>> values;  // the method's options
@@ -127,13 +127,17 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
 
 Status RunPlan(const PlanOptions& options) {
   HW_ASSIGN_OR_RETURN(PlannerInput input, InputFor(options));
-  // The first Ctrl-C ends the work after its current step and keeps what was done.
-  const InterruptGuard interrupt;
-  input.should_stop = [&] { return interrupt.interrupted(); };
-  HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method, input));
+  // Where work can be kept, the first Ctrl-C ends it after its current step; elsewhere Ctrl-C just ends the process.
+  std::optional<InterruptGuard> interrupt;
+  const bool is_resumable = options.method->runs == PlannerMethod::Runs::kModelResumably;
+  if (is_resumable) {
+    interrupt.emplace();
+    input.should_stop = [&] { return interrupt->interrupted(); };
+  }
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method->name, input));
   HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
-  std::error_code ignored;  // most methods leave no checkpoint, and one that stays is only clutter
-  std::filesystem::remove(CheckpointPath(options), ignored);
+  std::error_code ignored;  // a checkpoint that stays is only clutter
+  if (is_resumable) std::filesystem::remove(CheckpointPath(options), ignored);
   std::string text = FormatPlanMap(plan);
   for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
   return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
@@ -157,15 +161,17 @@ Status RunCompare(const CompareOptions& options) {
 
 void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
   auto options = std::make_shared<PlanOptions>();
-  options->method = method.name;
+  options->method = &method;
   CLI::App& command = *plan.add_subcommand(std::string(method.name), std::string(method.description));
   command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder")->required();
   command.add_option("--out", options->out, "Plan file to write")->required();
   for (const std::string_view name : method.options) {
     command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
   }
-  if (method.runs == PlannerMethod::Runs::kModel) {
+  if (method.runs != PlannerMethod::Runs::kNothing) {
     command.add_option("--threads", options->num_threads, "Threads; 0: one per core")->check(CLI::NonNegativeNumber);
+  }
+  if (method.runs == PlannerMethod::Runs::kModelResumably) {
     command.add_flag("--resume", options->resume,
                      "Go on from the checkpoint that an interrupted run left beside --out");
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/check.h"
 #include "grad/gemm.h"
@@ -213,34 +214,111 @@ struct BackwardScratch {
   std::vector<Real> gradients = std::vector<Real>(static_cast<size_t>(kTileQueries * kTileKeys));
 };
 
-// E_ij = A_ij / (1 - A_ij) * (r_i - G_ij) [moa §4.1 eq.3 rearranged], summed into blocks. At most one entry of a row is
-// above a half; its complement comes from `other_mass`.
+// Where E_ij = A_ij / (1 - A_ij) * (r_i - G_ij) [moa §4.1 eq.3 rearranged] is collected, r_i = sum over n of A_in G_in.
+//
+// At most one entry of a row is above a half. As it nears 1, r_i nears its own G_ij, and their difference is all
+// rounding; so it waits until the row's other entries are known: r_i - G_ij = sum over the others of A_in G_in less
+// (1 - A_ij) G_ij, where nothing of size cancels. 1 - A_ij comes from `other_mass` for the same reason.
+//
+// Slabs of keys run at the same time. Each has sums of its own, merged in order at the end.
 template <typename Real>
-void AddInfluence(const AttentionBackwardArgs<Real>& args, const Tile& tile, int64_t q_head, int64_t row,
-                  const Real* probabilities, const Real* gradients) {
-  InfluenceBlocks& blocks = *args.influence;
-  const int64_t query = tile.query + row;
-  const int64_t at = query * args.shape.num_q_heads + q_head;
-  const Real mean = args.delta[at];
-  double* sums = blocks.sums.data() + (q_head * blocks.num_blocks + query / blocks.block_tokens) * blocks.num_blocks;
-  const int64_t end = tile.EndKey(row);
-  for (int64_t j = tile.FirstKey(row); j < end;) {
-    const int64_t block = (tile.key + j) / blocks.block_tokens;
-    const int64_t block_end = std::min(end, (block + 1) * blocks.block_tokens - tile.key);
-    double sum = 0;
-    for (; j < block_end; ++j) {
-      const Real rest = probabilities[j] > Real{0.5} ? args.other_mass[at] : 1 - probabilities[j];
-      // A row with a single key has nothing to give its mass to: masking it means nothing.
-      if (rest > 0) sum += static_cast<double>(probabilities[j] / rest * (mean - gradients[j]));
+class InfluenceCollector {
+ public:
+  InfluenceCollector(const AttentionBackwardArgs<Real>& args, int64_t num_slabs)
+      : args_(args),
+        influence_(*args.influence),
+        rows_(static_cast<size_t>(args.shape.num_tokens * args.shape.num_q_heads)),
+        slab_sums_(static_cast<size_t>(num_slabs)),
+        others_(static_cast<size_t>(num_slabs)) {
+    for (std::vector<double>& others : others_) others.resize(rows_.size());
+    // Blocks of keys belong to one slab each, distances to all.
+    if (influence_.by == Influence::By::kDistance) {
+      for (std::vector<double>& sums : slab_sums_) sums.resize(influence_.sums.size());
     }
-    sums[block] += sum;
   }
-}
+
+  void AddRow(int64_t slab, const Tile& tile, int64_t q_head, int64_t row, const Real* probabilities,
+              const Real* gradients) {
+    const int64_t query = tile.query + row;
+    const int64_t at = query * args_.shape.num_q_heads + q_head;
+    const Real mean = args_.delta[at];
+    std::vector<double>& sums =
+        influence_.by == Influence::By::kDistance ? slab_sums_[static_cast<size_t>(slab)] : influence_.sums;
+    double other = 0;
+    const int64_t end = tile.EndKey(row);
+    for (int64_t j = tile.FirstKey(row); j < end;) {
+      const int64_t idx = IndexOf(q_head, query, tile.key + j);
+      const int64_t run_end = std::min(end, EndOfBlock(query, tile.key + j) - tile.key);
+      double sum = 0;
+      for (; j < run_end; ++j) {
+        const Real p = probabilities[j];
+        if (p > Real{0.5}) {
+          rows_[static_cast<size_t>(at)] = {.key = tile.key + j, .probability = p, .gradient = gradients[j]};
+          continue;
+        }
+        other += static_cast<double>(p * gradients[j]);
+        sum += static_cast<double>(p / (1 - p) * (mean - gradients[j]));
+      }
+      if (idx >= 0) sums[static_cast<size_t>(idx)] += sum;
+    }
+    others_[static_cast<size_t>(slab)][static_cast<size_t>(at)] += other;
+  }
+
+  void Finish() {
+    for (const std::vector<double>& sums : slab_sums_) {
+      for (size_t i = 0; i < sums.size(); ++i) influence_.sums[i] += sums[i];
+    }
+    for (size_t at = 0; at < rows_.size(); ++at) {
+      const LargeEntry& large = rows_[at];
+      const double rest = args_.other_mass[at];
+      // A row with a single key has nothing to give its mass to: masking it means nothing.
+      if (large.key < 0 || rest <= 0) continue;
+      double other = 0;
+      for (const std::vector<double>& others : others_) other += others[at];
+      const auto query = static_cast<int64_t>(at) / args_.shape.num_q_heads;
+      const auto q_head = static_cast<int64_t>(at) % args_.shape.num_q_heads;
+      if (const int64_t idx = IndexOf(q_head, query, large.key); idx >= 0) {
+        influence_.sums[static_cast<size_t>(idx)] += large.probability / rest * (other - rest * large.gradient);
+      }
+    }
+  }
+
+ private:
+  struct LargeEntry {
+    int64_t key = -1;
+    double probability = 0;
+    double gradient = 0;
+  };
+
+  // Into the sums; -1: not counted.
+  int64_t IndexOf(int64_t q_head, int64_t query, int64_t key) const {
+    const int64_t tokens = influence_.block_tokens;
+    if (influence_.by == Influence::By::kDistance) {
+      return key < tokens ? -1 : q_head * influence_.num_blocks + (query - key) / tokens;
+    }
+    return (q_head * influence_.num_blocks + query / tokens) * influence_.num_blocks + key / tokens;
+  }
+
+  // The first key after `key` with another index.
+  int64_t EndOfBlock(int64_t query, int64_t key) const {
+    const int64_t tokens = influence_.block_tokens;
+    if (influence_.by == Influence::By::kDistance && key >= tokens) {
+      return query - (query - key) / tokens * tokens + 1;
+    }
+    return (key / tokens + 1) * tokens;
+  }
+
+  const AttentionBackwardArgs<Real>& args_;
+  Influence& influence_;
+  std::vector<LargeEntry> rows_;                // [N, Hq] the entry above a half
+  std::vector<std::vector<double>> slab_sums_;  // [slabs], as influence.sums
+  std::vector<std::vector<double>> others_;     // [slabs][N, Hq] sum of A G of the other entries
+};
 
 // One tile of one query head: adds to d_v, d_k, and to d_q, the slab's partial gradient.
 template <typename Real>
-void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>& head, const Tile& tile, Real* d_q,
-                  BackwardScratch<Real>& scratch) {
+void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>& head, const Tile& tile, int64_t slab,
+                  Real* d_q, InfluenceCollector<Real>* influence, BackwardScratch<Real>& scratch) {
   Real* probabilities = scratch.probabilities.data();
   Real* gradients = scratch.gradients.data();
   Scores(head, tile, args.q, args.k, probabilities);
@@ -264,7 +342,7 @@ void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>&
     std::fill(p, p + first, Real{0});
     std::fill(p + end, p + tile.num_keys, Real{0});
     if (end > first) ExpOfRow(p + first, end - first, args.lse[at]);
-    if (args.influence != nullptr && end > first) AddInfluence(args, tile, head.q_head, row, p, g);
+    if (influence != nullptr && end > first) influence->AddRow(slab, tile, head.q_head, row, p, g);
     // d_score = p (g - sum of p g), and the score is scale * q k.
     SoftmaxGradOfRow(p, g, tile.num_keys, args.delta[at], head.scale);
   }
@@ -302,11 +380,18 @@ void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>&
                       .c_stride = head.q_stride});
 }
 
-// Keys [slab_begin, slab_end) of one KV head, against every query that reads some of them.
+int64_t SlabTokens(int64_t num_tokens) {
+  const int64_t even = (num_tokens + kMaxKeySlabs - 1) / kMaxKeySlabs;
+  return (even + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
+}
+
+// The keys of one slab of one KV head, against every query that reads some of them.
 template <typename Real>
-void BackwardSlab(const AttentionBackwardArgs<Real>& args, int64_t kv_head, int64_t slab_begin, int64_t slab_end,
-                  Real* d_q, BackwardScratch<Real>& scratch) {
+void BackwardSlab(const AttentionBackwardArgs<Real>& args, int64_t kv_head, int64_t slab, Real* d_q,
+                  InfluenceCollector<Real>* influence, BackwardScratch<Real>& scratch) {
   const AttentionShape<Real>& shape = args.shape;
+  const int64_t slab_begin = slab * SlabTokens(shape.num_tokens);
+  const int64_t slab_end = std::min(slab_begin + SlabTokens(shape.num_tokens), shape.num_tokens);
   const int64_t group = shape.num_q_heads / shape.num_kv_heads;
   const int64_t first_tile = slab_begin / kTileQueries * kTileQueries;
   for (int64_t query = first_tile; query < shape.num_tokens; query += kTileQueries) {
@@ -317,16 +402,11 @@ void BackwardSlab(const AttentionBackwardArgs<Real>& args, int64_t kv_head, int6
       for (int64_t key = std::max(run.begin, slab_begin); key < end; key += kTileKeys) {
         const Tile tile{query, num_queries, key, std::min(kTileKeys, end - key), &run};
         for (int64_t q_head = kv_head * group; q_head < (kv_head + 1) * group; ++q_head) {
-          BackwardTile(args, HeadView<Real>(shape, q_head), tile, d_q, scratch);
+          BackwardTile(args, HeadView<Real>(shape, q_head), tile, slab, d_q, influence, scratch);
         }
       }
     }
   }
-}
-
-int64_t SlabTokens(int64_t num_tokens) {
-  const int64_t even = (num_tokens + kMaxKeySlabs - 1) / kMaxKeySlabs;
-  return (even + kSlabAlignment - 1) / kSlabAlignment * kSlabAlignment;
 }
 
 }  // namespace
@@ -354,7 +434,6 @@ void AttentionBackward(const AttentionBackwardArgs<Real>& args, ThreadPool& pool
   const AttentionShape<Real>& shape = args.shape;
   HW_CHECK(args.influence == nullptr || kSlabAlignment % args.influence->block_tokens == 0, "influence blocks of {}",
            args.influence->block_tokens);
-  const int64_t slab_tokens = SlabTokens(shape.num_tokens);
   const int64_t num_slabs = NumKeySlabs(shape.num_tokens);
   const int64_t d_q_size = shape.num_tokens * shape.num_q_heads * shape.head_dim;
   args.scratch->assign(static_cast<size_t>((num_slabs - 1) * d_q_size), Real{0});
@@ -362,13 +441,16 @@ void AttentionBackward(const AttentionBackwardArgs<Real>& args, ThreadPool& pool
     return slab == 0 ? args.d_q : args.scratch->data() + (slab - 1) * d_q_size;
   };
   std::vector<BackwardScratch<Real>> scratch(static_cast<size_t>(pool.num_threads()));
+  std::optional<InfluenceCollector<Real>> influence;
+  if (args.influence != nullptr) influence.emplace(args, num_slabs);
   pool.ParallelFor(num_slabs * shape.num_kv_heads, [&](int64_t task, int thread_idx) {
     const int64_t slab = task / shape.num_kv_heads;
     const int64_t kv_head = task % shape.num_kv_heads;
     if (!IsActive(shape, kv_head)) return;
-    BackwardSlab(args, kv_head, slab * slab_tokens, std::min((slab + 1) * slab_tokens, shape.num_tokens),
-                 slab_d_q(slab), scratch[static_cast<size_t>(thread_idx)]);
+    BackwardSlab(args, kv_head, slab, slab_d_q(slab), influence ? &*influence : nullptr,
+                 scratch[static_cast<size_t>(thread_idx)]);
   });
+  if (influence) influence->Finish();
   constexpr int64_t kMergeRows = 64;
   const int64_t row_size = shape.num_q_heads * shape.head_dim;
   pool.ParallelFor((shape.num_tokens + kMergeRows - 1) / kMergeRows, [&](int64_t task, int) {

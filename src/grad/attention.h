@@ -44,11 +44,23 @@ struct AttentionForwardArgs {
   Real* other_mass = nullptr;
 };
 
-// Blocks of influence [moa §4.1 eq.3] of one layer: block (a, b) sums queries a*block .. and keys b*block ...
-struct InfluenceBlocks {
+// Influence [moa §4.1 eq.3] of one layer, summed over blocks of tokens.
+struct Influence {
+  enum class By {
+    kBlock,     // sums [Hq, num_blocks, num_blocks]: queries of a block with keys of a block
+    kDistance,  // sums [Hq, num_blocks]: distances t - j of a block, over all queries; keys of the first block left out
+  } by = By::kBlock;
   int64_t block_tokens = 64;
-  int64_t num_blocks = 0;    // ceil(N / block_tokens)
-  std::vector<double> sums;  // [Hq, num_blocks, num_blocks]
+  int64_t num_blocks = 0;  // ceil(N / block_tokens)
+  std::vector<double> sums;
+
+  static Influence For(By by, int64_t num_tokens, int64_t num_q_heads, int64_t block_tokens = 64) {
+    Influence influence{.by = by, .block_tokens = block_tokens, .sums = {}};
+    influence.num_blocks = (num_tokens + block_tokens - 1) / block_tokens;
+    const int64_t per_head = by == By::kBlock ? influence.num_blocks * influence.num_blocks : influence.num_blocks;
+    influence.sums.resize(static_cast<size_t>(num_q_heads * per_head));
+    return influence;
+  }
 };
 
 template <typename Real>
@@ -66,7 +78,7 @@ struct AttentionBackwardArgs {
   Real* d_k = nullptr;                   // [N, Hkv*D]
   Real* d_v = nullptr;                   // [N, Hkv*D]
   std::vector<Real>* scratch = nullptr;  // grows to (slabs - 1) * N * Hq*D
-  InfluenceBlocks* influence = nullptr;  // or null; added to
+  Influence* influence = nullptr;        // or null; added to
 };
 
 template <typename Real>

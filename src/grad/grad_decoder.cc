@@ -30,7 +30,7 @@ Status CheckHasGradient(const ModelConfig& config) {
   return Status::Ok();
 }
 
-// Floats of one layer both ways, as Activations below, and of what is saved.
+// About: numbers of one layer both ways, as Activations below, and of what is saved.
 int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
@@ -354,7 +354,7 @@ void GradDecoder<Real>::BackLayer(int64_t layer_idx, const BackwardArgs& args) {
   a_->d_mixed.resize(a_->q.size());
   linear_.Backward(layer.o, a_->d_x.data(), num_tokens, LinearWrite::kStore, a_->d_mixed.data());
   BackGates(layer_idx, args.d_gates);
-  InfluenceBlocks* influence = args.influence.empty() ? nullptr : &args.influence[static_cast<size_t>(layer_idx)];
+  Influence* influence = args.influence.empty() ? nullptr : &args.influence[static_cast<size_t>(layer_idx)];
   // Nothing below the first layer has a gradient that anyone wants.
   if (layer_idx == 0 && influence == nullptr) return;
   a_->d_q.assign(a_->q.size(), Real{0});
@@ -435,7 +435,7 @@ void GradDecoder<Real>::BackGates(int64_t layer_idx, std::span<double> d_gates) 
 
 // Adds to d_q, d_k and d_v. A head whose gate leaves this path no weight is skipped.
 template <typename Real>
-void GradDecoder<Real>::BackPath(int64_t layer_idx, Path path, InfluenceBlocks* influence) {
+void GradDecoder<Real>::BackPath(int64_t layer_idx, Path path, Influence* influence) {
   const bool is_full = path == Path::kFull;
   AttentionShape<Real> shape = ShapeOf(layer_idx, path);
   shape.active = WeightedHeads(layer_idx, path);

@@ -69,9 +69,9 @@ class GradDecoder {
   void Forward(const ForwardArgs& args, std::vector<Real>& hidden);
 
   struct BackwardArgs {
-    std::span<const Real> d_hidden;        // [R, E]
-    std::span<double> d_gates;             // [L * Hkv], overwritten; empty when the forward pass had no gates
-    std::span<InfluenceBlocks> influence;  // [L], added to; or empty
+    std::span<const Real> d_hidden;  // [R, E]
+    std::span<double> d_gates;       // [L * Hkv], overwritten; empty when the forward pass had no gates
+    std::span<Influence> influence;  // [L], added to; or empty
   };
   // Of the last Forward with kForBackward and the same gates.
   void Backward(const BackwardArgs& args);
@@ -99,7 +99,7 @@ class GradDecoder {
   void BackLayer(int64_t layer_idx, const BackwardArgs& args);
   void BackMlp(int64_t layer_idx);
   void BackGates(int64_t layer_idx, std::span<double> d_gates);
-  void BackPath(int64_t layer_idx, Path path, InfluenceBlocks* influence);
+  void BackPath(int64_t layer_idx, Path path, Influence* influence);
   void BackProjections(int64_t layer_idx);
 
   void NormRows(const NormWeights& norm, const Real* x, int64_t num_rows, Real* y);

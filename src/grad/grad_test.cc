@@ -98,8 +98,8 @@ TEST(GateGradient, MatchesAutogradInF64) {
 // ---- MoA's influence ----
 
 template <typename Real>
-std::vector<InfluenceBlocks> ComputeInfluence(const Model& model, std::span<const int32_t> ids, int64_t last,
-                                              int64_t block_tokens, double* loss) {
+std::vector<Influence> ComputeInfluence(const Model& model, std::span<const int32_t> ids, int64_t last,
+                                        Influence::By by, int64_t block_tokens, double* loss) {
   const auto num_tokens = static_cast<int64_t>(ids.size()) - 1;
   const auto wanted = LastPositions(num_tokens, last);
   ThreadPool pool(2);
@@ -113,12 +113,8 @@ std::vector<InfluenceBlocks> ComputeInfluence(const Model& model, std::span<cons
                   hidden);
   std::vector<Real> d_hidden;
   *loss = decoder.NllLoss(hidden, ids.last(static_cast<size_t>(last)), d_hidden);
-  const int64_t num_blocks = (num_tokens + block_tokens - 1) / block_tokens;
-  std::vector<InfluenceBlocks> influence(
-      static_cast<size_t>(model.config.num_layers),
-      {.block_tokens = block_tokens,
-       .num_blocks = num_blocks,
-       .sums = std::vector<double>(static_cast<size_t>(model.config.num_q_heads * num_blocks * num_blocks))});
+  std::vector<Influence> influence(static_cast<size_t>(model.config.num_layers),
+                                   Influence::For(by, num_tokens, model.config.num_q_heads, block_tokens));
   decoder.Backward({.d_hidden = d_hidden, .d_gates = {}, .influence = influence});
   return influence;
 }
@@ -132,10 +128,10 @@ void CheckInfluence(double tolerance) {
   const std::vector<double> expected = Widened(golden.F32("block_sums"));
   double loss = 0;
   const auto influence = ComputeInfluence<Real>(*loaded.model, ids, json.at("last_positions").get<int64_t>(),
-                                                json.at("block").get<int64_t>(), &loss);
+                                                Influence::By::kBlock, json.at("block").get<int64_t>(), &loss);
   EXPECT_NEAR(loss, json.at("loss").get<double>(), tolerance);
   std::vector<double> sums;
-  for (const InfluenceBlocks& layer : influence) sums.insert(sums.end(), layer.sums.begin(), layer.sums.end());
+  for (const Influence& layer : influence) sums.insert(sums.end(), layer.sums.begin(), layer.sums.end());
   EXPECT_LE(MaxDifferenceAs(sums, expected) / MaxMagnitude(expected), tolerance);
 }
 
@@ -144,6 +140,91 @@ TEST(Influence, MatchesAutogradInF32) {
 }
 TEST(Influence, MatchesAutogradInF64) {
   CheckInfluence<double>(1e-6);
+}
+
+// With blocks of one token both ways of summing show single entries: distances are the sums of diagonals.
+TEST(Influence, DistancesAreTheDiagonalsOfItsEntries) {
+  const LoadedModel loaded(BundledModel());
+  Rng rng(3);
+  std::vector<int32_t> ids(301);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(loaded.model->config.vocab_size)));
+  double loss = 0;
+  const auto entries = ComputeInfluence<double>(*loaded.model, ids, 40, Influence::By::kBlock, 1, &loss);
+  const auto distances = ComputeInfluence<double>(*loaded.model, ids, 40, Influence::By::kDistance, 64, &loss);
+  const int64_t num_tokens = 300;
+  for (size_t layer = 0; layer < entries.size(); ++layer) {
+    const Influence& found = distances[layer];
+    std::vector<double> expected(found.sums.size());
+    for (int64_t head = 0; head < loaded.model->config.num_q_heads; ++head) {
+      for (int64_t query = 0; query < num_tokens; ++query) {
+        for (int64_t key = 64; key <= query; ++key) {
+          expected[static_cast<size_t>(head * found.num_blocks + (query - key) / 64)] +=
+              entries[layer].sums[static_cast<size_t>((head * num_tokens + query) * num_tokens + key)];
+        }
+      }
+    }
+    EXPECT_LE(MaxDifferenceAs(found.sums, expected), 1e-12 + 1e-9 * MaxMagnitude(expected)) << layer;
+  }
+}
+
+// In float as in double even where a head is all but certain: scaled-up queries and keys make one entry of a row 1 but
+// for the last digits.
+TEST(Influence, CertainAttentionKeepsItsDigits) {
+  constexpr int64_t kTokens = 96;
+  constexpr int64_t kDim = 16;
+  const auto run = [&]<typename Real>(Real) {
+    Rng rng(8);
+    const auto random = [&](double scale) {
+      std::vector<Real> values(static_cast<size_t>(kTokens * kDim));
+      for (Real& value : values) value = static_cast<Real>(static_cast<float>(scale * (2 * rng.Uniform() - 1)));
+      return values;
+    };
+    const std::vector<Real> q = random(4), k = random(4), v = random(1), d_out = random(1);
+    ThreadPool pool(2);
+    AttentionShape<Real> shape{.num_tokens = kTokens,
+                               .num_q_heads = 1,
+                               .num_kv_heads = 1,
+                               .head_dim = kDim,
+                               .alibi_slopes = {},
+                               .sink_logits = {},
+                               .rule = {},
+                               .active = {}};
+    std::vector<Real> out(q.size()), lse(kTokens), other(kTokens), delta(kTokens);
+    AttentionForward(AttentionForwardArgs<Real>{.shape = shape,
+                                                .q = q.data(),
+                                                .k = k.data(),
+                                                .v = v.data(),
+                                                .out = out.data(),
+                                                .lse = lse.data(),
+                                                .other_mass = other.data()},
+                     pool);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t d = 0; d < kDim; ++d) {
+        delta[static_cast<size_t>(t)] +=
+            d_out[static_cast<size_t>(t * kDim + d)] * out[static_cast<size_t>(t * kDim + d)];
+      }
+    }
+    std::vector<Real> d_q(q.size()), d_k(q.size()), d_v(q.size()), scratch;
+    Influence influence = Influence::For(Influence::By::kBlock, kTokens, 1, 1);
+    AttentionBackward(AttentionBackwardArgs<Real>{.shape = shape,
+                                                  .q = q.data(),
+                                                  .k = k.data(),
+                                                  .v = v.data(),
+                                                  .lse = lse.data(),
+                                                  .delta = delta.data(),
+                                                  .d_out = d_out.data(),
+                                                  .other_mass = other.data(),
+                                                  .d_q = d_q.data(),
+                                                  .d_k = d_k.data(),
+                                                  .d_v = d_v.data(),
+                                                  .scratch = &scratch,
+                                                  .influence = &influence},
+                      pool);
+    EXPECT_LT(*std::ranges::min_element(other.begin() + 1, other.end()), Real(1e-9));
+    return influence.sums;
+  };
+  const std::vector<double> exact = run(double{});
+  EXPECT_LE(MaxDifferenceAs(run(float{}), exact), 1e-3 * MaxMagnitude(exact));
 }
 
 // ---- every family ----

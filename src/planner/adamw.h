@@ -10,12 +10,13 @@
 
 namespace headwise {
 
-// The usual constants; weight decay is decoupled from the gradient.
+// The usual constants; weight decay is decoupled from the gradient, and 0 unless asked for: gates have a regulariser of
+// their own [duo §2.2 eq.3].
 struct AdamW {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0.01;
+  double weight_decay = 0;
 
   struct State {
     int64_t num_updates = 0;

@@ -19,6 +19,12 @@ constexpr int64_t kDefaultMinTokens = 1000;
 constexpr int64_t kDefaultMaxTokens = 32000;
 constexpr int64_t kDefaultNumLengths = 50;
 
+Result<int64_t> FewestPasskeyTokens(const CalibrationOptions& options, const PlannerModel& model) {
+  return MinPasskeyTokens(
+      *model.tokenizer,
+      {.num_passkeys = options.num_passkeys, .words_per_passkey = options.words_per_passkey, .bos_id = model.bos_id});
+}
+
 Status CheckLengths(const CalibrationOptions& options, const PlannerModel& model) {
   const int64_t trained = model.model->config.trained_length;
   if (options.lengths.back() > trained) {
@@ -28,10 +34,7 @@ Status CheckLengths(const CalibrationOptions& options, const PlannerModel& model
         options.lengths.back(), trained));
   }
   if (options.data != CalibrationOptions::Data::kPasskeys) return Status::Ok();
-  HW_ASSIGN_OR_RETURN(const int64_t fewest,
-                      MinPasskeyTokens(*model.tokenizer, {.num_passkeys = options.num_passkeys,
-                                                          .words_per_passkey = options.words_per_passkey,
-                                                          .bos_id = model.bos_id}));
+  HW_ASSIGN_OR_RETURN(const int64_t fewest, FewestPasskeyTokens(options, model));
   if (options.lengths.front() >= fewest) return Status::Ok();
   return Status::InvalidInput(fmt::format(
       "--min-tokens: found {}, expected at least {}: {} passkeys of {} words with their questions take as many",
@@ -64,12 +67,17 @@ Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const Plan
   const int64_t trained = model.model->config.trained_length;
   HW_ASSIGN_OR_RETURN(const int64_t max_tokens,
                       options.IntOr("max-tokens", std::min(kDefaultMaxTokens, trained), 2, kMaxTokens));
-  HW_ASSIGN_OR_RETURN(const int64_t min_tokens,
-                      options.IntOr("min-tokens", std::min(kDefaultMinTokens, max_tokens), 2, kMaxTokens));
   HW_ASSIGN_OR_RETURN(const int64_t num_lengths, options.IntOr("num-lengths", kDefaultNumLengths, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(calibration.num_passkeys, options.IntOr("passkeys", calibration.num_passkeys, 1, kMaxPasskeys));
   HW_ASSIGN_OR_RETURN(calibration.words_per_passkey,
                       options.IntOr("passkey-words", calibration.words_per_passkey, 1, 100'000));
+  int64_t default_min_tokens = kDefaultMinTokens;
+  if (calibration.data == CalibrationOptions::Data::kPasskeys) {
+    HW_ASSIGN_OR_RETURN(const int64_t fewest, FewestPasskeyTokens(calibration, model));
+    default_min_tokens = std::max(default_min_tokens, fewest);
+  }
+  HW_ASSIGN_OR_RETURN(const int64_t min_tokens,
+                      options.IntOr("min-tokens", std::min(default_min_tokens, max_tokens), 2, kMaxTokens));
   HW_ASSIGN_OR_RETURN(const int64_t seed, options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
   calibration.seed = static_cast<uint64_t>(seed);
   if (min_tokens > max_tokens) {
@@ -94,14 +102,21 @@ Result<TokenSample> CalibrationSamples::Make(uint64_t index) const {
   // One generator per sample, the seed and the index far apart in its state.
   Rng rng(options_.seed * 0x9E3779B97F4A7C15u + index);
   const int64_t num_tokens = options_.lengths[rng.Below(options_.lengths.size())];
-  if (options_.data == CalibrationOptions::Data::kText) {
-    return MakeTextSample(*model_->tokenizer, text_, rng, {.num_tokens = num_tokens, .bos_id = model_->bos_id});
+  auto sample =
+      options_.data == CalibrationOptions::Data::kText
+          ? MakeTextSample(*model_->tokenizer, text_, rng, {.num_tokens = num_tokens, .bos_id = model_->bos_id})
+          : MakePasskeySample(*model_->tokenizer, text_, rng,
+                              {.num_tokens = num_tokens,
+                               .num_passkeys = options_.num_passkeys,
+                               .words_per_passkey = options_.words_per_passkey,
+                               .bos_id = model_->bos_id});
+  if (!sample.ok()) return sample;
+  const int64_t vocab_size = model_->model->config.vocab_size;
+  for (const int32_t id : sample->ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    return Status::InvalidInput(fmt::format("tokenizer: gave id {}, the model has embeddings for {}", id, vocab_size));
   }
-  return MakePasskeySample(*model_->tokenizer, text_, rng,
-                           {.num_tokens = num_tokens,
-                            .num_passkeys = options_.num_passkeys,
-                            .words_per_passkey = options_.words_per_passkey,
-                            .bos_id = model_->bos_id});
+  return sample;
 }
 
 }  // namespace headwise

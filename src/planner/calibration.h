@@ -55,7 +55,7 @@ class CalibrationSamples {
   // Passkey samples label the answers' tokens, text samples every token. Errors: a text that is too short.
   Result<TokenSample> Make(uint64_t index) const;
   int64_t max_tokens() const { return options_.lengths.back(); }
-  // Of everything that the samples depend on.
+  // Of the text that samples are cut from; the rest of what they depend on are options.
   std::string DataHash() const { return text_.Hash(); }
   const CalibrationOptions& options() const { return options_; }
 

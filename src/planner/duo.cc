@@ -106,6 +106,11 @@ Status TrainGates(const Model& model, const DuoOptions& options, const SampleMak
   const ModelConfig& config = model.config;
   const auto num_gates = static_cast<size_t>(config.num_layers * config.num_kv_heads);
   if (state.gates.empty()) state.gates.assign(num_gates, 1.0);
+  const int64_t memory_needed = GradMemoryBytes(config, options.max_tokens, sizeof(float));
+  if (options.memory_bytes > 0 && options.memory_bytes < memory_needed) {
+    return Status::InvalidInput(fmt::format("--memory-bytes: found {}, expected at least {} for one text of {} tokens",
+                                            options.memory_bytes, memory_needed, options.max_tokens));
+  }
   GradLanes lanes(model, {.num_threads = options.num_threads,
                           .max_texts = options.samples_per_step,
                           .max_tokens = options.max_tokens,
@@ -142,7 +147,8 @@ Status TrainGates(const Model& model, const DuoOptions& options, const SampleMak
     state.num_stable_steps = LargeGates(state.gates) == large_before ? state.num_stable_steps + 1 : 0;
     state.losses.push_back(loss);
     ++state.num_steps_done;
-    if (state.decay_start < 0 && state.num_steps_done < DecayStart(options, state) && IsDecided(options, state)) {
+    if (options.early_stop == DuoOptions::EarlyStop::kYes && state.decay_start < 0 &&
+        state.num_steps_done < DecayStart(options, state) && IsDecided(options, state)) {
       state.decay_start = state.num_steps_done;
     }
     state.seconds = seconds_before + std::chrono::duration<double>(Clock::now() - start).count();
@@ -175,6 +181,14 @@ Result<DuoState> DuoState::FromJson(const Json& json, const std::string& origin)
   HW_ASSIGN_OR_RETURN(state.optimiser.first_moment, object.Doubles("first_moment"));
   HW_ASSIGN_OR_RETURN(state.optimiser.second_moment, object.Doubles("second_moment"));
   HW_ASSIGN_OR_RETURN(state.losses, object.Doubles("losses"));
+  const bool are_gates =
+      std::all_of(state.gates.begin(), state.gates.end(), [](double gate) { return gate >= 0 && gate <= 1; });
+  if (state.num_steps_done != static_cast<int64_t>(state.losses.size()) || state.num_stable_steps < 0 ||
+      state.optimiser.num_updates < 0 || !are_gates) {
+    return Status::InvalidInput(
+        fmt::format("{}: {} steps, {} losses, {} updates; expected as many losses as steps, and gates from 0 to 1",
+                    origin, state.num_steps_done, state.losses.size(), state.optimiser.num_updates));
+  }
   if (state.optimiser.first_moment.size() != state.gates.size() ||
       state.optimiser.second_moment.size() != state.gates.size()) {
     return Status::InvalidInput(fmt::format("{}: {} gates, but {} and {} moments of them", origin, state.gates.size(),

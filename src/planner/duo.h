@@ -33,6 +33,7 @@ struct DuoOptions {
   double regulariser = 0.05;                         // lambda, times the mean of the gates [duo §2.2 eq.3]
   HeadRule train_rule = HeadRule::Stream(128, 256);  // what a gate of 0 means while identifying
   GateSharing sharing = GateSharing::kPerHead;
+  enum class EarlyStop { kNo, kYes } early_stop = EarlyStop::kYes;  // decay begins once the large gates are settled
   int num_threads = 1;
   int64_t max_tokens = 0;    // of the longest sample
   int64_t memory_bytes = 0;  // for activations; 0: no limit

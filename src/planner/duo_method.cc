@@ -18,9 +18,11 @@ constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr int64_t kDeployedSink = 64;
 constexpr int64_t kDeployedRecent = 256;
 
-Json Identity(const std::string& what, const DuoOptions& options, const CalibrationSamples& samples) {
+Json Identity(const std::string& what, const DuoOptions& options, const CalibrationSamples& samples,
+              const std::vector<double>& initial) {
   const CalibrationOptions& data = samples.options();
   return {{"work", what},
+          {"initial", initial},
           {"steps", options.num_steps},
           {"batch", options.samples_per_step},
           {"learning_rate", options.learning_rate},
@@ -97,7 +99,7 @@ Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel&
 Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerModel& model,
                                       const CalibrationSamples& samples, const DuoOptions& options,
                                       const std::string& what, std::vector<double> initial) {
-  Checkpoint checkpoint(input, Identity(what, options, samples));
+  Checkpoint checkpoint(input, Identity(what, options, samples, initial));
   HW_ASSIGN_OR_RETURN(const std::optional<Json> saved, checkpoint.Load());
   DuoState state;
   state.gates = std::move(initial);
@@ -145,6 +147,9 @@ Result<GateRun> ReadOrTrainGates(const PlannerInput& input) {
       return Status::InvalidInput(
           fmt::format("--{}: has no effect on gates that are read with --from, expected one of the two", name));
     }
+    if (input.resume == PlannerInput::Resume::kYes) {
+      return Status::InvalidInput("--resume: nothing is trained with --from, expected one of the two");
+    }
     return ReadGates(input, input.options.StringOr("from", ""));
   }
   RunLog log;
@@ -173,7 +178,7 @@ const PlannerMethod kDuoMethod = {
     .options = JoinOptions(std::to_array<std::string_view>({"from", "sink", "recent", "positions", "compensate"}),
                            kSelectionOptions, kTrainingOptions, kCalibrationOptions),
     .make = MakeDuo,
-    .runs = PlannerMethod::Runs::kModel,
+    .runs = PlannerMethod::Runs::kModelResumably,
 };
 
 }  // namespace headwise

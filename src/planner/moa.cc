@@ -42,22 +42,12 @@ std::vector<HeadRule> MoaRuleGrid(int64_t shortest, std::span<const int64_t> len
   return rules;
 }
 
-std::vector<double> DiagonalSums(const InfluenceBlocks& influence, int64_t q_head) {
-  std::vector<double> sums(static_cast<size_t>(influence.num_blocks));
-  const double* blocks = influence.sums.data() + q_head * influence.num_blocks * influence.num_blocks;
-  for (int64_t query = 0; query < influence.num_blocks; ++query) {
-    for (int64_t key = 1; key <= query; ++key) {
-      sums[static_cast<size_t>(query - key)] += blocks[query * influence.num_blocks + key];
-    }
-  }
-  return sums;
-}
-
-double HiddenLoss(std::span<const double> diagonals, const ResolvedRule& rule) {
+double HiddenLoss(std::span<const double> distances, const ResolvedRule& rule) {
   if (!rule.Bounded()) return 0;
   double loss = 0;
-  for (int64_t d = static_cast<int64_t>(diagonals.size()) - 1; d * kMoaBlock >= rule.recent; --d) {
-    loss += diagonals[static_cast<size_t>(d)];
+  for (int64_t d = static_cast<int64_t>(distances.size()) - 1; (d + 1) * kMoaBlock > rule.recent; --d) {
+    const int64_t num_hidden = std::min(kMoaBlock, (d + 1) * kMoaBlock - rule.recent);
+    loss += distances[static_cast<size_t>(d)] * static_cast<double>(num_hidden) / static_cast<double>(kMoaBlock);
   }
   return loss;
 }
@@ -76,25 +66,22 @@ SampleInfluence ProfileSample(GradDecoder<float>& decoder, const TokenSample& sa
   decoder.Forward({.ids = ids, .wanted = sample.labels, .keep = Forward::Keep::kForBackward, .on_attention = {}},
                   hidden);
   result.loss = decoder.NllLoss(hidden, targets, d_hidden);
-  const int64_t num_blocks = (num_tokens + kMoaBlock - 1) / kMoaBlock;
-  std::vector<InfluenceBlocks> influence(
-      static_cast<size_t>(config.num_layers),
-      {.block_tokens = kMoaBlock,
-       .num_blocks = num_blocks,
-       .sums = std::vector<double>(static_cast<size_t>(config.num_q_heads * num_blocks * num_blocks))});
+  std::vector<Influence> influence(static_cast<size_t>(config.num_layers),
+                                   Influence::For(Influence::By::kDistance, num_tokens, config.num_q_heads, kMoaBlock));
   decoder.Backward({.d_hidden = d_hidden, .d_gates = {}, .influence = influence});
 
   const SequenceLimits limits = LimitsAt(num_tokens + 1, config.sliding_window.value_or(kNoLimit));
   const int64_t group = config.q_heads_per_kv_head();
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
-      std::vector<double> diagonals(static_cast<size_t>(num_blocks));
+      const Influence& layer = influence[static_cast<size_t>(layer_idx)];
+      std::vector<double> distances(static_cast<size_t>(layer.num_blocks));
       for (int64_t q_head = kv_head * group; q_head < (kv_head + 1) * group; ++q_head) {
-        const std::vector<double> sums = DiagonalSums(influence[static_cast<size_t>(layer_idx)], q_head);
-        for (size_t d = 0; d < sums.size(); ++d) diagonals[d] += sums[d];
+        const double* sums = layer.sums.data() + q_head * layer.num_blocks;
+        for (size_t d = 0; d < distances.size(); ++d) distances[d] += sums[d];
       }
       for (const HeadRule& rule : rules) {
-        result.rule_losses.push_back(HiddenLoss(diagonals, ResolveRule(rule, limits)));
+        result.rule_losses.push_back(HiddenLoss(distances, ResolveRule(rule, limits)));
       }
     }
   }
@@ -136,6 +123,16 @@ void WidenToBudget(HeadPlan& plan, const KvBudget& budget) {
         const int64_t middle = fits + (too_wide - fits) / 2;
         const int64_t bytes = RuleBytesAt(widened(middle), plan.shape, budget.at_tokens, budget.model_window) * count;
         (bytes - before <= left ? fits : too_wide) = middle;
+      }
+      // Of the spans that cost as much the narrowest: where the text is short of a span, a wider one would only cost
+      // more at lengths that the budget says nothing of.
+      const int64_t spent = RuleBytesAt(widened(fits), plan.shape, budget.at_tokens, budget.model_window);
+      int64_t too_narrow = -1;
+      while (fits - too_narrow > 1) {
+        const int64_t middle = too_narrow + (fits - too_narrow) / 2;
+        const bool is_as_wide =
+            RuleBytesAt(widened(middle), plan.shape, budget.at_tokens, budget.model_window) == spent;
+        (is_as_wide ? fits : too_narrow) = middle;
       }
       std::replace(layer.begin(), layer.end(), HeadRule(kind), widened(fits));
     }

@@ -32,11 +32,9 @@ struct SampleInfluence {
 };
 SampleInfluence ProfileSample(GradDecoder<float>& decoder, const TokenSample& sample, std::span<const HeadRule> rules);
 
-// Sums of blocks on one diagonal, keys of the first block left out: entry d holds queries d blocks after their keys. A
-// rule hides whole diagonals, so its loss is a sum of these. [num_blocks] per query head.
-std::vector<double> DiagonalSums(const InfluenceBlocks& influence, int64_t q_head);
-// The diagonals that a window of `recent` tokens hides: those at least so far.
-double HiddenLoss(std::span<const double> diagonals, const ResolvedRule& rule);
+// The influence that a rule hides: distances of at least its window. `distances` as Influence::By::kDistance, of one or
+// several query heads; of a block of distances that the window's edge cuts, the hidden share.
+double HiddenLoss(std::span<const double> distances, const ResolvedRule& rule);
 
 // Rules for every KV head from a choice among `rules`; a rule that is full at any length becomes a full head.
 HeadPlan PlanOfChoice(const ModelShape& shape, std::span<const HeadRule> rules, const RuleChoice& choice);

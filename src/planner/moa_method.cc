@@ -83,6 +83,9 @@ Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& con
   moa.seed = static_cast<uint64_t>(seed);
   moa.text_file = options.StringOr("text", "");
   moa.prompt_file = options.StringOr("prompts", "");
+  if (!moa.text_file.empty() && !moa.prompt_file.empty()) {
+    return Status::InvalidInput("--text: stands around generated questions, --prompts brings its own; expected one");
+  }
   return moa;
 }
 
@@ -92,6 +95,10 @@ struct ProfileState {
   std::vector<std::vector<double>> losses;  // [lengths][L * Hkv * rules] sums
   std::vector<double> dense_losses;         // [lengths] sums
 
+  static ProfileState Empty(size_t num_lengths, size_t num_values) {
+    return {.losses = std::vector<std::vector<double>>(num_lengths, std::vector<double>(num_values)),
+            .dense_losses = std::vector<double>(num_lengths)};
+  }
   Json ToJson() const { return {{"num_done", num_done}, {"losses", losses}, {"dense_losses", dense_losses}}; }
   static Result<ProfileState> FromJson(const Json& json, const std::string& origin, const ProfileState& shape) {
     HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, origin));
@@ -107,23 +114,35 @@ struct ProfileState {
       const Json row = {{"row", losses[i]}};
       HW_ASSIGN_OR_RETURN(const JsonObject wrapped, JsonObject::Of(row, origin));
       HW_ASSIGN_OR_RETURN(state.losses[i], wrapped.Doubles("row"));
+      if (state.losses[i].size() == shape.losses[i].size()) continue;
+      return Status::InvalidInput(fmt::format("{}: table {} has {} losses, expected {}", origin, i,
+                                              state.losses[i].size(), shape.losses[i].size()));
+    }
+    if (state.num_done < 0 || state.dense_losses.size() != shape.dense_losses.size()) {
+      return Status::InvalidInput(fmt::format("{}: {} samples and {} dense losses, expected 0 or more and {}", origin,
+                                              state.num_done, state.dense_losses.size(), shape.dense_losses.size()));
     }
     return state;
   }
 };
 
+// What the columns of the loss tables mean: alpha and beta of every rule.
+Json DescribeGrid(std::span<const HeadRule> rules) {
+  Json grid = Json::array();
+  for (const HeadRule& rule : rules) grid.push_back({rule.alpha, rule.beta});
+  return grid;
+}
+
 // Answers by the dense model, then their influence; sample by sample, so that a checkpoint is never far behind.
 Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions& options, const PlannerModel& model,
                                     AnswerSource& answers, std::span<const HeadRule> rules) {
   const auto num_values = static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads) * rules.size();
-  ProfileState state;
-  state.losses.assign(options.lengths.size(), std::vector<double>(num_values));
-  state.dense_losses.assign(options.lengths.size(), 0.0);
+  ProfileState state = ProfileState::Empty(options.lengths.size(), num_values);
   Checkpoint checkpoint(input, {{"work", "influence"},
                                 {"lengths", options.lengths},
                                 {"samples", options.samples_per_length},
                                 {"answer_tokens", options.max_answer_tokens},
-                                {"num_rules", rules.size()},
+                                {"rules", DescribeGrid(rules)},
                                 {"data_hash", answers.DataHash()},
                                 {"seed", options.seed}});
   HW_ASSIGN_OR_RETURN(const std::optional<Json> saved, checkpoint.Load());
@@ -139,11 +158,13 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
     HW_ASSIGN_OR_RETURN(const TokenSample sample,
                         answers.Make(options.lengths[length_idx], state.num_done % options.samples_per_length));
     const SampleInfluence influence = ProfileSample(decoder, sample, rules);
-    if (!std::isfinite(influence.loss)) {
+    const bool is_finite = std::isfinite(influence.loss) &&
+                           std::ranges::all_of(influence.rule_losses, [](double loss) { return std::isfinite(loss); });
+    if (!is_finite) {
       HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
-      return Status::InvalidInput(
-          fmt::format("influence: the loss of sample {} at {} tokens is {}, expected a finite number",
-                      state.num_done % options.samples_per_length, options.lengths[length_idx], influence.loss));
+      return Status::InvalidInput(fmt::format(
+          "influence: the loss of sample {} at {} tokens is {}, or an influence is not finite; expected numbers",
+          state.num_done % options.samples_per_length, options.lengths[length_idx], influence.loss));
     }
     for (size_t i = 0; i < num_values; ++i) state.losses[length_idx][i] += influence.rule_losses[i];
     state.dense_losses[length_idx] += influence.loss;
@@ -208,8 +229,8 @@ Result<std::vector<TokenSample>> MakeSamples(AnswerSource& answers, int64_t num_
 
 // The measured loss of every plan of the Pareto set at a length that was not profiled decides; the first of the best is
 // chosen [moa §4.2]. Of that one the loss at the longest profiled length is measured too, beside the predicted one.
-Result<size_t> Choose(const MoaOptions& options, AnswerSource& answers, const std::vector<Candidate>& candidates,
-                      Json& report) {
+Result<size_t> Choose(const PlannerInput& input, const MoaOptions& options, AnswerSource& answers,
+                      const std::vector<Candidate>& candidates, Json& report) {
   HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> unseen,
                       MakeSamples(answers, options.validation_length, options.validation_samples));
   HW_ASSIGN_OR_RETURN(const double dense_unseen, answers.MeanLoss(unseen, nullptr));
@@ -226,6 +247,9 @@ Result<size_t> Choose(const MoaOptions& options, AnswerSource& answers, const st
       best = i;
     }
     progress.Update(static_cast<int64_t>(i) + 1);
+    if (input.should_stop && input.should_stop()) {
+      return Status::Cancelled("stopped while plans were measured; the influence is kept, --resume goes on from it");
+    }
   }
   HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> profiled,
                       MakeSamples(answers, options.lengths.back(), options.samples_per_length));
@@ -260,6 +284,14 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   all_lengths.push_back(options.validation_length);
   if (budget) all_lengths.push_back(budget->at_tokens);
   const std::vector<HeadRule> rules = MoaRuleGrid(options.lengths.front(), all_lengths);
+  // Before the work: limits that no choice of rules can meet depend on no loss.
+  const auto num_values = rules.size() * static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
+  const ProfileState no_losses = ProfileState::Empty(options.lengths.size(), num_values);
+  HW_RETURN_IF_ERROR(
+      MinimiseLoss(MakeProblem(input, options, rules, no_losses, budget), 0, {})
+          .status()
+          .Annotate(budget ? "KV budget, in bytes"
+                           : fmt::format("--density {}, in tokens of all heads at each length", options.density)));
   HW_ASSIGN_OR_RETURN(const ProfileState profile, ProfileLengths(input, options, model, answers, rules));
   log.EndStep("answers and influence");
   log.Move("answers and influence", "answers", answers.TakeAnswerSeconds());
@@ -278,7 +310,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
                  {"validation_length", options.validation_length},
                  {"num_rules", rules.size()},
                  {"dense_losses", profile.dense_losses}};
-  HW_ASSIGN_OR_RETURN(const size_t chosen, Choose(options, answers, candidates, report));
+  HW_ASSIGN_OR_RETURN(const size_t chosen, Choose(input, options, answers, candidates, report));
   log.EndStep("validation");
   HeadPlan plan = candidates[chosen].plan;
   const auto figure = [&](const char* name) { return report.at(name).get<double>(); };
@@ -313,7 +345,7 @@ const PlannerMethod kMoaMethod = {
                                 "density", "intervals", "max-rules-per-layer", "text", "prompts", "seed"}),
                            kBudgetOptions),
     .make = MakeMoa,
-    .runs = PlannerMethod::Runs::kModel,
+    .runs = PlannerMethod::Runs::kModelResumably,
 };
 
 }  // namespace headwise

@@ -58,10 +58,14 @@ struct PlannerInput {
 
 struct PlannerMethod {
   std::string_view name;
-  std::string_view description;                                // one line, for help texts
-  std::vector<std::string_view> options;                       // all it takes
-  Result<HeadPlan> (*make)(const PlannerInput&);               // rules, scores, notes; the registry adds the provenance
-  enum class Runs { kNothing, kModel } runs = Runs::kNothing;  // whether threads and checkpoints matter
+  std::string_view description;                   // one line, for help texts
+  std::vector<std::string_view> options;          // all it takes
+  Result<HeadPlan> (*make)(const PlannerInput&);  // rules, scores, notes; the registry adds the provenance
+  enum class Runs {
+    kNothing,
+    kModel,           // on threads
+    kModelResumably,  // and with checkpoints: should_stop ends it with its work kept, resume goes on
+  } runs = Runs::kNothing;
 };
 
 std::span<const PlannerMethod> PlannerMethods();

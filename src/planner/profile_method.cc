@@ -17,6 +17,7 @@ namespace headwise {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
+constexpr double kDefaultSparsity = 0.5;
 
 // Adds, per query head, the mean over the labelled queries of the attention to keys that `rule` would hide: its softmax
 // denominator is the share of the full one that it keeps, so no probability needs to be looked at.
@@ -60,6 +61,9 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(hidden_beyond.sink, input.options.IntOr("train-sink", hidden_beyond.sink, 0, kMaxTokens));
   HW_ASSIGN_OR_RETURN(hidden_beyond.recent, input.options.IntOr("train-recent", hidden_beyond.recent, 1, kMaxTokens));
   HW_ASSIGN_OR_RETURN(const int64_t num_samples, input.options.IntOr("samples", 8, 1, 100'000));
+  const auto num_kv_heads = static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
+  // Before the work: what the plan will be made of must be right.
+  HW_RETURN_IF_ERROR(PlanFromGates(input, std::vector<double>(num_kv_heads), deployed, kDefaultSparsity).status());
   RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
   HW_ASSIGN_OR_RETURN(const CalibrationOptions calibration, ReadCalibration(input, model));
@@ -74,15 +78,20 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
     AddHiddenMass(decoder, sample, hidden_beyond, mass);
     progress.Update(i + 1);
   }
-  for (double& each : mass) each /= static_cast<double>(num_samples);
+  for (double& each : mass) {
+    each /= static_cast<double>(num_samples);
+    if (!std::isfinite(each)) {
+      return Status::InvalidInput("profile: an attention mass is not finite, expected finite weights and texts");
+    }
+  }
   log.EndStep("profile");
   // A KV head is as important as its most far-sighted query head.
   const auto group = static_cast<size_t>(input.shape.num_q_heads / input.shape.num_kv_heads);
-  std::vector<double> scores(mass.size() / group, 0.0);
+  std::vector<double> scores(num_kv_heads, 0.0);
   for (size_t q_head = 0; q_head < mass.size(); ++q_head) {
     scores[q_head / group] = std::max(scores[q_head / group], mass[q_head]);
   }
-  HW_ASSIGN_OR_RETURN(HeadPlan plan, PlanFromGates(input, scores, deployed, /*default_sparsity=*/0.5));
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, PlanFromGates(input, scores, deployed, kDefaultSparsity));
   plan.data_hash = samples.DataHash();
   plan.seed = calibration.seed;
   plan.report_json = log.ToJson({{"hidden_mass_by_query_head", mass}, {"samples", num_samples}}).dump();

@@ -21,7 +21,7 @@ inline constexpr int64_t kRazorRepetitions = 4;
 inline constexpr int64_t kRazorMaxTokens = 2500;
 
 // K = min(2500, trained length / 4, vocabulary / 2): a quarter of the trained length, or the last repetition would lie
-// outside it.
+// outside it, but for the start token's place.
 int64_t RazorTokensPerRepetition(const ModelConfig& config);
 
 // The start token, where there is one, then K distinct ids for which `is_ordinary` is true, 4 times. An error if there

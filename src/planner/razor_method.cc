@@ -110,6 +110,10 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
   const RetrievalScores scores = ScoreRepeatedTokens(decoder, ids, tokens_per_repetition,
                                                      [&](int64_t layer_idx) { progress.Update(layer_idx + 1); });
   log.EndStep("score");
+  for (const std::vector<double>* each : {&scores.echo, &scores.induction}) {
+    if (std::ranges::all_of(*each, [](double score) { return std::isfinite(score); })) continue;
+    return Status::InvalidInput("razor: a score is not finite, expected finite weights");
+  }
 
   HeadPlan plan = HeadPlan::Dense(input.shape);
   const auto num_heads = static_cast<int64_t>(scores.echo.size());
@@ -141,11 +145,11 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
 // so that no compensation token is needed.
 Result<HeadPlan> PlanByScope(const PlannerInput& input, const PlannerModel& model, const RazorOptions& razor,
                              const std::optional<KvBudget>& budget) {
-  for (const char* name : {"induction-share", "echo-share", "min-recent", "divisor"}) {
+  for (const char* name : {"induction-share", "echo-share", "min-recent", "divisor", "seed"}) {
     if (!input.options.Has(name)) continue;
     return Status::InvalidInput(
         fmt::format("--{}: is for models with rotary positions; this one has ALiBi, whose windows follow from its "
-                    "weights and --epsilon",
+                    "weights and --epsilon alone",
                     name));
   }
   RunLog log;

@@ -321,7 +321,8 @@ bool AllAtMost(std::span<const double> values, std::span<const double> bounds) {
 }
 
 // Why no choice meets the limits: the first that cannot be met even alone.
-Status ExplainInfeasible(const RuleChoiceProblem& p, std::span<const Limit> limits) {
+Status ExplainInfeasible(RuleChoiceProblem p, std::span<const Limit> limits) {
+  p.relative_gap = 0;  // what is said to be the least must be
   for (size_t i = 0; i < limits.size(); ++i) {
     HW_ASSIGN_OR_RETURN(const auto cheapest, Minimise(p, *limits[i].values, {}));
     HW_CHECK(cheapest.has_value());

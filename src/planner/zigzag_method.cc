@@ -54,13 +54,16 @@ Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<do
 
 // Re-training with one gate a layer, from the choice as it stands [zigzag §2.3]; the layers' order is then that of
 // their gates.
-Result<std::vector<double>> Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice, Json& report) {
+Status Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice, GateRun& run) {
+  RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
   HW_ASSIGN_OR_RETURN(const CalibrationOptions calibration, ReadCalibration(input, model));
   HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
   HW_ASSIGN_OR_RETURN(DuoOptions options, ReadDuoOptions(input, model, samples));
   options.num_steps = num_steps;
   options.sharing = GateSharing::kPerLayer;
+  // The gates begin where a settled training ends.
+  options.early_stop = DuoOptions::EarlyStop::kNo;
   const auto heads_per_layer = static_cast<size_t>(input.shape.num_kv_heads);
   std::vector<double> initial(static_cast<size_t>(input.shape.num_layers) * heads_per_layer, 0.0);
   for (int64_t i = 0; i < choice.num_full; ++i) {
@@ -69,36 +72,22 @@ Result<std::vector<double>> Retrain(const PlannerInput& input, int64_t num_steps
   }
   HW_ASSIGN_OR_RETURN(const DuoState state,
                       TrainWithCheckpoints(input, model, samples, options, "layer gates", std::move(initial)));
-  report["retraining"] = DescribeTraining(state, options, samples);
+  log.EndStep("train");
   std::stable_sort(choice.order.begin(), choice.order.end(), [&](int64_t a, int64_t b) {
     return state.gates[static_cast<size_t>(a) * heads_per_layer] >
            state.gates[static_cast<size_t>(b) * heads_per_layer];
   });
-  return state.gates;
+  run.gates = state.gates;
+  run.data_hash = samples.DataHash();
+  run.seed = calibration.seed;
+  run.report["retraining"] = log.ToJson({{"training", DescribeTraining(state, options, samples)}});
+  return Status::Ok();
 }
 
-Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
-  HW_ASSIGN_OR_RETURN(const HeadRule rule,
-                      StreamRuleFromOptions(input.options.Without("from"), kDeployedSink, kDeployedRecent));
-  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
-  if (budget && input.options.Has("sparsity")) {
-    return Status::InvalidInput("found --sparsity and a KV budget, expected one");
-  }
-  HW_ASSIGN_OR_RETURN(const int64_t retrain_steps, input.options.IntOr("retrain-steps", 0, 0, 1'000'000));
-  // With --from, training options are those of the re-training.
-  PlannerInput gates_input = input;
-  if (input.options.Has("from") && retrain_steps > 0) {
-    gates_input.options =
-        PlannerOptions(std::map<std::string, std::string>{{"from", input.options.StringOr("from", "")}});
-  }
-  HW_ASSIGN_OR_RETURN(GateRun run, ReadOrTrainGates(gates_input));
-  HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, run.gates, rule, budget));
-  if (retrain_steps > 0) {
-    HW_ASSIGN_OR_RETURN(run.gates, Retrain(input, retrain_steps, choice, run.report));
-  }
-
+// Layers in the order of the choice, as many full as it says or as the budget has room for.
+Result<HeadPlan> PlanOfLayers(const PlannerInput& input, LayerChoice choice, const HeadRule& rule,
+                              const std::optional<KvBudget>& budget) {
   HeadPlan plan = HeadPlan::Dense(input.shape);
-  plan.scores = run.gates;
   std::vector<std::vector<size_t>> layers;
   for (const int64_t layer_idx : choice.order) {
     std::vector<size_t>& heads = layers.emplace_back();
@@ -114,8 +103,50 @@ Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
       for (const size_t head : layers[i]) plan.rules[head] = rule;
     }
   }
+  const bool has_no_room = budget && choice.num_full == 0;
   plan.notes.push_back(fmt::format("{} of {} layers are full{}", choice.num_full, input.shape.num_layers,
-                                   choice.num_full == 0 ? ": the budget has no room for a whole layer" : ""));
+                                   has_no_room ? ": the budget has no room for a whole layer" : ""));
+  return plan;
+}
+
+// With --retrain-steps the training options are those of the re-training; gates come from --from then.
+Result<int64_t> ReadRetrainSteps(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const int64_t retrain_steps, input.options.IntOr("retrain-steps", 0, 0, 1'000'000));
+  if (retrain_steps == 0) return retrain_steps;
+  if (!input.options.Has("from")) {
+    return Status::InvalidInput(
+        "--retrain-steps: needs the gates of an earlier run of plan duo, expected --from with its plan");
+  }
+  if (input.options.Has("steps")) {
+    return Status::InvalidInput("found --steps and --retrain-steps; with --from nothing but a re-training has steps");
+  }
+  return retrain_steps;
+}
+
+Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule,
+                      StreamRuleFromOptions(input.options.Without("from"), kDeployedSink, kDeployedRecent));
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (budget && input.options.Has("sparsity")) {
+    return Status::InvalidInput("found --sparsity and a KV budget, expected one");
+  }
+  HW_ASSIGN_OR_RETURN(const int64_t retrain_steps, ReadRetrainSteps(input));
+  // Before minutes of training: what the plan will be made of must be right.
+  const std::vector<double> no_gates(static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads));
+  HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, no_gates, rule, budget));
+  HW_RETURN_IF_ERROR(PlanOfLayers(input, choice, rule, budget).status());
+
+  PlannerInput gates_input = input;
+  if (retrain_steps > 0) {
+    gates_input.options =
+        PlannerOptions(std::map<std::string, std::string>{{"from", input.options.StringOr("from", "")}});
+    gates_input.resume = PlannerInput::Resume::kNo;
+  }
+  HW_ASSIGN_OR_RETURN(GateRun run, ReadOrTrainGates(gates_input));
+  HW_ASSIGN_OR_RETURN(choice, ChooseLayers(input, run.gates, rule, budget));
+  if (retrain_steps > 0) HW_RETURN_IF_ERROR(Retrain(input, retrain_steps, choice, run));
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, PlanOfLayers(input, choice, rule, budget));
+  plan.scores = std::move(run.gates);
   plan.data_hash = std::move(run.data_hash);
   plan.seed = run.seed;
   plan.report_json = run.report.dump();
@@ -132,7 +163,7 @@ const PlannerMethod kZigzagMethod = {
                                                             "recent", "positions", "compensate"}),
                            kBudgetOptions, kTrainingOptions, kCalibrationOptions),
     .make = MakeZigzag,
-    .runs = PlannerMethod::Runs::kModel,
+    .runs = PlannerMethod::Runs::kModelResumably,
 };
 
 }  // namespace headwise
