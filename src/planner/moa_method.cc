@@ -288,8 +288,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   const auto num_values = rules.size() * static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
   const ProfileState no_losses = ProfileState::Empty(options.lengths.size(), num_values);
   HW_RETURN_IF_ERROR(
-      MinimiseLoss(MakeProblem(input, options, rules, no_losses, budget), 0, {})
-          .status()
+      CheckCostLimits(MakeProblem(input, options, rules, no_losses, budget))
           .Annotate(budget ? "KV budget, in bytes"
                            : fmt::format("--density {}, in tokens of all heads at each length", options.density)));
   HW_ASSIGN_OR_RETURN(const ProfileState profile, ProfileLengths(input, options, model, answers, rules));

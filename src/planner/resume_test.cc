@@ -140,7 +140,9 @@ TEST(Planners, OutOfRangeAndConflictingOptions) {
   EXPECT_THAT(message("duo", {{"threshold", "-1"}}), HasSubstr("--threshold"));
   EXPECT_THAT(message("duo", {{"sparsity", "0.5"}, {"threshold", "0.5"}}), HasSubstr("expected one"));
   EXPECT_THAT(message("duo", {{"kv-bytes-at", "10:8192"}}), HasSubstr("at least"));
-  EXPECT_THAT(message("zigzag", {{"omega", "2"}, {"from", "missing.json"}}), HasSubstr("missing.json"));
+  EXPECT_THAT(message("zigzag", {{"omega", "2"}}), HasSubstr("--omega"));
+  EXPECT_THAT(message("zigzag", {{"from", "missing.json"}}), HasSubstr("missing.json"));
+  EXPECT_THAT(message("zigzag", {{"retrain-steps", "5"}}), HasSubstr("--from"));
   EXPECT_THAT(message("razor", {{"induction-share", "2"}}), HasSubstr("--induction-share"));
   EXPECT_THAT(message("razor", {{"epsilon", "0.01"}}), HasSubstr("ALiBi"));
   EXPECT_THAT(message("moa", {{"lengths", "512,256"}}), HasSubstr("--lengths"));
