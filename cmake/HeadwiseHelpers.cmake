@@ -6,6 +6,7 @@ endfunction()
 
 # After so many seconds a test is taken for hung. Sanitizers slow the whole-model tests down more than tenfold.
 set(HEADWISE_TEST_SECONDS 900)
+set(HEADWISE_TEST_ENVIRONMENT LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/leaks.supp:print_suppressions=0)
 set(HEADWISE_SANITIZED 0)
 if(HEADWISE_SANITIZE)
   set(HEADWISE_SANITIZED 1)
@@ -23,7 +24,7 @@ function(headwise_test name)
                                                   HEADWISE_SANITIZED=${HEADWISE_SANITIZED})
   include(GoogleTest)
   gtest_discover_tests(${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS})
+                       PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS} ENVIRONMENT ${HEADWISE_TEST_ENVIRONMENT})
 endfunction()
 
 # What every one of our own targets is compiled with; not passed on to users of the installed library.
