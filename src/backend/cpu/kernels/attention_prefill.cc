@@ -25,7 +25,7 @@ struct F32Steps {
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
 };
 struct BF16Steps {
-  static constexpr int64_t kPerStep = 2;
+  [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
 };
 
