@@ -216,9 +216,10 @@ struct BackwardScratch {
 
 // Where E_ij = A_ij / (1 - A_ij) * (r_i - G_ij) [moa §4.1 eq.3 rearranged] is collected, r_i = sum over n of A_in G_in.
 //
-// At most one entry of a row is above a half. As it nears 1, r_i nears its own G_ij, and their difference is all
-// rounding; so it waits until the row's other entries are known: r_i - G_ij = sum over the others of A_in G_in less
-// (1 - A_ij) G_ij, where nothing of size cancels. 1 - A_ij comes from `other_mass` for the same reason.
+// At most one entry of a row is large, and two that share it evenly are not. As it nears 1, r_i nears its own G_ij, and
+// their difference is all rounding; so it waits until the row's other entries are known: r_i - G_ij = sum over the
+// others of A_in G_in less (1 - A_ij) G_ij, where nothing of size cancels. 1 - A_ij comes from `other_mass` for the
+// same reason.
 //
 // Slabs of keys run at the same time. Each has sums of its own, merged in order at the end.
 template <typename Real>
@@ -252,7 +253,7 @@ class InfluenceCollector {
       double sum = 0;
       for (; j < run_end; ++j) {
         const Real p = probabilities[j];
-        if (p > Real{0.5}) {
+        if (p > kLarge) {
           rows_[static_cast<size_t>(at)] = {.key = tile.key + j, .probability = p, .gradient = gradients[j]};
           continue;
         }
@@ -284,6 +285,8 @@ class InfluenceCollector {
   }
 
  private:
+  static constexpr Real kLarge = Real{0.75};  // well above a half, which two entries can both exceed by rounding
+
   struct LargeEntry {
     int64_t key = -1;
     double probability = 0;
@@ -310,7 +313,7 @@ class InfluenceCollector {
 
   const AttentionBackwardArgs<Real>& args_;
   Influence& influence_;
-  std::vector<LargeEntry> rows_;                // [N, Hq] the entry above a half
+  std::vector<LargeEntry> rows_;                // [N, Hq] the large entry
   std::vector<std::vector<double>> slab_sums_;  // [slabs], as influence.sums
   std::vector<std::vector<double>> others_;     // [slabs][N, Hq] sum of A G of the other entries
 };

@@ -1,5 +1,5 @@
-// Attention over one head's pages, literally as docs/head-plan.md and the papers have it: per query, the keys that the rule
-// lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D].
+// Attention over one head's pages, literally as docs/head-plan.md and the papers have it: per query, the keys that the
+// rule lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D].
 #include <cmath>
 #include <vector>
 
