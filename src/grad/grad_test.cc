@@ -179,7 +179,8 @@ TEST(Influence, CertainAttentionKeepsItsDigits) {
       for (Real& value : values) value = static_cast<Real>(static_cast<float>(scale * (2 * rng.Uniform() - 1)));
       return values;
     };
-    const std::vector<Real> q = random(4), k = random(4), v = random(1), d_out = random(1);
+    std::vector<Real> q = random(4), k = random(4), v = random(1), d_out = random(1);
+    std::copy_n(k.begin(), kDim, k.begin() + kDim);  // row 1: two entries of a half each
     ThreadPool pool(2);
     AttentionShape<Real> shape{.num_tokens = kTokens,
                                .num_q_heads = 1,

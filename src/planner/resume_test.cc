@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "grad/grad_decoder.h"
 #include "model/load_config.h"
 #include "planner/planner.h"
@@ -49,14 +50,27 @@ class ResumeTest : public testing::TestWithParam<Method> {
     folder_ = std::filesystem::temp_directory_path() / name;
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
+    options_ = GetParam().options;
+    if (GetParam().name == std::string_view("zigzag")) options_["from"] = WriteGates();
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
+  // A plan whose scores rank layer 3 first, for the re-training to start from.
+  std::string WriteGates() const {
+    HeadPlan plan = HeadPlan::Dense(InputFor({}).shape);
+    plan.scores.assign(plan.rules.size(), 0.1);
+    for (size_t head = 12; head < 16; ++head) plan.scores[head] = 0.9;
+    const std::string path = (folder_ / "gates.json").string();
+    EXPECT_TRUE(WriteHeadPlan(plan, path).ok());
+    return path;
+  }
+
   std::filesystem::path folder_;
+  Options options_;
 };
 
 TEST_P(ResumeTest, AnInterruptedRunResumedIsAnUninterruptedOne) {
-  PlannerInput input = InputFor(GetParam().options);
+  PlannerInput input = InputFor(options_);
   const auto whole = MakePlan(GetParam().name, input);
   ASSERT_TRUE(whole.ok()) << whole.status().message();
 
@@ -80,7 +94,7 @@ TEST_P(ResumeTest, AnInterruptedRunResumedIsAnUninterruptedOne) {
 }
 
 TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
-  PlannerInput input = InputFor(GetParam().options);
+  PlannerInput input = InputFor(options_);
   input.checkpoint = (folder_ / "plan.json.checkpoint").string();
   input.resume = PlannerInput::Resume::kYes;
   auto refused = MakePlan(GetParam().name, input);
@@ -90,7 +104,7 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
   input.resume = PlannerInput::Resume::kNo;
   input.should_stop = [] { return true; };
   ASSERT_FALSE(MakePlan(GetParam().name, input).ok());
-  Options others = GetParam().options;
+  Options others = options_;
   others["seed"] = "7";
   input.options = PlannerOptions(others);
   input.resume = PlannerInput::Resume::kYes;
@@ -105,9 +119,59 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
 const Options kShortAnswers = {{"lengths", "256,320"},      {"validation-length", "384"}, {"samples", "2"},
                                {"validation-samples", "1"}, {"answer-tokens", "8"},       {"density", "0.8"}};
 
+const Options kLayerGates = {{"retrain-steps", "6"}, {"passkeys", "2"},     {"passkey-words", "4"},
+                             {"min-tokens", "300"},  {"max-tokens", "400"}, {"train-sink", "4"},
+                             {"train-recent", "32"}, {"sparsity", "0.875"}};
+
 INSTANTIATE_TEST_SUITE_P(Planners, ResumeTest,
-                         testing::Values(Method{"duo", kFewPasskeys}, Method{"moa", kShortAnswers}),
+                         testing::Values(Method{"duo", kFewPasskeys}, Method{"zigzag", kLayerGates},
+                                         Method{"moa", kShortAnswers}),
                          [](const auto& method) { return std::string(method.param.name); });
+
+TEST(Retraining, TakesAllItsStepsAndItsOwnData) {
+  const std::string path = (std::filesystem::temp_directory_path() / "headwise_retraining_gates.json").string();
+  HeadPlan gates = HeadPlan::Dense(InputFor({}).shape);
+  gates.scores.assign(gates.rules.size(), 0.1);
+  gates.seed = 77;
+  ASSERT_TRUE(WriteHeadPlan(gates, path).ok());
+  Options options = kLayerGates;
+  options["retrain-steps"] = "30";  // enough for an early end, which settled gates would have at once
+  options["max-tokens"] = "300";
+  options["from"] = path;
+  const auto plan = MakePlan("zigzag", InputFor(options));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->seed, 0u);
+  EXPECT_TRUE(plan->data_hash.has_value());
+  EXPECT_EQ(Json::parse(plan->report_json).at("retraining").at("training").at("steps"), 30);
+  std::filesystem::remove(path);
+}
+
+TEST(MoaCheckpoint, TablesOfAnotherSizeAreRefused) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / "headwise_moa_tables.checkpoint";
+  PlannerInput input = InputFor(kShortAnswers);
+  input.checkpoint = path.string();
+  input.should_stop = [] { return true; };
+  ASSERT_FALSE(MakePlan("moa", input).ok());
+  const Json saved = *ReadJsonFile(path.string());
+  input.resume = PlannerInput::Resume::kYes;
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"losses", Json::parse("[[], []]")},
+                                   {"dense_losses", Json::array()},
+                                   {"num_done", -7}}) {
+    Json changed = saved;
+    changed["state"][key] = value;
+    ASSERT_TRUE(WriteFileAtomically(path.string(), changed.dump()).ok());
+    const auto refused = MakePlan("moa", input);
+    ASSERT_FALSE(refused.ok()) << key;
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidInput) << key;
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Calibration, WithoutAShortestLengthPasskeysSetIt) {
+  PlannerInput input = InputFor({{"max-tokens", "1300"}});
+  input.should_stop = [] { return true; };
+  EXPECT_EQ(MakePlan("duo", input).status().code(), StatusCode::kCancelled);
+}
 
 TEST(Calibration, ATextThatIsTooShortIsNamed) {
   const std::filesystem::path path = std::filesystem::temp_directory_path() / "headwise_short_text.txt";
