@@ -100,6 +100,16 @@ Result<RunInfo> RunInfoFromJson(const Json& json, const std::string& origin);
 Result<CaseText> CaseTextFromJson(const Json& json, const std::string& origin);
 Result<CaseResult> CaseResultFromJson(const Json& json, const std::string& origin);
 
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kCasesFile = "cases.jsonl";
+inline constexpr const char* kResultsFile = "results.jsonl";
+inline constexpr const char* kSummaryFile = "summary.json";
+inline constexpr const char* kPlansFolder = "plans";
+
+// The JSON values of all lines that are complete: what follows the last line end was cut off by an interruption. No
+// file: none. Errors name the file and the line.
+Result<std::vector<Json>> ReadCompleteLines(const std::filesystem::path& path);
+
 // manifest.json and results.jsonl; a last line that an interruption left incomplete is left out.
 Result<RunData> ReadRun(const std::filesystem::path& folder);
 // cases.jsonl; empty where a task keeps none.
