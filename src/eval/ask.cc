@@ -112,10 +112,10 @@ class Asker {
     return common;
   }
 
-  SequenceOptions LimitsOf(const RunningGroup& running, std::shared_ptr<const HeadPlan> plan) const {
+  static SequenceOptions LimitsOf(const RunningGroup& running, std::shared_ptr<const HeadPlan> plan) {
     return {.plan = std::move(plan),
             .prompt_tokens = running.longest_prompt,
-            .max_tokens = running.longest_prompt + options_.max_new_tokens};
+            .max_tokens = running.longest_prompt + running.group.max_new_tokens};
   }
 
   Status Begin(const RunningGroup& running, Branch& branch) {
@@ -143,13 +143,13 @@ class Asker {
     const std::shared_ptr<const HeadPlan>& plan = running.group.plans[asked.plan_idx];
     Request request;
     request.prompt.assign(prompt.begin() + branch.prefix_tokens, prompt.end());
-    request.max_new_tokens = options_.max_new_tokens;
-    request.stop = options_.stop;
+    request.max_new_tokens = running.group.max_new_tokens;
+    request.stop = running.group.stop;
     if (branch.prefix == nullptr) {
       request.plan = plan;
     } else if (ReadsDensely(plan.get())) {
       const SequenceOptions options{
-          .plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + options_.max_new_tokens};
+          .plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + running.group.max_new_tokens};
       HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix, options));
     } else {
       HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix));

@@ -19,6 +19,8 @@ namespace headwise {
 struct AskGroup {
   std::vector<std::vector<int32_t>> prompts;           // token ids, at least one each
   std::vector<std::shared_ptr<const HeadPlan>> plans;  // null: every head full
+  std::vector<std::string> stop;
+  int64_t max_new_tokens = 0;
 };
 
 struct AskedAnswer {
@@ -37,9 +39,7 @@ struct AskOptions {
   // Whether an answer is still needed.
   std::function<bool(int64_t group_idx, size_t prompt_idx, size_t plan_idx)> wants;
   std::function<Status(const AskedAnswer&)> on_answer;  // in the order in which they finish; an error ends the run
-  std::vector<std::string> stop = {"\n"};
-  int64_t max_new_tokens = 48;
-  int64_t batch = 1;  // groups at a time
+  int64_t batch = 1;                                    // groups at a time
 };
 
 // Greedy. With limits that follow from a text's length (elastic rules from the first token), the questions of a group

@@ -71,8 +71,6 @@ CaseResult AskedTask::ResultOf(const AskedAnswer& answer) const {
 Status AskedTask::Run(TaskRun& run) {
   AskOptions options;
   options.num_groups = static_cast<int64_t>(parts_.cases.size());
-  options.stop = parts_.stop;
-  options.max_new_tokens = parts_.max_new_tokens;
   options.batch = parts_.batch;
   options.group = [&](int64_t group_idx) -> Result<AskGroup> {
     const AskedCase& asked = parts_.cases[static_cast<size_t>(group_idx)];
@@ -81,6 +79,9 @@ Status AskedTask::Run(TaskRun& run) {
       HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(run.engine(), question.prompt, {.bos = parts_.bos}));
       group.prompts.push_back(std::move(ids));
     }
+    const AnswerLimits& limits = asked.limits ? *asked.limits : parts_.limits;
+    group.stop = limits.stop;
+    group.max_new_tokens = limits.max_new_tokens;
     for (const Subject& subject : run.subjects()) group.plans.push_back(subject.At(asked.length));
     return group;
   };

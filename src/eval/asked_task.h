@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,11 @@
 #include "eval/task.h"
 
 namespace headwise {
+
+struct AnswerLimits {
+  int64_t max_new_tokens = 48;
+  std::vector<std::string> stop = {"\n"};
+};
 
 struct AskedCase {
   struct Question {
@@ -22,6 +29,7 @@ struct AskedCase {
   };
   int64_t length = 0;
   std::vector<Question> questions;
+  std::optional<AnswerLimits> limits = {};  // none: the task's
 };
 
 using Scores = std::map<std::string, double>;  // by MetricInfo::name
@@ -33,8 +41,7 @@ struct AskedTaskParts {
   Judge judge;
   Json identity = Json::object();
   Bos bos = Bos::kAuto;
-  std::vector<std::string> stop = {"\n"};
-  int64_t max_new_tokens = 48;
+  AnswerLimits limits;
   int64_t batch = 1;
 };
 

@@ -17,7 +17,7 @@ bool IsWordChar(char c) {
 
 }  // namespace
 
-std::vector<std::string_view> Words(std::string_view text) {
+std::vector<std::string_view> SplitWords(std::string_view text) {
   std::vector<std::string_view> words;
   for (size_t begin = 0; begin < text.size();) {
     if (!IsWordChar(text[begin])) {
@@ -44,7 +44,7 @@ bool IsNumber(std::string_view word) {
 double Recall(std::string_view answer, std::span<const std::string> expected, const IsCandidate& is_candidate) {
   HW_CHECK(!expected.empty());
   std::vector<std::string_view> named;
-  for (const std::string_view word : Words(answer)) {
+  for (const std::string_view word : SplitWords(answer)) {
     if (named.size() == expected.size()) break;
     if (is_candidate(word) && std::ranges::find(named, word) == named.end()) named.push_back(word);
   }

@@ -13,7 +13,7 @@ namespace headwise {
 
 // Maximal runs of ASCII letters, digits and "_", with "-", "." and "," inside a run belonging to it where a letter or
 // digit follows: "12,345" and "quiet-river" are one word each, "123." is "123".
-std::vector<std::string_view> Words(std::string_view text);
+std::vector<std::string_view> SplitWords(std::string_view text);
 
 // What may be an answer at all: so that "The numbers are 1 and 2" has two.
 using IsCandidate = std::function<bool(std::string_view word)>;

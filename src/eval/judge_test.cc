@@ -18,10 +18,10 @@ double NumberRecall(std::string_view answer, std::vector<std::string> expected) 
 }
 
 TEST(Judge, WordsAreWhole) {
-  EXPECT_THAT(Words("The <123> is (quiet-river), 12,345 or 1.5."),
+  EXPECT_THAT(SplitWords("The <123> is (quiet-river), 12,345 or 1.5."),
               ElementsAre("The", "123", "is", "quiet-river", "12,345", "or", "1.5"));
-  EXPECT_THAT(Words("..., - !"), IsEmpty());
-  EXPECT_THAT(Words("end-"), ElementsAre("end"));
+  EXPECT_THAT(SplitWords("..., - !"), IsEmpty());
+  EXPECT_THAT(SplitWords("end-"), ElementsAre("end"));
 }
 
 TEST(Judge, AnEmptyAnswerIsWrong) {

@@ -60,7 +60,7 @@ TEST(Summary, OrderIsPlansThenAllLengthsThenEach) {
   for (const Cell& cell : Summarise(SmallRun()).cells) {
     order.push_back(cell.plan + (cell.length ? std::to_string(*cell.length) : "all") + cell.metric);
   }
-  const std::vector<std::string> expected = {"fullallright", "fullallnll",   "full1024right", "full1024nll",
+  const std::vector<std::string> expected = {"fullallright",  "fullallnll",  "full1024right", "full1024nll",
                                              "full2048right", "full2048nll", "duoallright",   "duoallnll",
                                              "duo1024right",  "duo1024nll",  "duo2048right",  "duo2048nll"};
   EXPECT_EQ(order, expected);

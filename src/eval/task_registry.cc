@@ -8,7 +8,8 @@
 namespace headwise {
 
 std::span<const TaskMethod> TaskMethods() {
-  static const std::vector<TaskMethod> kTasks = {kLinesTask};
+  static const std::vector<TaskMethod> kTasks = {kPasskeyTask, kLinesTask,  kPplTask, kFidelityTask,
+                                                 kDocsTask,    kChoiceTask, kCostTask};
   return kTasks;
 }
 

@@ -48,7 +48,8 @@ Result<Haystack> ReadHaystack(const TaskInput& input, int64_t max_new_tokens) {
   HW_ASSIGN_OR_RETURN(const int64_t seed, options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
   haystack.seed = static_cast<uint64_t>(seed);
   HW_ASSIGN_OR_RETURN(haystack.parts.batch, options.IntOr("batch", 1, 1, 4096));
-  HW_ASSIGN_OR_RETURN(haystack.parts.max_new_tokens, options.IntOr("max-new-tokens", max_new_tokens, 1, 1'000'000));
+  HW_ASSIGN_OR_RETURN(haystack.parts.limits.max_new_tokens,
+                      options.IntOr("max-new-tokens", max_new_tokens, 1, 1'000'000));
   const std::string text = options.StringOr("text", "");
   if (!text.empty()) {
     HW_ASSIGN_OR_RETURN(haystack.source, TextSource::FromFile(text));
@@ -60,8 +61,9 @@ Result<Haystack> ReadHaystack(const TaskInput& input, int64_t max_new_tokens) {
 
 Result<AskedCase> FitCase(const TaskInput& input, const Haystack& haystack, Rng& rng, int64_t length,
                           const std::function<AskedText(std::string_view filler)>& make) {
-  auto filler = FitPassage(input.engine.tokenizer(), haystack.source, rng, length - haystack.parts.max_new_tokens,
-                           kSlackTokens, [&](std::string_view passage) { return NumTokens(input, make(passage)); });
+  auto filler =
+      FitPassage(input.engine.tokenizer(), haystack.source, rng, length - haystack.parts.limits.max_new_tokens,
+                 kSlackTokens, [&](std::string_view passage) { return NumTokens(input, make(passage)); });
   if (!filler.ok()) return std::move(filler).status().Annotate(fmt::format("a case of {} tokens", length));
   return CaseOf(length, make(*filler));
 }
@@ -71,7 +73,7 @@ Result<AskedCase> FitRowsCase(const TaskInput& input, const Haystack& haystack, 
   const Sizable sizable = {.max_size = max_rows - 1,
                            .num_tokens = [&](int64_t size) { return NumTokens(input, make(size + 1)); },
                            .what = "further rows"};
-  auto size = FitSize(sizable, length - haystack.parts.max_new_tokens, kSlackTokens);
+  auto size = FitSize(sizable, length - haystack.parts.limits.max_new_tokens, kSlackTokens);
   if (!size.ok()) return std::move(size).status().Annotate(fmt::format("a case of {} tokens", length));
   return CaseOf(length, make(*size + 1));
 }

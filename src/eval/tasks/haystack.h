@@ -24,14 +24,14 @@ struct Haystack {
   TextSource source = TextSource::Generator();
   int64_t num_cases = 0;  // per length
   uint64_t seed = 0;
-  AskedTaskParts parts;   // lengths, limits and the source's hash filled in; no cases yet
+  AskedTaskParts parts;  // lengths, limits and the source's hash filled in; no cases yet
 };
 
 // By default 20 cases at 1,024, 2,048, 4,096 and 8,192 tokens as far as the model was trained.
 Result<Haystack> ReadHaystack(const TaskInput& input, int64_t max_new_tokens);
 
-// The case that `make` makes of as much text as gives prompt and answer `length` tokens, or up to 96 fewer. Tags are the
-// caller's. An error if `length` has no room for what is hidden.
+// The case that `make` makes of as much text as gives prompt and answer `length` tokens, or up to 96 fewer. Tags are
+// the caller's. An error if `length` has no room for what is hidden.
 Result<AskedCase> FitCase(const TaskInput& input, const Haystack& haystack, Rng& rng, int64_t length,
                           const std::function<AskedText(std::string_view filler)>& make);
 // The same where the text is made of rows: make(num_rows), at least one.

@@ -21,9 +21,7 @@ namespace {
 constexpr int64_t kMaxNewTokens = 48;
 
 AskedCase::Question QuestionOf(const LineCase& line_case, const std::string& set) {
-  return {.prompt = line_case.prompt,
-          .expected = {std::to_string(line_case.expected_number)},
-          .tags = {{"set", set}}};
+  return {.prompt = line_case.prompt, .expected = {std::to_string(line_case.expected_number)}, .tags = {{"set", set}}};
 }
 
 // Cases of one file or one number of lines. Their length is that of the longest, with its answer.
@@ -32,7 +30,7 @@ Status AddSet(const TaskInput& input, const std::vector<LineCase>& cases, const 
   int64_t length = 0;
   for (const LineCase& each : cases) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(input.engine, each.prompt, {.bos = input.bos}));
-    length = std::max(length, static_cast<int64_t>(ids.size()) + parts.max_new_tokens);
+    length = std::max(length, static_cast<int64_t>(ids.size()) + parts.limits.max_new_tokens);
   }
   // Two sets of equal length stay two groups.
   while (std::ranges::find(parts.lengths, length) != parts.lengths.end()) ++length;
@@ -97,7 +95,8 @@ Result<std::unique_ptr<Task>> MakeLines(const TaskInput& input) {
   const bool has_files = options.Has("cases");
   for (const char* name : {"num-lines", "lengths", "seed"}) {
     if (!has_files || !options.Has(name)) continue;
-    return Status::InvalidInput(fmt::format("--{}: found --cases too, whose cases are as they are; expected one", name));
+    return Status::InvalidInput(
+        fmt::format("--{}: found --cases too, whose cases are as they are; expected one", name));
   }
   if (options.Has("num-lines") && options.Has("lengths")) {
     return Status::InvalidInput("found --num-lines and --lengths, expected one");

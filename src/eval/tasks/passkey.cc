@@ -16,7 +16,8 @@ Result<std::unique_ptr<Task>> MakePasskey(const TaskInput& input) {
       Rng rng(MixSeed(haystack.seed, length, i));
       HiddenNumber hidden = DrawHiddenNumber(rng);
       // Even steps reach all of the text with few cases; one case stands in the middle.
-      hidden.depth = haystack.num_cases == 1 ? 0.5 : static_cast<double>(i) / static_cast<double>(haystack.num_cases - 1);
+      hidden.depth =
+          haystack.num_cases == 1 ? 0.5 : static_cast<double>(i) / static_cast<double>(haystack.num_cases - 1);
       const auto make = [&](std::string_view filler) {
         return AskedText{.context = "",
                          .questions = {{.text = MakeHiddenNumberPrompt(filler, hidden),
