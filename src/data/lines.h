@@ -28,7 +28,20 @@ struct LineGeneratorOptions {
 // Different names that the word lists can make.
 extern const int64_t kMaxLines;
 
-// Different names of two words, "amber-anchor", in random order. Requires: 0 <= count <= kMaxLines.
+// LongEval's numbers are 1 to this.
+inline constexpr int64_t kMaxLineNumber = 50000;
+
+// The parts of a record, for texts made of the same lines. Names are of two words, "amber-anchor". Requires: id <
+// kMaxLines.
+std::string LineName(uint64_t id);
+// What is to be done with the lines, and when the question comes: "At the end of the record".
+std::string LineOpening(std::string_view when);
+// "line <name>: REGISTER_CONTENT is <<number>>", and the end of the line.
+std::string LineText(std::string_view name, int64_t number);
+// Ends with a space, as LongEval's does.
+std::string LineQuestion(std::string_view name);
+
+// Different names in random order. Requires: 0 <= count <= kMaxLines.
 std::vector<std::string> DrawLineNames(Rng& rng, int64_t count);
 
 struct LineRecord {

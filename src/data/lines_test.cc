@@ -8,6 +8,8 @@
 #include <regex>
 #include <set>
 
+#include "base/sha256.h"
+
 namespace headwise {
 namespace {
 
@@ -46,6 +48,7 @@ TEST(MakeLineCases, SeedFixesThem) {
   };
   EXPECT_EQ(prompts(5), prompts(5));
   EXPECT_NE(prompts(5), prompts(6));
+  EXPECT_EQ(Sha256Hex(prompts(5)), "c1c57c8259f2c0319fb43ecf6aedc887f065211b29d55de39ebd9db19d7be25d");
 }
 
 TEST(MakeLineCases, UsesEveryNameWhenAskedTo) {

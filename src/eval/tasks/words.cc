@@ -26,6 +26,9 @@ bool IsListedWord(std::string_view word) {
 Result<AskedCase> MakeCommonCase(const TaskInput& input, const Haystack& haystack, int64_t length, Rng& rng) {
   CommonWordOptions options;
   options.kind = WordKind::kMadeUp;
+  // RULER's 30 and 3 from 6,000 tokens on; in shorter texts about half of the list is common words.
+  options.common_repeats = std::clamp<int64_t>(length / 200, 4, 30);
+  options.uncommon_repeats = std::max<int64_t>(1, options.common_repeats / 10);
   options.num_words = MaxCommonWords(options.kind);
   HW_RETURN_IF_ERROR(ValidateCommonWordOptions(options));
   const CommonWords words = DrawCommonWords(rng, options);
