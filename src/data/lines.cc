@@ -59,6 +59,10 @@ std::string LineQuestion(std::string_view name) {
   return fmt::format("Tell me what is the <REGISTER_CONTENT> in line {}? I need the number. ", name);
 }
 
+std::string LineAnswer(std::string_view name, int64_t number) {
+  return fmt::format("The <REGISTER_CONTENT> in line {} is <{}>.", name, number);
+}
+
 std::vector<std::string> DrawLineNames(Rng& rng, int64_t count) {
   HW_CHECK(count >= 0 && count <= kMaxLines, "{} names", count);
   std::vector<std::string> names;
@@ -126,21 +130,6 @@ Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::s
 Result<std::vector<LineCase>> ReadLineCases(const std::string& path) {
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseLineCases(text, path);
-}
-
-std::string QuestionOf(const LineCase& line_case) {
-  const size_t end = line_case.prompt.find_last_not_of(" \n");
-  if (end == std::string::npos) return "";
-  const size_t begin = line_case.prompt.rfind('\n', end);
-  return line_case.prompt.substr(begin + 1, end - begin);
-}
-
-bool IsRightNumber(std::string_view answer, int64_t expected_number) {
-  constexpr std::string_view kDigits = "0123456789";
-  const size_t begin = answer.find_first_of(kDigits);
-  if (begin == std::string_view::npos) return false;
-  const size_t end = std::min(answer.find_first_not_of(kDigits, begin), answer.size());
-  return answer.substr(begin, end - begin) == fmt::format("{}", expected_number);
 }
 
 }  // namespace headwise

@@ -102,17 +102,5 @@ TEST(ReadLineCases, OfficialFile) {
   EXPECT_EQ(closing((*own)[0].prompt), closing((*cases)[0].prompt));
 }
 
-TEST(IsRightNumber, TakesTheFirstWholeNumber) {
-  EXPECT_TRUE(IsRightNumber("The <REGISTER_CONTENT> in line a-b is <2416>.", 2416));
-  EXPECT_TRUE(IsRightNumber("2416", 2416));
-  EXPECT_TRUE(IsRightNumber("it is 0", 0));
-  EXPECT_FALSE(IsRightNumber("<24160>", 2416));
-  EXPECT_FALSE(IsRightNumber("<12416>", 2416));
-  EXPECT_FALSE(IsRightNumber("<2415> or <2416>", 2416));
-  EXPECT_FALSE(IsRightNumber("no number", 2416));
-  EXPECT_FALSE(IsRightNumber("", 0));
-  EXPECT_FALSE(IsRightNumber("99999999999999999999999", 2416));
-}
-
 }  // namespace
 }  // namespace headwise

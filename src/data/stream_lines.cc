@@ -75,8 +75,10 @@ LineBlock LineStream::Next() {
   asked_.insert(num_lines_ - block.distance);
   asked_.erase(asked_.begin(), asked_.lower_bound(num_lines_ - max_distance_));
   const auto distance = static_cast<size_t>(block.distance);
-  block.question = "\n" + LineQuestion(LineName(name_ids_.Back(distance)));
+  const std::string name = LineName(name_ids_.Back(distance));
+  block.question = "\n" + LineQuestion(name);
   block.expected_number = NumberOf(numbers_.Back(distance));
+  block.answer = LineAnswer(name, block.expected_number);
   return block;
 }
 

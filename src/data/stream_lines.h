@@ -26,9 +26,10 @@ struct LineStreamOptions {
 struct LineBlock {
   std::string text;  // of the first block, with what is to be done in front; the others begin with an empty line
   std::string question;
-  int64_t expected_number = 0;  // as IsRightNumber judges
-  int64_t distance = 0;         // of the asked line in lines
-  int64_t num_lines = 0;        // in this block
+  int64_t expected_number = 0;
+  std::string answer;     // a sentence with that number
+  int64_t distance = 0;   // of the asked line in lines
+  int64_t num_lines = 0;  // in this block
 };
 
 // An error if an option is out of range.

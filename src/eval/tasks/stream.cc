@@ -42,7 +42,7 @@ class StreamTask : public Task {
  public:
   struct Options {
     std::vector<int64_t> lengths;
-    int64_t max_new_tokens = 16;
+    int64_t max_new_tokens = 48;  // models repeat the question's words before the number
     std::vector<EncodedStream> streams;
   };
   explicit StreamTask(Options options) : options_(std::move(options)) {}
@@ -193,7 +193,6 @@ Result<EncodedStream> EncodeStream(const TaskInput& input, const LineStreamOptio
                                    int64_t length) {
   LineStream lines(options, seed);
   EncodedStream stream{.length = length, .case_idx = 0, .blocks = {}};
-  const std::optional<int32_t> bos = input.bos == Bos::kAuto ? BeginOfText(input.engine) : std::nullopt;
   while (true) {
     EncodedBlock encoded;
     encoded.block = lines.Next();
@@ -203,8 +202,7 @@ Result<EncodedStream> EncodeStream(const TaskInput& input, const LineStreamOptio
     } else {
       HW_ASSIGN_OR_RETURN(encoded.ids, EncodeLaterPart(input.engine.tokenizer(), text));
     }
-    HW_ASSIGN_OR_RETURN(encoded.answer,
-                        EncodeLaterPart(input.engine.tokenizer(), std::to_string(encoded.block.expected_number)));
+    HW_ASSIGN_OR_RETURN(encoded.answer, EncodeLaterPart(input.engine.tokenizer(), encoded.block.answer));
     const auto num_tokens = static_cast<int64_t>(encoded.ids.size() + encoded.answer.size());
     if (stream.num_tokens + num_tokens > length) break;
     stream.num_tokens += num_tokens;
