@@ -8,6 +8,7 @@
 
 #include "planner/budget.h"
 #include "planner/plan_view.h"
+#include "text/escape.h"
 
 namespace headwise {
 namespace {
@@ -17,29 +18,6 @@ constexpr int kTop = 64;
 constexpr int kBottom = 76;
 // A text length at which the kept shares of plans without scores are compared.
 constexpr int64_t kShareTokens = 32768;
-
-std::string EscapeXml(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return escaped;
-}
 
 struct Scale {
   std::vector<double> values;  // one per head
@@ -73,24 +51,29 @@ int CellSize(const HeadPlan& plan) {
   return std::clamp<int>(static_cast<int>(960 / std::max(plan.shape.num_layers, plan.shape.num_kv_heads)), 10, 36);
 }
 
-constexpr std::string_view kStyle =
-    "<style>text{font:12px system-ui,sans-serif;fill:#1f2430}.title{font-size:15px;font-weight:600}"
-    ".cell{fill:#1f6feb}.ground{fill:#8b949e;fill-opacity:.15}.full{fill:none;stroke:#d1242f;stroke-width:2}"
-    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.cell{fill:#58a6ff}.full{stroke:#ff7b72}}</style>\n";
-
 }  // namespace
 
-std::string PlanSvg(const HeadPlan& plan) {
+std::string_view PlanSvgStyle() {
+  return ".head-plan text{font:12px system-ui,sans-serif;fill:#1f2430}"
+         ".head-plan .title{font-size:15px;font-weight:600}"
+         ".head-plan .cell{fill:#1f6feb}"
+         ".head-plan .ground{fill:#8b949e;fill-opacity:.15}"
+         ".head-plan .full{fill:none;stroke:#d1242f;stroke-width:2}"
+         "@media (prefers-color-scheme:dark){.head-plan text{fill:#e6edf3}"
+         ".head-plan .cell{fill:#58a6ff}.head-plan .full{stroke:#ff7b72}}";
+}
+
+std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use) {
   const Scale scale = ScaleOf(plan);
   const int cell = CellSize(plan);
   const int columns = static_cast<int>(plan.shape.num_kv_heads);
   const int rows = static_cast<int>(plan.shape.num_layers);
   const int width = std::max(kLeft + columns * cell + 24, 460);
   const int height = kTop + rows * cell + kBottom;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n",
-      width, height);
-  svg += kStyle;
+  std::string svg = "<svg class=\"head-plan\" role=\"img\"";
+  if (use == PlanSvgUse::kFile) svg += " xmlns=\"http://www.w3.org/2000/svg\"";
+  svg += fmt::format(" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", width, height);
+  if (use == PlanSvgUse::kFile) svg += fmt::format("<style>{}</style>\n", PlanSvgStyle());
   svg += fmt::format("<title>Head plan {}</title>\n", EscapeXml(plan.method));
   svg += fmt::format("<text class=\"title\" x=\"12\" y=\"24\">Head plan: {}</text>\n", EscapeXml(plan.method));
   svg += fmt::format("<text x=\"12\" y=\"44\">{}, {} layers, {} query heads, {} KV heads</text>\n",
