@@ -18,8 +18,9 @@ struct Interval {
 // successes <= total, total >= 1.
 Interval WilsonInterval(int64_t successes, int64_t total);
 
-// Of a mean, by the percentile bootstrap: kResamples draws with replacement, the same ones at every call. One value
-// gives an interval of that value. Requires: at least one value, all finite.
+// Of a mean, by the percentile bootstrap: 2,000 resamples with replacement, the same ones at every call. The ends are
+// the lowest and the highest mean that remain when the 50 lowest and the 50 highest are put aside (2.5 % each); nothing
+// is interpolated. One value gives an interval of that value. Requires: at least one value, all finite.
 Interval BootstrapMeanInterval(std::span<const double> values);
 
 // a - b over pairs that belong to the same case.
