@@ -288,6 +288,7 @@ void AddEvalCommand(CommandLine& line) {
   eval.require_subcommand(1);
   AddLinesTask(line, eval);
   AddPplTask(line, eval);
+  AddReportTask(line, eval);
 }
 
 }  // namespace headwise

@@ -1,0 +1,188 @@
+// SummarySection: every plan's first metric in every task, and what it costs in bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/format_bytes.h"
+#include "report/html.h"
+#include "report/sections.h"
+
+namespace headwise {
+namespace {
+
+struct Column {
+  const ReportRun* run;
+  const MetricInfo* metric;
+  std::optional<int64_t> length;  // none: over all
+  MetricFormat format;
+  std::string title;
+};
+
+std::vector<Column> ColumnsOf(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
+  std::vector<Column> columns;
+  for (const ReportRun* run : model.runs) {
+    const RunInfo& info = run->data.info;
+    if (info.metrics.empty()) continue;
+    if (info.task != kCostTask) {
+      const MetricFormat format = FormatOf(*run, info.metrics.front());
+      columns.push_back({run, &info.metrics.front(), std::nullopt, format,
+                         fmt::format("{}: {}", TitleOf(*run, all_runs), format.title())});
+      continue;
+    }
+    // A mean of seconds over lengths means nothing: the longest one stands for them.
+    const std::vector<int64_t> lengths = LengthsOf(*run);
+    if (lengths.empty()) continue;
+    for (const MetricInfo& metric : info.metrics) {
+      if (metric.unit == "bytes") continue;
+      const MetricFormat format = FormatOf(*run, metric);
+      columns.push_back({run, &metric, lengths.back(), format,
+                         fmt::format("{} at {}", format.title(), FormatLength(lengths.back()))});
+    }
+  }
+  return columns;
+}
+
+const PlanInfo* FindPlan(const RunInfo& info, const std::string& name) {
+  const auto plan =
+      std::find_if(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) { return p.name == name; });
+  return plan == info.plans.end() ? nullptr : &*plan;
+}
+
+// The best mean of each budget, over its plans that are bounded; only where there is a choice.
+std::map<std::optional<double>, double> BestByBudget(const Column& column, const std::vector<PlanInfo>& plans) {
+  std::map<std::optional<double>, std::vector<double>> means;
+  for (const PlanInfo& plan : plans) {
+    if (plan.method == "full") continue;
+    const Cell* cell = FindCell(column.run->summary, plan.name, column.length, column.metric->name);
+    if (cell != nullptr) means[plan.kv_ratio].push_back(cell->mean);
+  }
+  std::map<std::optional<double>, double> best;
+  for (const auto& [ratio, values] : means) {
+    if (values.size() < 2) continue;
+    best[ratio] = column.metric->better == MetricInfo::Better::kHigher
+                      ? *std::max_element(values.begin(), values.end())
+                      : *std::min_element(values.begin(), values.end());
+  }
+  return best;
+}
+
+TableCell MetricCell(const Column& column, const PlanInfo& plan, const std::map<std::optional<double>, double>& best) {
+  const Cell* cell = FindCell(column.run->summary, plan.name, column.length, column.metric->name);
+  if (cell == nullptr) return {.text = kDash};
+  TableCell shown;
+  shown.text = column.format.Value(cell->mean);
+  shown.small = column.format.Range(cell->interval);
+  shown.title = fmt::format("{} values, 95 % interval {}", cell->count, shown.small);
+  const auto budget = best.find(plan.kv_ratio);
+  if (plan.method != "full" && budget != best.end() && budget->second == cell->mean) {
+    shown.css_class = "best";
+    shown.title += "; best at its budget";
+  }
+  const Comparison* comparison = FindComparison(column.run->summary, plan.name, column.length, column.metric->name);
+  if (comparison != nullptr && comparison->paired.p_value < kSignificance) {
+    const bool is_better = IsBetter(*column.metric, comparison->paired.mean_difference);
+    shown.text += is_better ? " ▲" : " ▼";
+    shown.title += fmt::format("; {} than {} on the same cases, p {}", is_better ? "better" : "worse",
+                               comparison->reference, FormatPValue(comparison->paired.p_value));
+  }
+  return shown;
+}
+
+// The run that says most about bytes: the one with the longest texts.
+const ReportRun* ByteRun(const ModelRuns& model) {
+  const ReportRun* longest = nullptr;
+  int64_t most = -1;
+  for (const ReportRun* run : model.runs) {
+    const std::vector<int64_t> lengths = LengthsOf(*run);
+    if (!lengths.empty() && lengths.back() > most) {
+      most = lengths.back();
+      longest = run;
+    }
+  }
+  return longest;
+}
+
+// Steady or peak bytes, and their share of the first plan's.
+TableCell BytesCell(const ReportRun& run, int64_t length, const std::string& plan, int64_t Cell::*bytes) {
+  const auto largest = [&](const std::string& name) {
+    int64_t most = 0;
+    for (const Cell& cell : run.summary.cells) {
+      if (cell.plan == name && cell.length == length) most = std::max(most, cell.*bytes);
+    }
+    return most;
+  };
+  const int64_t size = largest(plan);
+  if (size == 0) return {.text = kDash};
+  TableCell cell = {.text = FormatBytes(size), .title = fmt::format("{} bytes", size)};
+  const int64_t reference = largest(run.data.info.plans.front().name);
+  if (reference > 0) cell.small = FormatRatio(static_cast<double>(size) / static_cast<double>(reference));
+  return cell;
+}
+
+std::vector<PlanInfo> PlansOf(const ModelRuns& model) {
+  std::vector<PlanInfo> plans;
+  for (const ReportRun* run : model.runs) {
+    for (const PlanInfo& plan : run->data.info.plans) {
+      const bool is_known =
+          std::any_of(plans.begin(), plans.end(), [&](const PlanInfo& known) { return known.name == plan.name; });
+      if (!is_known) plans.push_back(plan);
+    }
+  }
+  std::stable_sort(plans.begin(), plans.end(), [](const PlanInfo& a, const PlanInfo& b) {
+    return a.kv_ratio.value_or(2) > b.kv_ratio.value_or(2);
+  });
+  return plans;
+}
+
+std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
+  const std::vector<Column> columns = ColumnsOf(model, all_runs);
+  const std::vector<PlanInfo> plans = PlansOf(model);
+  const ReportRun* byte_run = ByteRun(model);
+  if (columns.empty() || byte_run == nullptr) return "<p class=\"empty-note\">No results yet.</p>\n";
+  const int64_t byte_length = LengthsOf(*byte_run).back();
+  std::vector<std::string> titles = {"Plan"};
+  std::vector<std::map<std::optional<double>, double>> best;
+  for (const Column& column : columns) {
+    titles.push_back(column.title);
+    best.push_back(BestByBudget(column, plans));
+  }
+  titles.push_back("KV cache at " + FormatLength(byte_length));
+  titles.push_back("at peak");
+  HtmlTable table(titles);
+  const bool has_budgets =
+      std::any_of(plans.begin(), plans.end(), [](const PlanInfo& p) { return p.kv_ratio.has_value(); });
+  std::string group;
+  for (const PlanInfo& plan : plans) {
+    if (has_budgets && BudgetTitle(plan) != group) {
+      group = BudgetTitle(plan);
+      table.AddGroup(group);
+    }
+    std::vector<TableCell> row = {{.text = plan.name, .title = "method " + plan.method}};
+    for (size_t i = 0; i < columns.size(); ++i) row.push_back(MetricCell(columns[i], plan, best[i]));
+    const bool has_bytes = FindPlan(byte_run->data.info, plan.name) != nullptr;
+    row.push_back(has_bytes ? BytesCell(*byte_run, byte_length, plan.name, &Cell::kv_bytes) : TableCell{.text = kDash});
+    row.push_back(has_bytes ? BytesCell(*byte_run, byte_length, plan.name, &Cell::kv_peak_bytes)
+                            : TableCell{.text = kDash});
+    table.AddRow(row);
+  }
+  return table.Html();
+}
+
+}  // namespace
+
+std::string SummarySection(const std::vector<ReportRun>& runs) {
+  std::string html = Paragraph(
+      "Means over all lengths, 95 % intervals under them. Shaded: the best bounded plan of its budget. ▼ and ▲: worse "
+      "or "
+      "better than the first plan on the same cases, p below 0.05. Shares under bytes are of the first plan's.");
+  const std::vector<ModelRuns> models = ByModel(runs);
+  for (const ModelRuns& model : models) {
+    if (models.size() > 1) html += Heading(3, model.name);
+    html += ModelTable(model, runs);
+  }
+  return html;
+}
+
+}  // namespace headwise
