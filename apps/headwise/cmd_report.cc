@@ -23,12 +23,7 @@ Status RunReport(const ReportOptions& options) {
   if (options.out.empty() && options.csv.empty() && options.markdown.empty()) {
     return Status::InvalidInput("eval report: nothing to write, expected --out, --csv or --markdown");
   }
-  HW_ASSIGN_OR_RETURN(const std::vector<std::filesystem::path> folders, FindRuns(options.folders));
-  std::vector<ReportRun> runs;
-  for (const std::filesystem::path& folder : folders) {
-    HW_ASSIGN_OR_RETURN(ReportRun run, LoadReportRun(folder));
-    runs.push_back(std::move(run));
-  }
+  HW_ASSIGN_OR_RETURN(const std::vector<ReportRun> runs, LoadReportRuns(options.folders));
   if (!options.out.empty()) HW_RETURN_IF_ERROR(WriteFileAtomically(options.out, RenderReport(runs)));
   if (!options.csv.empty()) HW_RETURN_IF_ERROR(WriteFileAtomically(options.csv, ToCsv(runs)));
   if (!options.markdown.empty()) HW_RETURN_IF_ERROR(WriteFileAtomically(options.markdown, ToMarkdown(runs)));

@@ -14,8 +14,7 @@ namespace headwise {
 namespace {
 
 constexpr int kLeft = 72;
-constexpr int kTop = 64;
-constexpr int kBottom = 76;
+constexpr int kBottom = 94;
 // A text length at which the kept shares of plans without scores are compared.
 constexpr int64_t kShareTokens = 32768;
 
@@ -68,18 +67,22 @@ std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use) {
   const int cell = CellSize(plan);
   const int columns = static_cast<int>(plan.shape.num_kv_heads);
   const int rows = static_cast<int>(plan.shape.num_layers);
-  const int width = std::max(kLeft + columns * cell + 24, 460);
-  const int height = kTop + rows * cell + kBottom;
+  const bool has_title = use == PlanSvgUse::kFile;
+  const int top = has_title ? 64 : 12;
+  const int width = std::max(kLeft + columns * cell + 24, has_title ? 460 : 396);
+  const int height = top + rows * cell + kBottom;
   std::string svg = "<svg class=\"head-plan\" role=\"img\"";
   if (use == PlanSvgUse::kFile) svg += " xmlns=\"http://www.w3.org/2000/svg\"";
   svg += fmt::format(" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", width, height);
   if (use == PlanSvgUse::kFile) svg += fmt::format("<style>{}</style>\n", PlanSvgStyle());
   svg += fmt::format("<title>Head plan {}</title>\n", EscapeXml(plan.method));
-  svg += fmt::format("<text class=\"title\" x=\"12\" y=\"24\">Head plan: {}</text>\n", EscapeXml(plan.method));
-  svg += fmt::format("<text x=\"12\" y=\"44\">{}, {} layers, {} query heads, {} KV heads</text>\n",
-                     EscapeXml(plan.shape.architecture), rows, plan.shape.num_q_heads, columns);
+  if (has_title) {
+    svg += fmt::format("<text class=\"title\" x=\"12\" y=\"24\">Head plan: {}</text>\n", EscapeXml(plan.method));
+    svg += fmt::format("<text x=\"12\" y=\"44\">{}, {} layers, {} query heads, {} KV heads</text>\n",
+                       EscapeXml(plan.shape.architecture), rows, plan.shape.num_q_heads, columns);
+  }
   for (int row = 0; row < rows; ++row) {
-    const int y = kTop + row * cell;
+    const int y = top + row * cell;
     if (cell >= 14 || row % 5 == 0) {
       svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kLeft - 8, y + cell / 2 + 4, row);
     }
@@ -96,7 +99,7 @@ std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use) {
       svg += "</g>\n";
     }
   }
-  const int axis = kTop + rows * cell + 16;
+  const int axis = top + rows * cell + 16;
   for (int column = 0; column < columns; ++column) {
     if (cell < 20 && column % 5 != 0) continue;
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", kLeft + column * cell + cell / 2,
@@ -104,14 +107,15 @@ std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use) {
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\">KV head</text>\n", kLeft, axis + 18);
   svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">layer</text>\n",
-                     kTop + rows * cell / 2);
+                     top + rows * cell / 2);
   const int legend = axis + 30;
   for (int step = 0; step < 5; ++step) {
     svg += fmt::format("<rect class=\"cell\" fill-opacity=\"{:.2f}\" x=\"{}\" y=\"{}\" width=\"14\" height=\"14\"/>\n",
                        step / 4.0, kLeft + step * 14, legend);
   }
-  svg += fmt::format("<text x=\"{}\" y=\"{}\">{} {:.4g} to {:.4g}</text>\n", kLeft + 80, legend + 12, scale.title,
-                     scale.least, scale.most);
+  svg += fmt::format("<text x=\"{}\" y=\"{}\">{:.4g} to {:.4g}</text>\n", kLeft + 80, legend + 12, scale.least,
+                     scale.most);
+  svg += fmt::format("<text x=\"12\" y=\"{}\">shade: {}</text>\n", legend + 32, scale.title);
   svg += fmt::format("<rect class=\"full\" x=\"12\" y=\"{}\" width=\"12\" height=\"12\" rx=\"2\"/>", legend + 1);
   svg += fmt::format("<text x=\"30\" y=\"{}\">full</text>\n</svg>\n", legend + 12);
   return svg;

@@ -12,7 +12,7 @@ namespace headwise {
 
 enum class PlanSvgUse {
   kFile,    // stands alone, its style inside
-  kInPage,  // part of an HTML page, which holds PlanSvgStyle() once
+  kInPage,  // part of an HTML page, which holds PlanSvgStyle() once and says what is shown
 };
 
 std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use = PlanSvgUse::kFile);

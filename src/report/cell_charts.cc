@@ -12,7 +12,7 @@
 namespace headwise {
 namespace {
 
-constexpr double kMapWidth = 300;
+constexpr double kMapWidth = 260;
 constexpr double kCellHeight = 26;
 constexpr double kMapTop = 8;
 constexpr double kMapBottom = 40;
@@ -83,7 +83,7 @@ std::string RenderHeatMap(const HeatMap& map) {
 }
 
 std::string RenderBarChart(const BarChart& chart) {
-  constexpr double kWidth = 480;
+  constexpr double kWidth = 440;
   constexpr double kRow = 24;
   constexpr double kTop = 6;
   constexpr size_t kMaxName = 22;

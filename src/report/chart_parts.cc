@@ -51,7 +51,7 @@ std::vector<Offset> CrossCorners(double angle) {
 }  // namespace
 
 double TextWidth(std::string_view text) {
-  constexpr double kCharacterWidth = 7.0;
+  constexpr double kCharacterWidth = 7.6;
   size_t num_characters = 0;
   for (const char c : text) num_characters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   return kCharacterWidth * static_cast<double>(num_characters);

@@ -40,11 +40,15 @@ std::vector<double> LinearTicks(double least, double most, int wanted) {
 }
 
 std::vector<double> LogTicks(double least, double most, int wanted) {
-  if (most / least < 10) return LinearTicks(least, most, wanted);
-  static constexpr double kFactors[] = {1, 2, 5};
-  std::vector<double> all = DecadeTicks(least, most, kFactors);
-  if (static_cast<int>(all.size()) <= wanted + 1) return all;
-  std::vector<double> decades = DecadeTicks(least, most, std::span(kFactors).first(1));
+  static constexpr double kFine[] = {1, 1.5, 2, 3, 4, 5, 7};
+  static constexpr double kCoarse[] = {1, 2, 5};
+  static constexpr double kDecades[] = {1};
+  for (const std::span<const double> factors : {std::span<const double>(kFine), std::span<const double>(kCoarse)}) {
+    std::vector<double> ticks = DecadeTicks(least, most, factors);
+    if (ticks.size() < 3) return LinearTicks(least, most, wanted);
+    if (static_cast<int>(ticks.size()) <= wanted + 1) return ticks;
+  }
+  const std::vector<double> decades = DecadeTicks(least, most, kDecades);
   const size_t stride = (decades.size() + static_cast<size_t>(wanted) - 1) / static_cast<size_t>(wanted);
   std::vector<double> ticks;
   for (size_t i = 0; i < decades.size(); i += stride) ticks.push_back(decades[i]);

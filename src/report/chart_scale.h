@@ -11,8 +11,8 @@ enum class ScaleKind { kLinear, kLog };
 // About `wanted` values at steps of 1, 2 or 5 times a power of ten, all within [least, most]. Requires: finite, least <
 // most, wanted >= 1.
 std::vector<double> LinearTicks(double least, double most, int wanted);
-// Powers of ten within [least, most], between them 2 and 5 where there is room; over less than a factor of ten, linear
-// ones. Requires: 0 < least < most, finite, wanted >= 1.
+// Powers of ten within [least, most], and between them as many round values as there is room for; linear ones where
+// fewer than three of those lie inside. Requires: 0 < least < most, finite, wanted >= 1.
 std::vector<double> LogTicks(double least, double most, int wanted);
 
 class Scale {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/format_bytes.h"
 #include "report/charts.h"
 #include "report/html.h"
 #include "report/sections.h"
@@ -19,10 +18,10 @@ bool IsBytes(const MetricInfo& metric) {
   return metric.unit == "bytes";
 }
 
-Axis CostAxis(const ReportRun& run, const MetricInfo& metric, const MetricFormat& format) {
+Axis CostAxis(const ReportRun& run, const MetricInfo& metric) {
   Axis axis;
-  axis.title = format.title();
-  if (IsBytes(metric)) axis.format = [](double bytes) { return FormatBytes(std::llround(bytes)); };
+  axis.title = metric.unit;
+  if (IsBytes(metric)) axis.format = FormatBytesTick;
   double least = INFINITY;
   double most = 0;
   for (const Cell& cell : run.summary.cells) {
@@ -48,7 +47,7 @@ std::string CostChart(const ReportRun& run, const MetricInfo& metric, const Plan
   chart.x.kind = ScaleKind::kLog;
   chart.x.format = [](double tokens) { return FormatLength(std::llround(tokens)); };
   for (const int64_t length : lengths) chart.x.ticks.push_back(static_cast<double>(length));
-  chart.y = CostAxis(run, metric, format);
+  chart.y = CostAxis(run, metric);
   for (const PlanInfo& plan : run.data.info.plans) {
     Series series = {.name = plan.name, .style = styles.Of(plan), .points = {}};
     for (const int64_t length : lengths) {
@@ -89,7 +88,7 @@ std::string TimesTable(const ReportRun& run) {
     table.AddGroup(fmt::format("{}: value, and times {}", format.title(), IsBytes(metric) ? "smaller" : "better"));
     for (const PlanInfo& plan : run.data.info.plans) {
       std::vector<TableCell> row(1 + lengths.size());
-      row[0].text = plan.name;
+      row[0] = NameCell(plan.name);
       for (size_t i = 0; i < lengths.size(); ++i) {
         const Cell* cell = FindCell(run.summary, plan.name, lengths[i], metric.name);
         row[i + 1].text = cell == nullptr ? kDash : format.Value(cell->mean);

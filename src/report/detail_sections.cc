@@ -138,7 +138,7 @@ std::string PlanMapSection(const std::vector<ReportRun>& runs) {
     std::string figures;
     for (const PlanPicture* picture : of_method) figures += PictureFigure(*picture);
     html += Details(fmt::format("{}: {} {}", method, of_method.size(), of_method.size() == 1 ? "plan" : "plans"),
-                    Grid(figures));
+                    SmallGrid(figures));
   }
   for (const std::string& error : errors) html += Paragraph("Not drawn: " + error);
   return html;

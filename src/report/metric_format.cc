@@ -61,6 +61,21 @@ std::string FormatLength(int64_t tokens) {
   return Grouped(static_cast<double>(tokens), 0);
 }
 
+std::string FormatTick(double value, int decimals) {
+  return std::isfinite(value) ? Grouped(value, decimals) : kDash;
+}
+
+std::string FormatBytesTick(double bytes) {
+  std::string text = Bytes(bytes);
+  const size_t point = text.find('.');
+  const size_t unit = text.find(' ');
+  if (point == std::string::npos || unit == std::string::npos) return text;
+  size_t end = unit;
+  while (text[end - 1] == '0') --end;
+  if (end - 1 == point) --end;
+  return text.erase(end, unit - end);
+}
+
 std::string FormatRatio(double ratio) {
   const double percent = ratio * 100;
   return std::isfinite(percent) ? fmt::format("{:.3g} %", percent) : kDash;

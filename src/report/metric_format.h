@@ -21,6 +21,9 @@ inline constexpr const char* kDash = "–";
 std::string FormatNumber(double value, int digits = 4);
 // Tokens: "32K" for multiples of 1,024, "3,600" otherwise.
 std::string FormatLength(int64_t tokens);
+// Of ticks, which are round: "1,500", "50 MB".
+std::string FormatTick(double value, int decimals);
+std::string FormatBytesTick(double bytes);
 // "0.25" as "25 %".
 std::string FormatRatio(double ratio);
 // "0.034", "<0.001".

@@ -26,6 +26,15 @@ TEST(FormatLength, SaysKOnlyWhereItIsExact) {
   EXPECT_EQ(FormatLength(0), "0");
 }
 
+TEST(FormatTick, IsRound) {
+  EXPECT_EQ(FormatTick(10000, 0), "10,000");
+  EXPECT_EQ(FormatTick(-0.5, 1), "−0.5");
+  EXPECT_EQ(FormatBytesTick(50e6), "50 MB");
+  EXPECT_EQ(FormatBytesTick(2.5e9), "2.5 GB");
+  EXPECT_EQ(FormatBytesTick(100e6), "100 MB");
+  EXPECT_EQ(FormatBytesTick(0), "0 B");
+}
+
 TEST(FormatPValue, NeverIsZero) {
   EXPECT_EQ(FormatPValue(0.0000001), "<0.001");
   EXPECT_EQ(FormatPValue(0.0342), "0.034");

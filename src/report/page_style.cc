@@ -17,11 +17,12 @@ std::string_view PageStyle() {
 html{scroll-behavior:smooth;-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1120px;margin:0 auto;padding:0 20px 64px}
-header{padding:28px 0 4px}
+header{padding:22px 0 0}
 h1{font-size:1.75rem;line-height:1.2;margin:0 0 6px;letter-spacing:-.01em}
 h2{font-size:1.35rem;line-height:1.25;margin:0 0 4px;padding-top:20px;border-top:1px solid var(--rule)}
 h3{font-size:1.05rem;margin:30px 0 6px}
 section{margin-top:36px;scroll-margin-top:8px}
+header+section{margin-top:8px}
 p{margin:6px 0 10px;max-width:72ch;overflow-wrap:anywhere}
 header p,.note,section>p{color:var(--soft)}
 a{color:var(--link)}
@@ -31,12 +32,12 @@ nav ol{margin:4px 0 0;padding:0;list-style:none;display:flex;flex-wrap:wrap;gap:
 nav a{text-decoration:none;overflow-wrap:anywhere}
 nav a:hover{text-decoration:underline}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:16px;margin:12px 0 18px}
-.grid.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,250px),1fr))}
+.grid.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,256px),1fr))}
 figure{margin:0;padding:12px 12px 10px;background:var(--card);border:1px solid var(--rule);border-radius:8px;min-width:0}
 figcaption{font-weight:600;font-size:.92rem;margin:0 0 6px;overflow-wrap:anywhere}
 figcaption small{display:block;font-weight:400;color:var(--soft)}
 figure svg{display:block;width:100%;height:auto}
-.chart>svg{max-width:720px;margin:0 auto}
+.chart>svg{max-width:560px;margin:0 auto}
 .chart text{font:12.5px system-ui,-apple-system,"Segoe UI",sans-serif;fill:var(--ink)}
 .chart .tick,.chart .axis-title,.chart .empty{fill:var(--soft)}
 .chart .value{font-size:12px}
@@ -67,8 +68,7 @@ table{border-collapse:collapse;font-size:.9rem;min-width:100%;font-variant-numer
 th,td{padding:6px 12px;text-align:right;vertical-align:top;white-space:nowrap;border-top:1px solid var(--grid)}
 thead th{border-top:0;vertical-align:bottom;font-weight:600;color:var(--soft);background:var(--shade);white-space:normal;
 min-width:5.5em}
-th:first-child{text-align:left;position:sticky;left:0;background:var(--card);font-weight:500;max-width:15em;
-overflow-wrap:anywhere;white-space:normal}
+th:first-child{text-align:left;position:sticky;left:0;background:var(--card);font-weight:500}
 thead th:first-child{background:var(--shade)}
 tr.group th{background:var(--shade);color:var(--soft);font-size:.82rem;padding:4px 12px;max-width:none}
 tr.group span{position:sticky;left:12px}
@@ -91,13 +91,13 @@ pre mark{background:var(--best);color:inherit;font-weight:600}
 .facts dt{color:var(--soft)}
 .facts dd{margin:0;overflow-wrap:anywhere}
 .empty-note{padding:14px;border:1px dashed var(--rule);border-radius:8px;color:var(--soft)}
-.head-plan{max-width:560px}
+figure .head-plan{width:auto;max-width:100%}
 @media (max-width:560px){
 main,nav{padding-left:12px;padding-right:12px}
 h1{font-size:1.4rem}
 figure{padding:10px 8px}
 th,td{padding:5px 8px}
-th:first-child{max-width:9.5em}
+tbody th:first-child{white-space:normal;overflow-wrap:anywhere;min-width:7.5em;max-width:9.5em}
 .facts{grid-template-columns:1fr}
 .facts dd{margin:0 0 6px}}
 @media (min-width:1380px){

@@ -151,4 +151,15 @@ Result<ReportRun> LoadReportRun(const fs::path& folder) {
   return run;
 }
 
+Result<std::vector<ReportRun>> LoadReportRuns(const std::vector<std::string>& folders) {
+  HW_ASSIGN_OR_RETURN(const std::vector<fs::path> found, FindRuns(folders));
+  std::vector<ReportRun> runs;
+  for (const fs::path& folder : found) {
+    HW_ASSIGN_OR_RETURN(ReportRun run, LoadReportRun(folder));
+    runs.push_back(std::move(run));
+  }
+  std::stable_partition(runs.begin(), runs.end(), [](const ReportRun& run) { return run.data.info.task != kCostTask; });
+  return runs;
+}
+
 }  // namespace headwise

@@ -55,12 +55,18 @@ struct ReportRun {
   std::vector<PlanFile> plan_files;
 };
 
+// The task whose metrics are speed and memory instead of quality.
+inline constexpr const char* kCostTask = "cost";
+
 // Every folder at or below `folders` that has a manifest.json, each once, in the order given and sorted below. A path
 // that is no folder, or has no run, is an error.
 Result<std::vector<std::filesystem::path>> FindRuns(const std::vector<std::string>& folders);
 
 // A plan file that cannot be read is noted, not an error: the results do not depend on it.
 Result<ReportRun> LoadReportRun(const std::filesystem::path& folder);
+
+// FindRuns and LoadReportRun; runs of kCostTask come last, for quality is what a reader asks first.
+Result<std::vector<ReportRun>> LoadReportRuns(const std::vector<std::string>& folders);
 
 }  // namespace headwise
 

@@ -121,16 +121,9 @@ class ReportTest : public testing::Test {
   }
 
   std::vector<ReportRun> Load(const std::vector<std::string>& folders) {
-    std::vector<ReportRun> runs;
-    const auto found = FindRuns(folders);
-    EXPECT_TRUE(found.ok()) << found.status().message();
-    if (!found.ok()) return runs;
-    for (const fs::path& folder : *found) {
-      auto run = LoadReportRun(folder);
-      EXPECT_TRUE(run.ok()) << run.status().message();
-      if (run.ok()) runs.push_back(std::move(*run));
-    }
-    return runs;
+    auto runs = LoadReportRuns(folders);
+    EXPECT_TRUE(runs.ok()) << runs.status().message();
+    return runs.ok() ? std::move(*runs) : std::vector<ReportRun>();
   }
 
   static std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }

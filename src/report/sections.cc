@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "report/chart_parts.h"
+
 namespace headwise {
 namespace {
 
@@ -52,6 +54,12 @@ std::vector<ModelRuns> ByModel(const std::vector<ReportRun>& runs) {
     }
   }
   return models;
+}
+
+TableCell NameCell(const std::string& name) {
+  constexpr size_t kMaxCharacters = 40;
+  const std::string shown = Shortened(name, kMaxCharacters);
+  return {.text = shown, .title = shown == name ? "" : name};
 }
 
 std::string TitleOf(const ReportRun& run, const std::vector<ReportRun>& runs) {

@@ -6,14 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "report/html.h"
 #include "report/metric_format.h"
 #include "report/plan_styles.h"
 #include "report/report_run.h"
 
 namespace headwise {
-
-// The task whose metrics are speed and memory instead of quality.
-inline constexpr const char* kCostTask = "cost";
 
 // Every plan of every run, in order of appearance; of plans with one name, the first.
 std::vector<PlanInfo> AllPlans(const std::vector<ReportRun>& runs);
@@ -24,6 +22,9 @@ struct ModelRuns {
   std::vector<const ReportRun*> runs;
 };
 std::vector<ModelRuns> ByModel(const std::vector<ReportRun>& runs);
+
+// A plan's name in front of a row: long ones cut, whole for a pointer.
+TableCell NameCell(const std::string& name);
 
 // The run's title, with whatever else is needed to tell it from the others.
 std::string TitleOf(const ReportRun& run, const std::vector<ReportRun>& runs);

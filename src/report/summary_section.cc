@@ -50,15 +50,17 @@ const PlanInfo* FindPlan(const RunInfo& info, const std::string& name) {
   return plan == info.plans.end() ? nullptr : &*plan;
 }
 
+using BestMeans = std::map<std::optional<double>, double>;  // by budget
+
 // The best mean of each budget, over its plans that are bounded; only where there is a choice.
-std::map<std::optional<double>, double> BestByBudget(const Column& column, const std::vector<PlanInfo>& plans) {
+BestMeans BestByBudget(const Column& column, const std::vector<PlanInfo>& plans) {
   std::map<std::optional<double>, std::vector<double>> means;
   for (const PlanInfo& plan : plans) {
     if (plan.method == "full") continue;
     const Cell* cell = FindCell(column.run->summary, plan.name, column.length, column.metric->name);
     if (cell != nullptr) means[plan.kv_ratio].push_back(cell->mean);
   }
-  std::map<std::optional<double>, double> best;
+  BestMeans best;
   for (const auto& [ratio, values] : means) {
     if (values.size() < 2) continue;
     best[ratio] = column.metric->better == MetricInfo::Better::kHigher
@@ -68,7 +70,7 @@ std::map<std::optional<double>, double> BestByBudget(const Column& column, const
   return best;
 }
 
-TableCell MetricCell(const Column& column, const PlanInfo& plan, const std::map<std::optional<double>, double>& best) {
+TableCell MetricCell(const Column& column, const PlanInfo& plan, const BestMeans& best) {
   const Cell* cell = FindCell(column.run->summary, plan.name, column.length, column.metric->name);
   if (cell == nullptr) return {.text = kDash};
   TableCell shown;
@@ -143,13 +145,14 @@ std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all
   if (columns.empty() || byte_run == nullptr) return "<p class=\"empty-note\">No results yet.</p>\n";
   const int64_t byte_length = LengthsOf(*byte_run).back();
   std::vector<std::string> titles = {"Plan"};
-  std::vector<std::map<std::optional<double>, double>> best;
+  std::vector<BestMeans> best;
   for (const Column& column : columns) {
     titles.push_back(column.title);
-    best.push_back(BestByBudget(column, plans));
+    // Which bounded plan of a budget is fastest is chance.
+    best.push_back(column.length ? BestMeans() : BestByBudget(column, plans));
   }
-  titles.push_back("KV cache at " + FormatLength(byte_length));
-  titles.push_back("at peak");
+  titles.push_back("KV at the end, " + FormatLength(byte_length));
+  titles.push_back("KV at peak, " + FormatLength(byte_length));
   HtmlTable table(titles);
   const bool has_budgets =
       std::any_of(plans.begin(), plans.end(), [](const PlanInfo& p) { return p.kv_ratio.has_value(); });
@@ -159,7 +162,7 @@ std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all
       group = BudgetTitle(plan);
       table.AddGroup(group);
     }
-    std::vector<TableCell> row = {{.text = plan.name, .title = "method " + plan.method}};
+    std::vector<TableCell> row = {NameCell(plan.name)};
     for (size_t i = 0; i < columns.size(); ++i) row.push_back(MetricCell(columns[i], plan, best[i]));
     const bool has_bytes = FindPlan(byte_run->data.info, plan.name) != nullptr;
     row.push_back(has_bytes ? BytesCell(*byte_run, byte_length, plan.name, &Cell::kv_bytes) : TableCell{.text = kDash});

@@ -96,6 +96,7 @@ std::pair<double, double> ShadeEnds(const MetricInfo& metric, const DepthMeans& 
 
 std::string TagText(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer()) return std::to_string(value.get<int64_t>());
   if (value.is_number()) return FormatNumber(value.get<double>());
   return value.is_boolean() ? (value.get<bool>() ? "yes" : "no") : "";
 }
@@ -134,7 +135,7 @@ std::string MeansTable(const ReportRun& run, const std::vector<std::pair<std::st
       }
     }
     std::vector<TableCell> row(1 + columns.size());
-    row[0].text = plan.name;
+    row[0] = NameCell(plan.name);
     for (size_t i = 0; i < columns.size(); ++i) {
       row[i + 1].text = means[i].count > 0 ? format.Value(*means[i].value()) : kDash;
       row[i + 1].title = fmt::format("{} values", means[i].count);
@@ -165,7 +166,7 @@ std::string TagTable(const ReportRun& run, const std::string& tag, const std::ve
         return result.length == length && has_tag(result);
       });
     }
-    by_length += Paragraph(fmt::format("{} {}", tag, TagText(kind))) + MeansTable(run, of_lengths);
+    by_length += Paragraph(fmt::format("{}: {}", tag, TagText(kind))) + MeansTable(run, of_lengths);
   }
   return html + Details(fmt::format("Each {} by length", tag), by_length);
 }

@@ -27,7 +27,7 @@ Axis MetricAxis(const MetricInfo& metric, const MetricFormat& format) {
     axis.least = 0;
     axis.most = 100;
   }
-  if (metric.unit == "bytes") axis.format = [](double bytes) { return FormatBytes(std::llround(bytes)); };
+  if (metric.unit == "bytes") axis.format = FormatBytesTick;
   return axis;
 }
 
@@ -51,7 +51,7 @@ std::string BytesScatter(const ReportRun& run, const MetricInfo& metric, int64_t
   chart.title = fmt::format("{} tokens", FormatLength(length));
   chart.x.title = "KV bytes at the end (logarithmic)";
   chart.x.kind = ScaleKind::kLog;
-  chart.x.format = [](double bytes) { return FormatBytes(std::llround(bytes)); };
+  chart.x.format = FormatBytesTick;
   chart.y = MetricAxis(metric, format);
   std::map<std::string, size_t> families;  // its place in chart.series
   for (const PlanInfo& plan : run.data.info.plans) {

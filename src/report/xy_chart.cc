@@ -13,8 +13,8 @@
 namespace headwise {
 namespace {
 
-constexpr double kWidth = 480;
-constexpr double kHeight = 300;
+constexpr double kWidth = 440;
+constexpr double kHeight = 290;
 constexpr double kTop = 30;  // the y axis' title stands here
 constexpr double kBottom = 46;
 constexpr int kTicksAcross = 6;
@@ -95,10 +95,7 @@ std::vector<std::string> LabelsOf(const Axis& axis, const std::vector<double>& t
   const double size = std::max(std::abs(ticks.front()), std::abs(ticks.back()));
   const int decimals = std::max(0, -static_cast<int>(std::floor(std::log10(step) + 1e-9)));
   if (decimals > 4 || size >= 1e6) return labels;
-  for (size_t i = 0; i < ticks.size(); ++i) {
-    const std::string digits = fmt::format("{:.{}f}", std::abs(ticks[i]), decimals);
-    labels[i] = (ticks[i] < 0 ? "−" : "") + digits;
-  }
+  for (size_t i = 0; i < ticks.size(); ++i) labels[i] = FormatTick(ticks[i], decimals);
   return labels;
 }
 
@@ -151,7 +148,7 @@ void DrawAxes(Plot& plot) {
     line("rule", x, plot.bottom(), x, plot.bottom() + 4);
     const double half = TextWidth(x_labels[i]) / 2;
     if (x - half < free_from) continue;
-    free_from = x + half + 6;
+    free_from = x + half + 8;
     plot.svg += SvgText(x, plot.bottom() + 18, "class=\"tick\" text-anchor=\"middle\"", x_labels[i]);
   }
   line("axis", plot.left, plot.bottom(), plot.right, plot.bottom());
