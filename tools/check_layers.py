@@ -21,7 +21,7 @@ LAYERS = {
     "grad": {"model", "kv", "weights", "backend", "backend/cpu", "tensor", "base"},
     "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
     "planner": {"engine", "grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "eval": {"engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "eval": {"planner", "engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
     "report": {"eval", "planner", "text", "kv", "base"},
 }
 # Files that put backends together: the only ones in `backend` that know the implementations.

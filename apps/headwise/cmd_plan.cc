@@ -13,6 +13,7 @@
 #include "common_options.h"
 #include "generate.h"
 #include "model/load_config.h"
+#include "planner/budget.h"
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
 #include "planner/plan_view.h"
@@ -29,6 +30,13 @@ struct PlanOptions {
   std::map<std::string, std::optional<std::string>> values;  // the method's options
   int num_threads = 0;
   bool resume = false;
+};
+
+struct RefitOptions {
+  std::string model;
+  std::string plan;
+  std::string out;
+  std::map<std::string, std::optional<std::string>> values;  // the budget
 };
 
 struct ExportOptions {
@@ -101,12 +109,22 @@ std::string CheckpointPath(const PlanOptions& options) {
   return options.out + ".checkpoint";
 }
 
-// Planning needs the shape; the hash only where the folder has weights (an import may do without).
-Result<PlannerInput> InputFor(const PlanOptions& options) {
+PlannerInput InputForShape(const ModelConfig& config, const std::map<std::string, std::optional<std::string>>& values) {
   PlannerInput input;
-  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   input.shape = config.shape();
   input.model_window = config.sliding_window.value_or(kNoLimit);
+  std::map<std::string, std::string> given;
+  for (const auto& [name, value] : values) {
+    if (value) given.emplace(name, *value);
+  }
+  input.options = NamedOptions(std::move(given));
+  return input;
+}
+
+// Planning needs the shape; the hash only where the folder has weights (an import may do without).
+Result<PlannerInput> InputFor(const PlanOptions& options) {
+  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
+  PlannerInput input = InputForShape(config, options.values);
   input.model = options.model;
   input.num_threads = options.num_threads;
   input.checkpoint = CheckpointPath(options);
@@ -117,12 +135,13 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
   } else if (weights.status().code() != StatusCode::kNotFound) {
     return weights.status();
   }
-  std::map<std::string, std::string> given;
-  for (const auto& [name, value] : options.values) {
-    if (value) given.emplace(name, *value);
-  }
-  input.options = PlannerOptions(std::move(given));
   return input;
+}
+
+Status ShowPlan(const HeadPlan& plan) {
+  std::string text = FormatPlanMap(plan);
+  for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
+  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
 }
 
 Status RunPlan(const PlanOptions& options) {
@@ -138,9 +157,15 @@ Status RunPlan(const PlanOptions& options) {
   HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
   std::error_code ignored;  // a checkpoint that stays is only clutter
   if (is_resumable) std::filesystem::remove(CheckpointPath(options), ignored);
-  std::string text = FormatPlanMap(plan);
-  for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
-  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+  return ShowPlan(plan);
+}
+
+Status RunRefit(const RefitOptions& options) {
+  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
+  HW_ASSIGN_OR_RETURN(const HeadPlan earlier, ReadHeadPlan(options.plan));
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, RefitPlan(earlier, InputForShape(config, options.values), options.plan));
+  HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
+  return ShowPlan(plan);
 }
 
 Status RunExportDuo(const ExportOptions& options) {
@@ -184,6 +209,16 @@ void AddPlanCommand(CommandLine& line) {
   CLI::App& plan = *line.app.add_subcommand("plan", "Make a head plan");
   plan.require_subcommand(1);
   for (const PlannerMethod& method : PlannerMethods()) AddMethod(line, plan, method);
+
+  auto refit = std::make_shared<RefitOptions>();
+  CLI::App& again = *plan.add_subcommand("refit", "The method of an earlier plan at another KV budget; runs no model");
+  again.add_option("--model,-m", refit->model, "Model that the plan is for: a Hugging Face folder")->required();
+  again.add_option("--from", refit->plan, "Plan file")->required();
+  again.add_option("--out", refit->out, "Plan file to write")->required();
+  for (const std::string_view name : kBudgetOptions) {
+    again.add_option(fmt::format("--{}", name), refit->values[std::string(name)], std::string(HelpFor(name)));
+  }
+  OnChosen(line, again, std::move(refit), RunRefit);
 
   auto options = std::make_shared<ExportOptions>();
   CLI::App& command = *plan.add_subcommand("export-duo", "Write a plan's gates in DuoAttention's form");

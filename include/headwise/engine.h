@@ -132,6 +132,11 @@ class Engine {
   Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
   // A copy that shares pages until one of the two writes; continuing it equals continuing the original, bit for bit.
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
+  // A copy that goes on under another plan, or with another end of its prompt: so that texts with the same beginning,
+  // and plans that read a prompt alike, share its prefill. Refused where the rules would have treated the tokens so far
+  // otherwise than they were; rules "from the end of the prompt" treat a prompt as full heads do. Dynamic NTK keeps the
+  // base of `sequence`.
+  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
 
   // Queues a request; errors are those of the request itself, and of one that could never fit.
   Result<RequestId> Submit(Request request);

@@ -21,4 +21,8 @@ ProcessMemory ReadProcessMemory() {
   return memory;
 }
 
+void ResetPeakResident() {
+  std::ofstream("/proc/self/clear_refs") << "5\n";  // man proc: 5 resets VmHWM to VmRSS
+}
+
 }  // namespace headwise

@@ -15,6 +15,9 @@ struct ProcessMemory {
 // Zeros where the system does not tell.
 ProcessMemory ReadProcessMemory();
 
+// Makes the peak begin again at what is resident now; nothing where the system cannot.
+void ResetPeakResident();
+
 }  // namespace headwise
 
 #endif  // HEADWISE_BASE_PROCESS_MEMORY_H_

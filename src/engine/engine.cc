@@ -110,7 +110,9 @@ Engine::~Engine() = default;
 const ModelConfig& Engine::config() const {
   return impl_->model().config;
 }
-ModelShape Engine::shape() const { return config().shape(); }
+ModelShape Engine::shape() const {
+  return config().shape();
+}
 const std::string& Engine::source_hash() const {
   return impl_->model().source_hash;
 }
@@ -132,6 +134,10 @@ int64_t Engine::page_tokens() const {
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
   return impl_->NewSequence(options);
 }
+Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence, const SequenceOptions& options) {
+  return impl_->Fork(sequence, options);
+}
+
 Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) {
   return impl_->Fork(sequence);
 }

@@ -17,6 +17,12 @@ double SecondsSince(RequestState::Clock::time_point start) {
 // A row of logits is host memory; runs that want every row take smaller chunks once the vocabulary is large.
 constexpr int64_t kMaxLogitFloatsPerStep = int64_t{16} << 20;
 
+std::vector<ResolvedRule> ResolveRules(const HeadPlan& plan, const SequenceLimits& limits) {
+  std::vector<ResolvedRule> rules;
+  for (const HeadRule& rule : plan.rules) rules.push_back(ResolveRule(rule, limits));
+  return rules;
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(Parts parts)
@@ -77,7 +83,7 @@ Status EngineImpl::CheckIds(std::span<const int32_t> ids, const char* what) cons
   return Status::Ok();
 }
 
-Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions& options) {
+Result<std::shared_ptr<Sequence>> EngineImpl::Reserve(const SequenceOptions& options) const {
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   HW_RETURN_IF_ERROR(CheckPlan(*plan));
   const SequenceLimits limits = LimitsFor(options.prompt_tokens, options.max_tokens);
@@ -90,11 +96,14 @@ Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions&
   auto sequence = std::make_shared<Sequence>(parts_.memory, needed_bytes);
   sequence->plan = plan;
   sequence->limits = limits;
-  sequence->rope_frequencies = RopeFrequencies(parts_.model->config, limits.prompt_tokens);
-  std::vector<ResolvedRule> rules;
-  for (const HeadRule& rule : plan->rules) rules.push_back(ResolveRule(rule, limits));
-  sequence->cache =
-      std::make_unique<KvCache>(*parts_.memory->pool, parts_.model->config.num_kv_heads, std::move(rules));
+  return sequence;
+}
+
+Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions& options) {
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options));
+  sequence->rope_frequencies = RopeFrequencies(parts_.model->config, options.prompt_tokens);
+  sequence->cache = std::make_unique<KvCache>(*parts_.memory->pool, parts_.model->config.num_kv_heads,
+                                              ResolveRules(*sequence->plan, sequence->limits));
   return sequence;
 }
 
@@ -110,6 +119,22 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence) {
   fork->limits = sequence.limits;
   fork->rope_frequencies = sequence.rope_frequencies;
   fork->cache = sequence.cache->Fork();
+  fork->history = sequence.history;
+  fork->keeps_history = sequence.keeps_history;
+  fork->pending = sequence.pending;
+  return fork;
+}
+
+Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence, const SequenceOptions& options) {
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options));
+  fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits));
+  if (fork->cache == nullptr) {
+    return Status::InvalidInput(fmt::format(
+        "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "
+        "rule, or rules that hold from the end of a longer prompt",
+        sequence.cache->num_tokens()));
+  }
+  fork->rope_frequencies = sequence.rope_frequencies;
   fork->history = sequence.history;
   fork->keeps_history = sequence.keeps_history;
   fork->pending = sequence.pending;

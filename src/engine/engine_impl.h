@@ -35,6 +35,7 @@ class EngineImpl {
 
   Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
+  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
   Result<RequestId> Submit(Request request);
   Result<bool> Step();
   void Cancel(RequestId id);
@@ -46,6 +47,8 @@ class EngineImpl {
   // Bytes that a sequence under these rules may hold at worst, while others hold their own.
   int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const;
   Status CheckMemory(int64_t needed_bytes) const;
+  // Room for a sequence under these options, without its cache.
+  Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options) const;
   SequenceLimits LimitsFor(int64_t prompt_tokens, int64_t max_tokens) const;
   Status CheckPlan(const HeadPlan& plan) const;
   Status CheckIds(std::span<const int32_t> ids, const char* what) const;

@@ -7,21 +7,38 @@
 #include <vector>
 
 #include "base/check.h"
+#include "eval/divergence.h"
 
 namespace headwise {
 
 double NegativeLogLikelihood(std::span<const float> logits, int32_t target) {
   HW_CHECK(target >= 0 && static_cast<size_t>(target) < logits.size(), "target {} of {}", target, logits.size());
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  return highest + std::log(sum) - logits[static_cast<size_t>(target)];
+  return LogSumExp(logits) - logits[static_cast<size_t>(target)];
+}
+
+void NllCurve::Add(int64_t position, double nll) {
+  auto& [sum, count] = blocks_[position / block_tokens_];
+  sum += nll;
+  ++count;
+}
+
+std::vector<std::pair<double, double>> NllCurve::Points() const {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& [block, sum_and_count] : blocks_) {
+    points.emplace_back(static_cast<double>((block + 1) * block_tokens_ - 1),
+                        sum_and_count.first / static_cast<double>(sum_and_count.second));
+  }
+  return points;
 }
 
 Result<PerplexityResult> MeasurePerplexity(Engine& engine, const PerplexityOptions& options) {
   const auto num_ids = static_cast<int64_t>(options.ids.size());
   if (num_ids < 2) {
     return Status::InvalidInput(fmt::format("perplexity: the text has {} tokens, expected at least 2", num_ids));
+  }
+  if (options.score_from < 1 || options.score_from >= num_ids) {
+    return Status::InvalidInput(
+        fmt::format("perplexity: scored from token {}, expected 1 to {}", options.score_from, num_ids - 1));
   }
   // The last token is only predicted, never read.
   const std::span<const int32_t> read_ids = options.ids.first(options.ids.size() - 1);
@@ -48,8 +65,10 @@ Result<PerplexityResult> MeasurePerplexity(Engine& engine, const PerplexityOptio
       first_bad_position = position;
       return false;
     }
+    if (position + 1 < options.score_from) return true;
     sum += nll;
     ++result.num_predicted;
+    if (options.on_token) options.on_token(position + 1, nll);
     return true;
   };
   const Status status = engine.RunForced(run);

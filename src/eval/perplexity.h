@@ -7,8 +7,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace headwise {
 
@@ -19,7 +22,25 @@ struct PerplexityOptions {
   std::shared_ptr<const HeadPlan> plan;  // null: every head full
   std::span<const int32_t> ids;          // at least two; every id but the first is predicted from those before it
   int64_t prompt_tokens = -1;            // read as a prompt, in chunks; the rest as decode steps; -1: all
-  std::function<void(int64_t num_read)> on_progress;
+  // Tokens before this one are read but not scored: what a rule "from the end of the prompt" costs shows after it.
+  int64_t score_from = 1;
+  std::function<void(int64_t num_read)> on_progress = {};
+  std::function<void(int64_t position, double nll)> on_token = {};  // of every scored token, by its own position
+};
+
+// Mean NLL by position, in at most kCurvePoints blocks of equal size.
+class NllCurve {
+ public:
+  static constexpr int64_t kCurvePoints = 64;
+
+  explicit NllCurve(int64_t num_tokens) : block_tokens_((num_tokens + kCurvePoints - 1) / kCurvePoints) {}
+  void Add(int64_t position, double nll);
+  // (position of the block's last token, mean).
+  std::vector<std::pair<double, double>> Points() const;
+
+ private:
+  int64_t block_tokens_;
+  std::map<int64_t, std::pair<double, int64_t>> blocks_;  // sum and count
 };
 
 struct PerplexityResult {

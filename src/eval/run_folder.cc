@@ -15,40 +15,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kManifest = "manifest.json";
-constexpr const char* kResults = "results.jsonl";
-constexpr const char* kSummary = "summary.json";
-
-Status CheckSameManifest(const Json& found, const Json& expected, const std::string& origin) {
-  if (found == expected) return Status::Ok();
-  for (const auto& [key, value] : expected.items()) {
-    const Json other = found.is_object() && found.contains(key) ? found[key] : Json();
-    if (other != value) {
-      return Status::InvalidInput(fmt::format("{}: the run there has \"{}\" {}, this one {}; choose another folder",
-                                              origin, key, other.dump(), value.dump()));
-    }
-  }
-  return Status::InvalidInput(fmt::format("{}: the run there is another one; choose another folder", origin));
+std::string Line(const Json& json) {
+  // Answers are model output and may end inside a character.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// Reads the finished lines and cuts off a last line that an interruption left incomplete.
-Result<std::vector<Json>> ReadFinished(const fs::path& path) {
-  std::vector<Json> finished;
-  std::error_code error;
-  if (!fs::exists(path, error)) return finished;
-  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  size_t begin = 0;
-  int64_t line_number = 0;
-  for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    const std::string where = fmt::format("{}:{}", path.string(), ++line_number);
-    HW_ASSIGN_OR_RETURN(Json line, ParseJson(std::string_view(text).substr(begin, end - begin), where));
-    finished.push_back(std::move(line));
-    begin = end + 1;
+std::string Page(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Status Differs(const std::string& origin, const std::string& key, const Json& found, const Json& expected) {
+  return Status::InvalidInput(fmt::format("{}: the run there has \"{}\" {}, this one {}; choose another folder", origin,
+                                          key, found.dump(), expected.dump()));
+}
+
+// The environment decides speed, not results: a run may go on on another machine.
+Status CheckSameRun(const Json& found, const Json& expected, const std::string& origin) {
+  for (const auto& [key, value] : expected.items()) {
+    const Json other = found.is_object() && found.contains(key) ? found[key] : Json();
+    if (key == "environment" || other == value) continue;
+    if (!value.is_object() || !other.is_object()) return Differs(origin, key, other, value);
+    for (const auto& [name, part] : value.items()) {
+      const Json other_part = other.contains(name) ? other[name] : Json();
+      if (other_part != part) return Differs(origin, name, other_part, part);
+    }
+    return Differs(origin, key, other, value);
   }
-  if (begin < text.size()) fs::resize_file(path, begin, error);
-  if (error)
-    return Status::Io(fmt::format("{}: cannot cut the incomplete last line: {}", path.string(), error.message()));
-  return finished;
+  return Status::Ok();
+}
+
+// Results of an earlier run; a last line that an interruption left incomplete is cut off.
+Result<std::vector<CaseResult>> TakeUpResults(const fs::path& folder) {
+  HW_ASSIGN_OR_RETURN(RunData run, ReadRun(folder));
+  const fs::path path = folder / kResultsFile;
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::move(run.results);
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const size_t end = text.rfind('\n') + 1;
+  if (end < text.size()) fs::resize_file(path, end, error);
+  if (!error) return std::move(run.results);
+  return Status::Io(fmt::format("{}: cannot cut the incomplete last line: {}", path.string(), error.message()));
 }
 
 Status CannotWrite(const fs::path& path) {
@@ -57,12 +63,13 @@ Status CannotWrite(const fs::path& path) {
 
 }  // namespace
 
-Result<RunFolder> RunFolder::Open(const fs::path& path, const Json& manifest, Mode mode) {
+Result<RunFolder> RunFolder::Open(const fs::path& path, const RunInfo& info, std::span<const CaseText> cases,
+                                  Mode mode) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return Status::Io(fmt::format("{}: cannot create the folder: {}", path.string(), error.message()));
 
-  const fs::path manifest_path = path / kManifest;
+  const fs::path manifest_path = path / kManifestFile;
   RunFolder folder;
   folder.path_ = path;
   if (fs::exists(manifest_path, error)) {
@@ -71,31 +78,43 @@ Result<RunFolder> RunFolder::Open(const fs::path& path, const Json& manifest, Mo
           "{}: already holds a run; give --resume to go on with it, or choose another folder", path.string()));
     }
     HW_ASSIGN_OR_RETURN(const Json found, ReadJsonFile(manifest_path.string()));
-    HW_RETURN_IF_ERROR(CheckSameManifest(found, manifest, manifest_path.string()));
-    HW_ASSIGN_OR_RETURN(folder.finished_, ReadFinished(path / kResults));
+    HW_RETURN_IF_ERROR(CheckSameRun(found, ToJson(info), manifest_path.string()));
+    HW_ASSIGN_OR_RETURN(folder.finished_, TakeUpResults(path));
   } else if (!fs::is_empty(path, error)) {
     return Status::InvalidInput(fmt::format(
         "{}: is not empty and holds no run, expected a new folder or one of an earlier run", path.string()));
   } else {
-    HW_RETURN_IF_ERROR(WriteFileAtomically(manifest_path, manifest.dump(2) + "\n"));
+    HW_RETURN_IF_ERROR(WriteFileAtomically(manifest_path, Page(ToJson(info))));
   }
-  const fs::path results_path = path / kResults;
+  if (!cases.empty() && !fs::exists(path / kCasesFile, error)) {
+    std::string lines;
+    for (const CaseText& each : cases) lines += Line(ToJson(each));
+    HW_RETURN_IF_ERROR(WriteFileAtomically(path / kCasesFile, lines));
+  }
+  const fs::path results_path = path / kResultsFile;
   folder.results_.reset(std::fopen(results_path.c_str(), "ae"));
   if (folder.results_ == nullptr) return CannotWrite(results_path);
   return folder;
 }
 
-Status RunFolder::Append(const Json& result) {
-  // Answers are model output and may end inside a character.
-  const std::string line = result.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+Status RunFolder::Append(const CaseResult& result) {
+  const std::string line = Line(ToJson(result));
   std::FILE* file = results_.get();
   const bool is_written = std::fwrite(line.data(), 1, line.size(), file) == line.size() && std::fflush(file) == 0 &&
                           fdatasync(fileno(file)) == 0;
-  return is_written ? Status::Ok() : CannotWrite(path_ / kResults);
+  return is_written ? Status::Ok() : CannotWrite(path_ / kResultsFile);
+}
+
+Status RunFolder::WritePlan(const std::string& file, const HeadPlan& plan) {
+  const fs::path path = path_ / file;
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) return Status::Io(fmt::format("{}: cannot create the folder: {}", path.string(), error.message()));
+  return WriteHeadPlan(plan, path.string());
 }
 
 Status RunFolder::WriteSummary(const Json& summary) {
-  return WriteFileAtomically(path_ / kSummary, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return WriteFileAtomically(path_ / kSummaryFile, Page(summary));
 }
 
 }  // namespace headwise

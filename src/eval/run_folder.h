@@ -1,16 +1,19 @@
-// The folder of one evaluation: what was asked (manifest.json), one line per finished case (results.jsonl) and the
-// outcome (summary.json). A run that was interrupted goes on where it stopped.
+// The folder of one evaluation while it is written (eval/run_data.h says what is in it). A run that was interrupted
+// goes on where it stopped.
 #ifndef HEADWISE_EVAL_RUN_FOLDER_H_
 #define HEADWISE_EVAL_RUN_FOLDER_H_
 
+#include <headwise/head_plan.h>
 #include <headwise/status.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "eval/run_data.h"
 
 namespace headwise {
 
@@ -18,16 +21,20 @@ class RunFolder {
  public:
   enum class Mode {
     kNew,     // a folder that already holds a run is refused: results are never mixed or lost
-    kResume,  // goes on with the run there, if its manifest is the same; otherwise refused, naming what differs
+    kResume,  // goes on with the run there, if its manifest is the same but for the environment; otherwise refused,
+              // naming what differs
   };
 
-  // Creates the folder where there is none. `manifest` is a JSON object of everything that decides the results.
-  static Result<RunFolder> Open(const std::filesystem::path& path, const Json& manifest, Mode mode);
+  // Creates the folder where there is none, with its manifest and its cases.
+  static Result<RunFolder> Open(const std::filesystem::path& path, const RunInfo& info, std::span<const CaseText> cases,
+                                Mode mode);
 
-  // Lines that an earlier run wrote.
-  const std::vector<Json>& finished() const { return finished_; }
+  // Results that an earlier run wrote.
+  const std::vector<CaseResult>& finished() const { return finished_; }
   // One line, on disk when this returns.
-  Status Append(const Json& result);
+  Status Append(const CaseResult& result);
+  // `file` as in PlanInfo::files.
+  Status WritePlan(const std::string& file, const HeadPlan& plan);
   Status WriteSummary(const Json& summary);
 
  private:
@@ -36,7 +43,7 @@ class RunFolder {
   };
 
   std::filesystem::path path_;
-  std::vector<Json> finished_;
+  std::vector<CaseResult> finished_;
   std::unique_ptr<std::FILE, CloseFile> results_;
 };
 

@@ -21,52 +21,103 @@ class RunFolderTest : public testing::Test {
     path_ = std::filesystem::path(testing::TempDir()) /
             (std::string("run_folder_") + testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::remove_all(path_);
+    info_.task = "lines";
+    info_.title = "Lines";
+    info_.model = "models/m";
+    info_.metrics = {{.name = "accuracy", .label = "right answers", .unit = ""}};
+    info_.plans = {{.name = "full", .method = "full", .kv_ratio = {}, .files = {}},
+                   {.name = "duo@0.25", .method = "duo", .kv_ratio = 0.25, .files = {{4096, "plans/a.json"}}}};
+    info_.lengths = {4096};
+    info_.options = {{"seed", "1"}};
+    info_.environment = {{"machine", "one"}};
   }
   ~RunFolderTest() override { std::filesystem::remove_all(path_); }
 
+  Result<RunFolder> Open(Mode mode, const std::string& sub_folder = "") {
+    return RunFolder::Open(path_ / sub_folder, info_, cases_, mode);
+  }
+  static CaseResult Case(int64_t case_idx) {
+    CaseResult result;
+    result.plan = "full";
+    result.length = 4096;
+    result.case_idx = case_idx;
+    result.scores = {{"accuracy", 1.0}};
+    result.tags = {{"depth", 0.25}};
+    result.curves = {{"nll", {{1, 2.5}, {2, 2.25}}}};
+    return result;
+  }
+
   std::filesystem::path path_;
+  RunInfo info_;
+  std::vector<CaseText> cases_ = {
+      {.length = 4096, .case_idx = 0, .question_idx = 1, .prompt = "What?", .expected = {"12", "13"}}};
 };
 
 TEST_F(RunFolderTest, WritesEveryCaseAndResumes) {
-  const Json manifest = {{"task", "lines"}, {"seed", 1}};
   {
-    auto folder = RunFolder::Open(path_ / "deep", manifest, Mode::kNew);
+    auto folder = Open(Mode::kNew, "deep");
     ASSERT_TRUE(folder.ok()) << folder.status().message();
-    ASSERT_TRUE(folder->Append({{"case", 0}}).ok());
-    ASSERT_TRUE(folder->Append({{"case", 1}, {"answer", "\xff"}}).ok());  // not UTF-8: still one line of JSON
+    ASSERT_TRUE(folder->Append(Case(0)).ok());
+    CaseResult broken = Case(1);
+    broken.answer = "\xff";  // not UTF-8: still one line of JSON
+    ASSERT_TRUE(folder->Append(broken).ok());
   }
   std::ofstream(path_ / "deep" / "results.jsonl", std::ios::app) << "{\"case\": 2, \"ans";  // interrupted
-  auto folder = RunFolder::Open(path_ / "deep", manifest, Mode::kResume);
+  info_.environment = {{"machine", "another"}};
+  auto folder = Open(Mode::kResume, "deep");
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   ASSERT_EQ(folder->finished().size(), 2U);
-  EXPECT_EQ(folder->finished()[1]["case"], 1);
-  ASSERT_TRUE(folder->Append({{"case", 2}}).ok());
+  EXPECT_EQ(folder->finished()[1].case_idx, 1);
+  ASSERT_TRUE(folder->Append(Case(2)).ok());
   ASSERT_TRUE(folder->WriteSummary({{"total", 3}}).ok());
-  auto again = RunFolder::Open(path_ / "deep", manifest, Mode::kResume);
+  auto again = Open(Mode::kResume, "deep");
   ASSERT_TRUE(again.ok()) << again.status().message();
   ASSERT_EQ(again->finished().size(), 3U);
-  EXPECT_EQ(again->finished()[2]["case"], 2);
+  EXPECT_EQ(again->finished()[2].case_idx, 2);
   EXPECT_THAT(*ReadFile(path_ / "deep" / "summary.json"), HasSubstr("\"total\": 3"));
 }
 
+TEST_F(RunFolderTest, WhatIsWrittenIsReadBack) {
+  ASSERT_TRUE(Open(Mode::kNew)->Append(Case(7)).ok());
+  const auto run = ReadRun(path_);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(ToJson(run->info), ToJson(info_));
+  ASSERT_EQ(run->results.size(), 1U);
+  EXPECT_EQ(ToJson(run->results[0]), ToJson(Case(7)));
+  const auto texts = ReadCaseTexts(path_);
+  ASSERT_TRUE(texts.ok()) << texts.status().message();
+  ASSERT_EQ(texts->size(), 1U);
+  EXPECT_EQ(ToJson((*texts)[0]), ToJson(cases_[0]));
+}
+
+TEST_F(RunFolderTest, BadLinesAreNamed) {
+  ASSERT_TRUE(Open(Mode::kNew)->Append(Case(0)).ok());
+  std::ofstream(path_ / "results.jsonl", std::ios::app) << "{\"plan\": 3}\n";
+  EXPECT_THAT(ReadRun(path_).status().message(), HasSubstr("results.jsonl:2: \"plan\""));
+  std::ofstream(path_ / "results.jsonl") << "nonsense\n";
+  EXPECT_THAT(ReadRun(path_).status().message(), HasSubstr("results.jsonl:1"));
+  EXPECT_THAT(ReadRun(path_ / "nowhere").status().message(), HasSubstr("manifest.json"));
+}
+
 TEST_F(RunFolderTest, RefusesToMixRuns) {
-  ASSERT_TRUE(RunFolder::Open(path_, {{"task", "lines"}, {"seed", 1}}, Mode::kNew).ok());
-  EXPECT_THAT(RunFolder::Open(path_, {{"task", "lines"}, {"seed", 1}}, Mode::kNew).status().message(),
-              HasSubstr("already holds a run"));
-  EXPECT_THAT(RunFolder::Open(path_, {{"task", "lines"}, {"seed", 2}}, Mode::kResume).status().message(),
-              HasSubstr("\"seed\" 1, this one 2"));
+  ASSERT_TRUE(Open(Mode::kNew).ok());
+  EXPECT_THAT(Open(Mode::kNew).status().message(), HasSubstr("already holds a run"));
+  info_.options["seed"] = "2";
+  EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("\"seed\" \"1\", this one \"2\""));
+  info_.options["seed"] = "1";
+  info_.lengths = {8192};
+  EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("\"lengths\" [4096], this one [8192]"));
 }
 
 TEST_F(RunFolderTest, RefusesAFolderOfOtherThings) {
   std::filesystem::create_directories(path_);
   std::ofstream(path_ / "thesis.txt") << "precious";
-  EXPECT_THAT(RunFolder::Open(path_, Json::object(), Mode::kNew).status().message(), HasSubstr("is not empty"));
-  EXPECT_THAT(RunFolder::Open(path_ / "thesis.txt", Json::object(), Mode::kNew).status().message(),
-              HasSubstr("thesis.txt"));
+  EXPECT_THAT(Open(Mode::kNew).status().message(), HasSubstr("is not empty"));
+  EXPECT_THAT(Open(Mode::kNew, "thesis.txt").status().message(), HasSubstr("thesis.txt"));
 }
 
 TEST_F(RunFolderTest, AFailedWriteIsAnError) {
-  auto folder = RunFolder::Open(path_, Json::object(), Mode::kNew);
+  auto folder = Open(Mode::kNew);
   ASSERT_TRUE(folder.ok());
   // The nearest thing to a full disk that a process can arrange for itself.
   rlimit before;
@@ -74,7 +125,7 @@ TEST_F(RunFolderTest, AFailedWriteIsAnError) {
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
-  const Status status = folder->Append({{"case", 0}});
+  const Status status = folder->Append(Case(0));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_THAT(status.message(), HasSubstr("results.jsonl: cannot write: File too large"));

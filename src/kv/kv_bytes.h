@@ -22,9 +22,9 @@ struct KvBytesArgs {
 };
 
 struct KvBytes {
-  int64_t full = 0;          // pages of heads that keep everything
-  int64_t bounded = 0;       // pages of heads that drop tokens, and compensation state
-  int64_t kept_tokens = 0;   // summed over all heads, not rounded to pages
+  int64_t full = 0;         // pages of heads that keep everything
+  int64_t bounded = 0;      // pages of heads that drop tokens, and compensation state
+  int64_t kept_tokens = 0;  // summed over all heads, not rounded to pages
   int64_t total() const { return full + bounded; }
 };
 

@@ -47,18 +47,44 @@ void KvCache::Drop(std::byte*& page) {
 std::unique_ptr<KvCache> KvCache::Fork() const {
   std::vector<ResolvedRule> rules;
   for (const Head& head : heads_) rules.push_back(head.rule);
+  return ForkAs(std::move(rules));
+}
+
+std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const {
+  HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    if (!SamePast(heads_[i].rule, rules[i], num_tokens_)) return nullptr;
+  }
   auto fork = std::make_unique<KvCache>(*pool_, num_kv_heads_, std::move(rules));
   fork->num_tokens_ = num_tokens_;
   fork->num_pages_ = fork->peak_pages_ = num_pages_;
   for (size_t i = 0; i < heads_.size(); ++i) {
-    fork->heads_[i] = heads_[i];
-    for (std::byte* page : heads_[i].sink_pages) {
-      if (page != nullptr) pool_->Retain(page);
-    }
-    for (std::byte* page : heads_[i].recent_pages) pool_->Retain(page);
+    fork->heads_[i].TakePages(heads_[i], *pool_);
+    // Of a head whose rule changes nothing is folded yet.
+    if (fork->heads_[i].state_idx < 0 || heads_[i].state_idx < 0) continue;
+    const auto state_bytes = static_cast<size_t>(2 * pool_->layout().head_dim) * sizeof(float);
+    pool_->backend().Copy(fork->State(fork->heads_[i]), State(heads_[i]), state_bytes);
   }
-  pool_->backend().Copy(fork->compensation_.data(), compensation_.data(), compensation_.size_bytes());
   return fork;
+}
+
+// Which pages are sink pages is the rule's business.
+void KvCache::Head::TakePages(const Head& from, PagePool& pool) {
+  const auto num_sink_pages = static_cast<int64_t>(sink_pages.size());
+  const auto take = [&](int64_t page_idx, std::byte* page) {
+    if (page == nullptr) return;
+    pool.Retain(page);
+    if (page_idx < num_sink_pages) {
+      sink_pages[static_cast<size_t>(page_idx)] = page;
+      return;
+    }
+    if (recent_pages.empty()) recent_first = page_idx;
+    recent_pages.push_back(page);
+  };
+  for (size_t i = 0; i < from.sink_pages.size(); ++i) take(static_cast<int64_t>(i), from.sink_pages[i]);
+  for (size_t i = 0; i < from.recent_pages.size(); ++i) {
+    take(from.recent_first + static_cast<int64_t>(i), from.recent_pages[i]);
+  }
 }
 
 int64_t KvCache::MaxStepTokens() const {

@@ -31,6 +31,9 @@ class KvCache {
 
   // A copy that shares every page; either side copies a page when it first writes to it. Not inside a step.
   std::unique_ptr<KvCache> Fork() const;
+  // The same under other rules, [L * Hkv]; null where one of them would have kept or read other tokens so far than its
+  // head did (SamePast in kv/rule.h).
+  std::unique_ptr<KvCache> ForkAs(std::vector<ResolvedRule> rules) const;
 
   const KvLayout& layout() const { return pool_->layout(); }
   int64_t num_tokens() const { return num_tokens_; }
@@ -61,6 +64,8 @@ class KvCache {
 
  private:
   struct Head {
+    void TakePages(const Head& from, PagePool& pool);
+
     ResolvedRule rule;
     // Pages 0 .. ceil(sink / P) - 1, and from there on those of the recent window. A dropped sink page (a model's own
     // window can hide sinks) is null.

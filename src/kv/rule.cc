@@ -1,6 +1,7 @@
 #include "kv/rule.h"
 
 #include <cmath>
+#include <optional>
 
 namespace headwise {
 namespace {
@@ -35,8 +36,8 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits) {
     }
     case HeadRule::Kind::kElasticRazor:
       // At least 1: a short prompt with S0 = 0 must not hide a token from itself.
-      recent = std::max({int64_t{1}, rule.min_recent,
-                         FloorToTokens(static_cast<double>(limits.prompt_tokens) / rule.divisor)});
+      recent = std::max(
+          {int64_t{1}, rule.min_recent, FloorToTokens(static_cast<double>(limits.prompt_tokens) / rule.divisor)});
       break;
   }
   resolved.sink = rule.sink;
@@ -77,6 +78,18 @@ std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens)
     }
   }
   return ranges;
+}
+
+bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) {
+  // How far back every query so far read; none once a rule has dropped, kept or folded tokens in a way of its own.
+  const auto reach = [&](const ResolvedRule& rule) -> std::optional<int64_t> {
+    if (num_tokens < rule.holds_from) return rule.recent_before;
+    const bool is_plain = rule.sink == 0 && !rule.compensate && rule.positions == Positions::kText;
+    if (is_plain && (rule.holds_from == 0 || rule.recent == rule.recent_before)) return rule.recent;
+    return std::nullopt;
+  };
+  if (num_tokens == 0 || a == b) return true;
+  return reach(a).has_value() && reach(a) == reach(b);
 }
 
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens) {

@@ -59,6 +59,10 @@ bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos);
 // prompt ends there and the rule holds from its end, those left by the cut. Ascending, disjoint, at most two ranges.
 std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens);
 
+// Whether the first `num_tokens` tokens of a text are read and kept alike under both rules, whatever follows.
+// Sufficient, not necessary: equal rules, or two that hide nothing yet but what a model's own window hides.
+bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens);
+
 // Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/mix_seed.h"
 #include "base/sha256.h"
 #include "data/recall_prompts.h"
 #include "engine/prompt.h"
@@ -40,9 +41,7 @@ Result<AnswerSource> AnswerSource::Open(const PlannerInput& input, const Planner
 Result<std::vector<int32_t>> AnswerSource::MakePrompt(int64_t num_tokens, int64_t idx) const {
   const int64_t most = num_tokens - options_.max_answer_tokens;
   if (options_.prompt_file.empty()) {
-    // One generator per prompt; the multiplier keeps neighbours' states far apart.
-    Rng rng((options_.seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(num_tokens)) * 0xD1B54A32D192ED03u +
-            static_cast<uint64_t>(idx));
+    Rng rng(MixSeed(options_.seed, num_tokens, idx));
     return MakeRecallPromptIds(*model_->tokenizer, text_, rng,
                                {.kind = kRecallKinds[static_cast<size_t>(idx) % kRecallKinds.size()],
                                 .num_tokens = most,

@@ -50,7 +50,7 @@ int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_wind
 }
 
 Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   if (options.Has("kv-bytes-at")) {
     if (options.Has("kv-ratio") || options.Has("at")) {
       return Status::InvalidInput("--kv-bytes-at: found --kv-ratio or --at too, expected one budget");

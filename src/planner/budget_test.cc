@@ -22,7 +22,7 @@ ModelShape Shape() {
 PlannerInput Input(std::map<std::string, std::string> options) {
   PlannerInput input;
   input.shape = Shape();
-  input.options = PlannerOptions(std::move(options));
+  input.options = NamedOptions(std::move(options));
   return input;
 }
 
@@ -112,7 +112,7 @@ TEST(Gates, ThresholdAndSparsity) {
   auto plan = PlanFromGates(input, {0.1, 0.6, 0.5, 0.4}, stream, 0.5);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->rules, (std::vector<HeadRule>{stream, HeadRule::Full(), HeadRule::Full(), stream}));
-  input.options = PlannerOptions(std::map<std::string, std::string>{{"sparsity", "0.75"}});
+  input.options = NamedOptions(std::map<std::string, std::string>{{"sparsity", "0.75"}});
   plan = PlanFromGates(input, {0.1, 0.6, 0.5, 0.4}, stream, 0.5);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->rules, (std::vector<HeadRule>{stream, HeadRule::Full(), stream, stream}));

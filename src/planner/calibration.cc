@@ -56,7 +56,7 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
 }
 
 Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const PlannerModel& model) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   CalibrationOptions calibration;
   const std::string data = options.StringOr("data", "passkeys");
   if (data != "passkeys" && data != "text") {

@@ -14,9 +14,6 @@ namespace headwise {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
-// DuoAttention's deployed sizes [duo §3.1].
-constexpr int64_t kDeployedSink = 64;
-constexpr int64_t kDeployedRecent = 256;
 
 Json Identity(const std::string& what, const DuoOptions& options, const CalibrationSamples& samples,
               const std::vector<double>& initial) {
@@ -62,8 +59,7 @@ Result<GateRun> ReadGates(const PlannerInput& input, const std::string& path) {
 
 Result<HeadPlan> MakeDuo(const PlannerInput& input) {
   // Before minutes of training: what the plan will be made of must be right.
-  HW_ASSIGN_OR_RETURN(const HeadRule rule,
-                      StreamRuleFromOptions(input.options.Without("from"), kDeployedSink, kDeployedRecent));
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options.Without("from"), kDuoSink, kDuoRecent));
   HW_RETURN_IF_ERROR(
       PlanFromGates(input, std::vector<double>(static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads)),
                     rule, /*default_sparsity=*/0.5)
@@ -77,12 +73,18 @@ Result<HeadPlan> MakeDuo(const PlannerInput& input) {
   return plan;
 }
 
+Result<HeadPlan> RefitDuo(const PlannerInput& input, const HeadPlan& earlier) {
+  PlannerInput stream = input;  // the gates' "from" is a file, not where a rule begins
+  stream.options = input.options.Without("from");
+  return RefitGates(stream, earlier);
+}
+
 }  // namespace
 
 Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel& model,
                                   const CalibrationSamples& samples) {
   DuoOptions duo;
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   HW_ASSIGN_OR_RETURN(duo.num_steps, options.IntOr("steps", duo.num_steps, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(duo.samples_per_step, options.IntOr("batch", duo.samples_per_step, 1, 4096));
   HW_ASSIGN_OR_RETURN(duo.learning_rate, options.DoubleOr("learning-rate", duo.learning_rate, 1e-9, 1.0));
@@ -179,6 +181,7 @@ const PlannerMethod kDuoMethod = {
                            kSelectionOptions, kTrainingOptions, kCalibrationOptions),
     .make = MakeDuo,
     .runs = PlannerMethod::Runs::kModelResumably,
+    .refit = {.make = RefitDuo, .replaced = {"sparsity", "threshold"}},
 };
 
 }  // namespace headwise

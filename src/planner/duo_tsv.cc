@@ -27,7 +27,7 @@ Result<double> ParseGate(std::string_view field, const std::string& origin, int6
 }
 
 Result<HeadPlan> MakeImportDuo(const PlannerInput& input) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   HW_ASSIGN_OR_RETURN(const std::string folder, options.Required("from"));
   const std::string path = (std::filesystem::path(folder) / "full_attention_heads.tsv").string();
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -45,6 +45,12 @@ Result<HeadPlan> MakeImportDuo(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(options.Without("from"), /*default_sink=*/64,
                                                                  /*default_recent=*/256));
   return PlanFromGates(input, table.gates, rule, /*default_sparsity=*/0.5);
+}
+
+Result<HeadPlan> RefitImport(const PlannerInput& input, const HeadPlan& earlier) {
+  PlannerInput stream = input;
+  stream.options = input.options.Without("from");
+  return RefitGates(stream, earlier);
 }
 
 }  // namespace
@@ -98,6 +104,7 @@ const PlannerMethod kImportDuoMethod = {
     .options = {"from", "sparsity", "threshold", "kv-ratio", "at", "kv-bytes-at", "sink", "recent", "positions",
                 "compensate"},
     .make = MakeImportDuo,
+    .refit = {.make = RefitImport, .replaced = {"sparsity", "threshold"}},
 };
 
 }  // namespace headwise

@@ -31,6 +31,11 @@ std::string DescribeMargin(const ModelShape& shape, const std::vector<double>& g
 
 }  // namespace
 
+Status RequireScores(const HeadPlan& plan) {
+  if (!plan.scores.empty()) return Status::Ok();
+  return Status::InvalidInput("the plan has no \"scores\", expected the gates or scores that it was made of");
+}
+
 std::vector<size_t> HeadsByGate(const std::vector<double>& gates) {
   std::vector<size_t> order(gates.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -41,7 +46,7 @@ std::vector<size_t> HeadsByGate(const std::vector<double>& gates) {
 
 Result<HeadPlan> PlanFromGates(const PlannerInput& input, const std::vector<double>& gates,
                                const HeadRule& bounded_rule, double default_sparsity) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
   if (int{options.Has("sparsity")} + int{options.Has("threshold")} + int{budget.has_value()} > 1) {
     return Status::InvalidInput("found two of --sparsity, --threshold and a KV budget, expected one");
@@ -66,6 +71,12 @@ Result<HeadPlan> PlanFromGates(const PlannerInput& input, const std::vector<doub
   }
   plan.notes.push_back(DescribeMargin(input.shape, gates, order, num_full));
   return plan;
+}
+
+Result<HeadPlan> RefitGates(const PlannerInput& input, const HeadPlan& earlier) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options, kDuoSink, kDuoRecent));
+  HW_RETURN_IF_ERROR(RequireScores(earlier));
+  return PlanFromGates(input, earlier.scores, rule, /*default_sparsity=*/0.5);
 }
 
 }  // namespace headwise

@@ -17,6 +17,13 @@ namespace headwise {
 // are the first of a stable sort by rising gate [duo §2.3 leaves ties open].
 std::vector<size_t> HeadsByGate(const std::vector<double>& gates);
 
+// DuoAttention's deployed sizes [duo §3.1], which ZigZagAttention takes over [zigzag §3.1].
+inline constexpr int64_t kDuoSink = 64;
+inline constexpr int64_t kDuoRecent = 256;
+
+// An error if it carries none.
+Status RequireScores(const HeadPlan& plan);
+
 // The options that PlanFromGates reads besides those of the stream rule: how many heads stay full.
 inline constexpr std::string_view kSelectionOptions[] = {"sparsity", "threshold", "kv-ratio", "at", "kv-bytes-at"};
 
@@ -25,6 +32,10 @@ inline constexpr std::string_view kSelectionOptions[] = {"sparsity", "threshold"
 // scores are the gates; its notes say how sure the choice is: the gates on both sides of the cut.
 Result<HeadPlan> PlanFromGates(const PlannerInput& input, const std::vector<double>& gates,
                                const HeadRule& bounded_rule, double default_sparsity);
+
+// RefitPlan for methods whose scores are gates; `input` with the options of the stream rule, "from" being where it
+// begins.
+Result<HeadPlan> RefitGates(const PlannerInput& input, const HeadPlan& earlier);
 
 }  // namespace headwise
 

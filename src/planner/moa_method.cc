@@ -62,7 +62,7 @@ Result<std::vector<int64_t>> ParseLengths(const std::string& text, int64_t train
 }
 
 Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& config) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   MoaOptions moa;
   // The paper's 2k, 4k and 8k with validation at 12k, or the same proportions of a shorter trained length.
   const int64_t unit = std::min<int64_t>(2048, config.trained_length / 6 / kMoaBlock * kMoaBlock);
@@ -131,6 +131,22 @@ Json DescribeGrid(std::span<const HeadRule> rules) {
   Json grid = Json::array();
   for (const HeadRule& rule : rules) grid.push_back({rule.alpha, rule.beta});
   return grid;
+}
+
+// Enough for estimates, and half the size of all digits: the table is in every plan file.
+double RoundToFiveDigits(double value) {
+  if (value == 0) return 0;
+  const double scale = std::pow(10.0, 4 - std::floor(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+// What RefitMoa reads back: the mean influence of every rule on every head, at every profiled length.
+Json DescribeInfluence(const ProfileState& profile, int64_t samples_per_length, std::span<const HeadRule> rules) {
+  Json losses = profile.losses;
+  for (Json& length : losses) {
+    for (Json& loss : length) loss = RoundToFiveDigits(loss.get<double>() / static_cast<double>(samples_per_length));
+  }
+  return {{"rules", DescribeGrid(rules)}, {"losses", std::move(losses)}};
 }
 
 // Answers by the dense model, then their influence; sample by sample, so that a checkpoint is never far behind.
@@ -308,6 +324,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   Json report = {{"lengths", options.lengths},
                  {"validation_length", options.validation_length},
                  {"num_rules", rules.size()},
+                 {"influence", DescribeInfluence(profile, options.samples_per_length, rules)},
                  {"dense_losses", profile.dense_losses}};
   HW_ASSIGN_OR_RETURN(const size_t chosen, Choose(input, options, answers, candidates, report));
   log.EndStep("validation");
@@ -334,6 +351,52 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   return plan;
 }
 
+// The programme again with the influence of the earlier plan's report. Nothing is measured: the choice of least
+// predicted loss at the longest profiled length is taken.
+Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(earlier.report_json, "report"));
+  HW_ASSIGN_OR_RETURN(const JsonObject report, JsonObject::Of(json, "report"));
+  HW_ASSIGN_OR_RETURN(const std::vector<double> lengths, report.Doubles("lengths"));
+  HW_ASSIGN_OR_RETURN(const JsonObject influence, report.Object("influence"));
+  const Json grid = influence.Has("rules") ? influence.At("rules") : Json();
+  std::vector<HeadRule> rules;
+  for (const Json& entry : grid) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number() || !entry[1].is_number()) {
+      return Status::InvalidInput(
+          fmt::format("report: \"influence\": rule {} is {}, expected [alpha, beta]", rules.size(), entry.dump()));
+    }
+    HeadRule rule;
+    rule.kind = HeadRule::Kind::kElasticMoa;
+    rule.sink = kMoaBlock;
+    rule.alpha = entry[0].get<double>();
+    rule.beta = entry[1].get<double>();
+    rules.push_back(rule);
+  }
+  const auto num_values = rules.size() * static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
+  const Json state = {{"num_done", 0},
+                      {"losses", influence.Has("losses") ? influence.At("losses") : Json()},
+                      {"dense_losses", std::vector<double>(lengths.size())}};
+  HW_ASSIGN_OR_RETURN(
+      const ProfileState profile,
+      ProfileState::FromJson(state, "report: influence", ProfileState::Empty(lengths.size(), num_values)));
+  MoaOptions options;
+  options.samples_per_length = 1;  // the report has means
+  HW_ASSIGN_OR_RETURN(options.max_rules_per_layer,
+                      input.options.IntOr("max-rules-per-layer", options.max_rules_per_layer, 1, 1000));
+  const RuleChoiceProblem problem = MakeProblem(input, options, rules, profile, budget);
+  HW_RETURN_IF_ERROR(CheckCostLimits(problem).Annotate("KV budget, in bytes"));
+  HW_ASSIGN_OR_RETURN(const RuleChoice choice,
+                      MinimiseLoss(problem, static_cast<int64_t>(lengths.size()) - 1, /*loss_limits=*/{}));
+  HeadPlan plan = PlanOfChoice(input.shape, rules, choice);
+  WidenToBudget(plan, *budget);
+  plan.notes.push_back(fmt::format(
+      "from the influence of an earlier plan: predicted to add {:.4g} to the loss at {:.0f} tokens, not measured",
+      choice.losses.back(), lengths.back()));
+  plan.notes.push_back(DescribeBudget(plan, *budget));
+  return plan;
+}
+
 }  // namespace
 
 const PlannerMethod kMoaMethod = {
@@ -345,6 +408,7 @@ const PlannerMethod kMoaMethod = {
                            kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModelResumably,
+    .refit = {.make = RefitMoa, .replaced = {"density"}},
 };
 
 }  // namespace headwise

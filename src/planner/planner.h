@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,38 +13,14 @@
 #include <vector>
 
 #include "backend/ops.h"
+#include "base/named_options.h"
 
 namespace headwise {
-
-// A method's options as given on a command line: names without dashes, values as text. Every getter's error names the
-// option, what was found and what was expected.
-class PlannerOptions {
- public:
-  PlannerOptions() = default;
-  explicit PlannerOptions(std::map<std::string, std::string> values) : values_(std::move(values)) {}
-
-  bool Has(const std::string& name) const { return values_.count(name) > 0; }
-  Result<std::string> Required(const std::string& name) const;
-  std::string StringOr(const std::string& name, const std::string& otherwise) const;
-  Result<int64_t> IntOr(const std::string& name, int64_t otherwise, int64_t lowest, int64_t highest) const;
-  Result<double> DoubleOr(const std::string& name, double otherwise, double lowest, double highest) const;
-  // Options that are not among `known` are refused: one that is ignored silently is worse than an error.
-  Status CheckKnown(std::string_view method, std::span<const std::string_view> known) const;
-  // The same without one of them.
-  PlannerOptions Without(const std::string& name) const;
-  // The same with one set.
-  PlannerOptions With(const std::string& name, const std::string& value) const;
-  // All of them as a JSON object of strings, for the plan's provenance.
-  std::string ToJson() const;
-
- private:
-  std::map<std::string, std::string> values_;
-};
 
 struct PlannerInput {
   ModelShape shape;                        // of the model the plan is for
   std::optional<std::string> source_hash;  // of that model
-  PlannerOptions options;
+  NamedOptions options;
   int64_t model_window = kNoLimit;  // the model's own sliding window, tokens
   // For methods that run the model:
   std::string model;       // its folder
@@ -66,6 +41,12 @@ struct PlannerMethod {
     kModel,           // on threads
     kModelResumably,  // and with checkpoints: should_stop ends it with its work kept, resume goes on
   } runs = Runs::kNothing;
+  // Rules for another budget from what an earlier plan of this method found: no model is run. input.options are those
+  // of the earlier plan, without `replaced`, and a KV budget. Null: it cannot be done.
+  struct Refit {
+    Result<HeadPlan> (*make)(const PlannerInput& input, const HeadPlan& earlier) = nullptr;
+    std::vector<std::string_view> replaced = {};  // options that say how much is kept: the budget stands in their place
+  } refit = {};
 };
 
 std::span<const PlannerMethod> PlannerMethods();
@@ -73,9 +54,14 @@ std::span<const PlannerMethod> PlannerMethods();
 // Runs one method: checks its options, makes the plan, writes provenance into it, validates it against the shape.
 Result<HeadPlan> MakePlan(std::string_view method, const PlannerInput& input);
 
+// The method's plan at another KV budget ("kv-ratio" and "at", or "kv-bytes-at", in input.options, and nothing else),
+// from the scores or the profile that `earlier` carries. Errors: a method that has nothing to refit; a plan made
+// without what it takes; a plan for another model. `origin` opens the messages.
+Result<HeadPlan> RefitPlan(const HeadPlan& earlier, const PlannerInput& input, const std::string& origin);
+
 // sink and recent from options "sink", "recent", "positions" (text, cache), "from" (first_token, end_of_prompt),
 // "compensate" (true, false).
-Result<HeadRule> StreamRuleFromOptions(const PlannerOptions& options, int64_t default_sink, int64_t default_recent);
+Result<HeadRule> StreamRuleFromOptions(const NamedOptions& options, int64_t default_sink, int64_t default_recent);
 
 }  // namespace headwise
 

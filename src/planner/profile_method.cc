@@ -108,6 +108,7 @@ const PlannerMethod kProfileMethod = {
                            kSelectionOptions, kCalibrationOptions),
     .make = MakeProfile,
     .runs = PlannerMethod::Runs::kModel,
+    .refit = {.make = RefitGates, .replaced = {"sparsity", "threshold"}},
 };
 
 }  // namespace headwise

@@ -28,14 +28,14 @@ struct RazorOptions {
 };
 
 Result<RazorOptions> ReadOptions(const PlannerInput& input) {
-  const PlannerOptions& options = input.options;
+  const NamedOptions& options = input.options;
   RazorOptions razor;
   HW_ASSIGN_OR_RETURN(razor.induction_share, options.DoubleOr("induction-share", razor.induction_share, 0.0, 1.0));
   HW_ASSIGN_OR_RETURN(razor.echo_share, options.DoubleOr("echo-share", razor.echo_share, 0.0, 1.0));
   HW_ASSIGN_OR_RETURN(const int64_t seed, options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
   razor.seed = static_cast<uint64_t>(seed);
   // Sinks, compensation and where the rule begins are read as for any stream; the window is Razor's own.
-  PlannerOptions stream = options;
+  NamedOptions stream = options;
   if (!options.Has("compensate")) stream = stream.With("compensate", "true");
   if (!options.Has("from")) stream = stream.With("from", "end_of_prompt");
   HW_ASSIGN_OR_RETURN(razor.rule, StreamRuleFromOptions(stream, /*default_sink=*/4, /*default_recent=*/1));
@@ -93,6 +93,21 @@ Status FitBudget(const RazorOptions& razor, const RetrievalScores& scores, const
   return status;
 }
 
+Result<HeadPlan> PlanOfScores(const PlannerInput& input, const RetrievalScores& scores, const RazorOptions& razor,
+                              const std::optional<KvBudget>& budget) {
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  const auto num_heads = static_cast<int64_t>(scores.echo.size());
+  if (budget) {
+    HW_RETURN_IF_ERROR(FitBudget(razor, scores, *budget, plan));
+    plan.notes.push_back(DescribeBudget(plan, *budget));
+  } else {
+    const auto is_protected = ProtectedHeads(scores, input.shape, CountOf(razor.induction_share, num_heads),
+                                             CountOf(razor.echo_share, num_heads));
+    for (const size_t head : Unprotected(is_protected)) plan.rules[head] = razor.rule;
+  }
+  return plan;
+}
+
 Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& model, const RazorOptions& razor,
                               const std::optional<KvBudget>& budget) {
   RunLog log;
@@ -115,16 +130,7 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
     return Status::InvalidInput("razor: a score is not finite, expected finite weights");
   }
 
-  HeadPlan plan = HeadPlan::Dense(input.shape);
-  const auto num_heads = static_cast<int64_t>(scores.echo.size());
-  if (budget) {
-    HW_RETURN_IF_ERROR(FitBudget(razor, scores, *budget, plan));
-    plan.notes.push_back(DescribeBudget(plan, *budget));
-  } else {
-    const auto is_protected = ProtectedHeads(scores, input.shape, CountOf(razor.induction_share, num_heads),
-                                             CountOf(razor.echo_share, num_heads));
-    for (const size_t head : Unprotected(is_protected)) plan.rules[head] = razor.rule;
-  }
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, PlanOfScores(input, scores, razor, budget));
   // A KV head's score is its best query head's, whichever kind it is.
   const auto group = static_cast<size_t>(input.shape.num_q_heads / input.shape.num_kv_heads);
   plan.scores.assign(plan.rules.size(), 0.0);
@@ -141,24 +147,10 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
   return plan;
 }
 
-// A window of L_h per KV head, the widest of its group; beyond --context it means full. Nothing outside it has weight,
-// so that no compensation token is needed.
-Result<HeadPlan> PlanByScope(const PlannerInput& input, const PlannerModel& model, const RazorOptions& razor,
-                             const std::optional<KvBudget>& budget) {
-  for (const char* name : {"induction-share", "echo-share", "min-recent", "divisor", "seed"}) {
-    if (!input.options.Has(name)) continue;
-    return Status::InvalidInput(
-        fmt::format("--{}: is for models with rotary positions; this one has ALiBi, whose windows follow from its "
-                    "weights and --epsilon alone",
-                    name));
-  }
-  RunLog log;
-  HW_ASSIGN_OR_RETURN(const double epsilon, input.options.DoubleOr("epsilon", 0.001, 1e-12, 0.5));
-  HW_ASSIGN_OR_RETURN(
-      const int64_t context,
-      input.options.IntOr("context", budget ? budget->at_tokens : model.model->config.trained_length, 1, kMaxTokens));
-  const std::vector<int64_t> scopes = AlibiScopes(*model.model, epsilon);
-  log.EndStep("score");
+// A window of L_h per KV head, the widest of its group; from `context` tokens on it means full. Nothing outside it has
+// weight, so that no compensation token is needed. scopes [Hq of all layers].
+Result<HeadPlan> PlanOfScopes(const PlannerInput& input, std::span<const int64_t> scopes, int64_t context,
+                              const RazorOptions& razor, const std::optional<KvBudget>& budget) {
   HeadPlan plan = HeadPlan::Dense(input.shape);
   const auto group = static_cast<size_t>(input.shape.num_q_heads / input.shape.num_kv_heads);
   HeadRule stream = HeadRule::Stream(input.options.Has("sink") ? razor.rule.sink : 0, 1);
@@ -194,6 +186,26 @@ Result<HeadPlan> PlanByScope(const PlannerInput& input, const PlannerModel& mode
         fmt::format("windows are cut at {} tokens to fit the budget: weights beyond it are dropped", fits));
   }
   if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
+  return plan;
+}
+
+Result<HeadPlan> PlanByScope(const PlannerInput& input, const PlannerModel& model, const RazorOptions& razor,
+                             const std::optional<KvBudget>& budget) {
+  for (const char* name : {"induction-share", "echo-share", "min-recent", "divisor", "seed"}) {
+    if (!input.options.Has(name)) continue;
+    return Status::InvalidInput(
+        fmt::format("--{}: is for models with rotary positions; this one has ALiBi, whose windows follow from its "
+                    "weights and --epsilon alone",
+                    name));
+  }
+  RunLog log;
+  HW_ASSIGN_OR_RETURN(const double epsilon, input.options.DoubleOr("epsilon", 0.001, 1e-12, 0.5));
+  HW_ASSIGN_OR_RETURN(
+      const int64_t context,
+      input.options.IntOr("context", budget ? budget->at_tokens : model.model->config.trained_length, 1, kMaxTokens));
+  const std::vector<int64_t> scopes = AlibiScopes(*model.model, epsilon);
+  log.EndStep("score");
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, PlanOfScopes(input, scopes, context, razor, budget));
   plan.report_json = log.ToJson({{"scope_by_query_head", scopes}, {"epsilon", epsilon}}).dump();
   return plan;
 }
@@ -213,6 +225,30 @@ Result<HeadPlan> MakeRazor(const PlannerInput& input) {
   return PlanByScores(input, model, razor, budget);
 }
 
+// From the scores by query head, or the ALiBi scopes, of the earlier plan's report.
+Result<HeadPlan> RefitRazor(const PlannerInput& input, const HeadPlan& earlier) {
+  HW_ASSIGN_OR_RETURN(const RazorOptions razor, ReadOptions(input));
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(earlier.report_json, "report"));
+  HW_ASSIGN_OR_RETURN(const JsonObject report, JsonObject::Of(json, "report"));
+  const auto num_q_heads = static_cast<size_t>(input.shape.num_layers * input.shape.num_q_heads);
+  const auto per_query_head = [&](const char* key) -> Result<std::vector<double>> {
+    HW_ASSIGN_OR_RETURN(std::vector<double> values, report.Doubles(key));
+    if (values.size() == num_q_heads) return values;
+    return Status::InvalidInput(
+        fmt::format("report: \"{}\" has {} values, expected one per query head, {}", key, values.size(), num_q_heads));
+  };
+  if (report.Has("scope_by_query_head")) {
+    HW_ASSIGN_OR_RETURN(const std::vector<double> values, per_query_head("scope_by_query_head"));
+    HW_ASSIGN_OR_RETURN(const int64_t context, input.options.IntOr("context", budget->at_tokens, 1, kMaxTokens));
+    return PlanOfScopes(input, std::vector<int64_t>(values.begin(), values.end()), context, razor, budget);
+  }
+  RetrievalScores scores;
+  HW_ASSIGN_OR_RETURN(scores.echo, per_query_head("echo_by_query_head"));
+  HW_ASSIGN_OR_RETURN(scores.induction, per_query_head("induction_by_query_head"));
+  return PlanOfScores(input, scores, razor, budget);
+}
+
 }  // namespace
 
 const PlannerMethod kRazorMethod = {
@@ -224,6 +260,7 @@ const PlannerMethod kRazorMethod = {
                     kBudgetOptions),
     .make = MakeRazor,
     .runs = PlannerMethod::Runs::kModel,
+    .refit = {.make = RefitRazor, .replaced = {"min-recent", "divisor"}},
 };
 
 }  // namespace headwise

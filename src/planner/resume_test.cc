@@ -32,7 +32,7 @@ PlannerInput InputFor(const Options& options) {
   PlannerInput input;
   input.model = BundledModel();
   input.shape = ReadModelConfig(input.model)->shape();
-  input.options = PlannerOptions(options);
+  input.options = NamedOptions(options);
   input.num_threads = 2;
   return input;
 }
@@ -106,7 +106,7 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
   ASSERT_FALSE(MakePlan(GetParam().name, input).ok());
   Options others = options_;
   others["seed"] = "7";
-  input.options = PlannerOptions(others);
+  input.options = NamedOptions(others);
   input.resume = PlannerInput::Resume::kYes;
   refused = MakePlan(GetParam().name, input);
   ASSERT_FALSE(refused.ok());

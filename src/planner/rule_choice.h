@@ -45,8 +45,8 @@ struct RuleChoice {
 Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length_idx,
                                 std::span<const double> loss_limits);
 
-// An error if some cost limit cannot be met, whatever the losses: to be asked before they are measured. It may pass where
-// limits only contradict each other. Errors as above.
+// An error if some cost limit cannot be met, whatever the losses: to be asked before they are measured. It may pass
+// where limits only contradict each other. Errors as above.
 Status CheckCostLimits(const RuleChoiceProblem& problem);
 
 // Pareto-optimal choices over the lengths by the epsilon-constraint method [moa §D.2.2]: the optima of the single

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "kv/rule_json.h"
 #include "planner/budget.h"
+#include "planner/gates.h"
 #include "planner/methods.h"
 
 namespace headwise {
@@ -17,9 +18,6 @@ namespace {
 // StreamingLLM's sizes for long streams: 4 sinks are enough, the rest is window [streaming-llm §4.4 table 2].
 constexpr int64_t kStreamingSink = 4;
 constexpr int64_t kStreamingRecent = 2044;
-// DuoAttention's deployed sizes [duo §3.1].
-constexpr int64_t kDuoSink = 64;
-constexpr int64_t kDuoRecent = 256;
 
 HeadPlan PlanOf(const ModelShape& shape, const HeadRule& rule) {
   HeadPlan plan = HeadPlan::Dense(shape);
@@ -107,6 +105,12 @@ Result<HeadPlan> MakeRandom(const PlannerInput& input) {
   return plan;
 }
 
+// Plans that look at no model are just made again.
+template <Result<HeadPlan> (*kMake)(const PlannerInput&)>
+Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan&) {
+  return kMake(input);
+}
+
 // A table [layer][KV head] of rules in a JSON file; or an object that has one as "plan" or "layers".
 Result<HeadPlan> MakeManual(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const std::string path, input.options.Required("rules"));
@@ -127,12 +131,14 @@ const PlannerMethod kStreamingMethod = {
     .description = "every head keeps sinks and a window [streaming-llm]",
     .options = {"sink", "recent", "positions", "from", "compensate", "kv-ratio", "at", "kv-bytes-at"},
     .make = MakeStreaming,
+    .refit = {.make = MakeAgain<MakeStreaming>, .replaced = {"recent"}},
 };
 const PlannerMethod kUniformMethod = {
     .name = "uniform",
     .description = "every head keeps the same span alpha + beta * context [moa's baseline]",
     .options = {"sink", "alpha", "beta", "kv-ratio", "at", "kv-bytes-at"},
     .make = MakeUniform,
+    .refit = {.make = MakeAgain<MakeUniform>, .replaced = {"beta"}},
 };
 const PlannerMethod kRandomMethod = {
     .name = "random",
@@ -140,6 +146,7 @@ const PlannerMethod kRandomMethod = {
     .options = {"sparsity", "seed", "sink", "recent", "positions", "from", "compensate", "kv-ratio", "at",
                 "kv-bytes-at"},
     .make = MakeRandom,
+    .refit = {.make = MakeAgain<MakeRandom>, .replaced = {"sparsity"}},
 };
 const PlannerMethod kManualMethod = {
     .name = "manual",

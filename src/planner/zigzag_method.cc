@@ -13,10 +13,6 @@
 namespace headwise {
 namespace {
 
-// As DuoAttention deploys [zigzag §3.1: "aligned with those used in DuoAttention"].
-constexpr int64_t kDeployedSink = 64;
-constexpr int64_t kDeployedRecent = 256;
-
 struct LayerChoice {
   std::vector<int64_t> order;  // layers, the first to stay full first
   int64_t num_full = 0;
@@ -124,8 +120,7 @@ Result<int64_t> ReadRetrainSteps(const PlannerInput& input) {
 }
 
 Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
-  HW_ASSIGN_OR_RETURN(const HeadRule rule,
-                      StreamRuleFromOptions(input.options.Without("from"), kDeployedSink, kDeployedRecent));
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options.Without("from"), kDuoSink, kDuoRecent));
   HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
   if (budget && input.options.Has("sparsity")) {
     return Status::InvalidInput("found --sparsity and a KV budget, expected one");
@@ -139,7 +134,7 @@ Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
   PlannerInput gates_input = input;
   if (retrain_steps > 0) {
     gates_input.options =
-        PlannerOptions(std::map<std::string, std::string>{{"from", input.options.StringOr("from", "")}});
+        NamedOptions(std::map<std::string, std::string>{{"from", input.options.StringOr("from", "")}});
     gates_input.resume = PlannerInput::Resume::kNo;
   }
   HW_ASSIGN_OR_RETURN(GateRun run, ReadOrTrainGates(gates_input));
@@ -154,6 +149,15 @@ Result<HeadPlan> MakeZigzag(const PlannerInput& input) {
   return plan;
 }
 
+// Layers rank by the gates that the plan carries; after a re-training those are the layers' own.
+Result<HeadPlan> RefitZigzag(const PlannerInput& input, const HeadPlan& earlier) {
+  HW_RETURN_IF_ERROR(RequireScores(earlier));
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options.Without("from"), kDuoSink, kDuoRecent));
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, earlier.scores, rule, budget));
+  return PlanOfLayers(input, std::move(choice), rule, budget);
+}
+
 }  // namespace
 
 const PlannerMethod kZigzagMethod = {
@@ -164,6 +168,7 @@ const PlannerMethod kZigzagMethod = {
                            kBudgetOptions, kTrainingOptions, kCalibrationOptions),
     .make = MakeZigzag,
     .runs = PlannerMethod::Runs::kModelResumably,
+    .refit = {.make = RefitZigzag, .replaced = {"sparsity"}},
 };
 
 }  // namespace headwise

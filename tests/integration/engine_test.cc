@@ -156,6 +156,49 @@ TEST(EngineProperties, AForkContinuesAsTheOriginalWouldBitForBit) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
+// A dense prefix is what every plan "from the end of the prompt" would have read: forks of it, each under its own plan
+// and prompt, continue as sequences of their own, bit for bit.
+TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
+  std::mt19937_64 rng(11);
+  const auto engine = MustCreate(TinyOptions());
+  for (int round = 0; round < 10; ++round) {
+    const std::vector<int32_t> prefix = RandomIds(rng, 1 + rng() % 120);
+    const auto shared = *engine->NewSequence({.prompt_tokens = 0, .max_tokens = 1000});
+    Read(*engine, shared, prefix);
+    for (int question = 0; question < 3; ++question) {
+      auto plan = std::make_shared<HeadPlan>(*RandomPlan(rng, engine->shape()));
+      for (HeadRule& rule : plan->rules) rule.start = RuleStart::kEndOfPrompt;
+      const std::vector<int32_t> rest = RandomIds(rng, 1 + rng() % 60);
+      const auto prompt_tokens = static_cast<int64_t>(prefix.size() + 1 + rng() % rest.size());
+      const SequenceOptions options{.plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = 1000};
+      const auto alone = *engine->NewSequence(options);
+      Read(*engine, alone, prefix);
+      const std::vector<float> expected = Read(*engine, alone, rest);
+      const auto fork = engine->Fork(*shared, options);
+      ASSERT_TRUE(fork.ok()) << fork.status().message();
+      EXPECT_EQ(Read(*engine, *fork, rest), expected) << "round " << round;
+      EXPECT_EQ(Engine::KvBytes(**fork), Engine::KvBytes(*alone));
+    }
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(EngineProperties, AForkUnderRulesThatReadThePastOtherwiseIsRefused) {
+  const auto engine = MustCreate(TinyOptions());
+  std::mt19937_64 rng(12);
+  const auto shared = *engine->NewSequence({.prompt_tokens = 0, .max_tokens = 1000});
+  Read(*engine, shared, RandomIds(rng, 50));
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->rules[0] = HeadRule::Stream(4, 16);
+  auto fork = engine->Fork(*shared, {.plan = plan, .prompt_tokens = 60, .max_tokens = 1000});
+  ASSERT_FALSE(fork.ok());
+  EXPECT_NE(fork.status().message().find("50 tokens"), std::string::npos) << fork.status().message();
+  // From the end of a prompt that is already over, too.
+  plan->rules[0].start = RuleStart::kEndOfPrompt;
+  EXPECT_FALSE(engine->Fork(*shared, {.plan = plan, .prompt_tokens = 50, .max_tokens = 1000}).ok());
+  EXPECT_TRUE(engine->Fork(*shared, {.plan = plan, .prompt_tokens = 51, .max_tokens = 1000}).ok());
+}
+
 TEST(EngineProperties, BytesAreWhatThePlanSays) {
   std::mt19937_64 rng(6);
   const EngineOptions options = TinyOptions();

@@ -1,0 +1,214 @@
+#include "eval/ask.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <list>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/sequence.h"
+
+namespace headwise {
+namespace {
+
+// Whether a prompt is read as if every head were full.
+bool ReadsDensely(const HeadPlan* plan) {
+  return plan == nullptr || std::ranges::all_of(plan->rules, [](const HeadRule& rule) {
+           return rule.kind == HeadRule::Kind::kFull || rule.start == RuleStart::kEndOfPrompt;
+         });
+}
+
+struct Asked {
+  size_t prompt_idx = 0;
+  size_t plan_idx = 0;
+  RequestId id = 0;
+};
+
+// Questions that share the reading of their first tokens: of one group, under one plan or under plans that read a
+// prompt alike.
+struct Branch {
+  std::vector<Asked> asked;
+  // Null where the first tokens are not read apart.
+  std::shared_ptr<Sequence> prefix;
+  int64_t prefix_tokens = 0;
+  RequestId prefix_id = 0;  // while the first tokens are being read
+  int64_t prefix_peak_bytes = 0;
+};
+
+struct RunningGroup {
+  int64_t group_idx = 0;
+  AskGroup group;
+  int64_t longest_prompt = 0;
+  std::vector<Branch> branches;
+};
+
+class Asker {
+ public:
+  Asker(Engine& engine, const AskOptions& options) : engine_(engine), options_(options) {}
+
+  Status Run() {
+    while (true) {
+      while (next_group_ < options_.num_groups && static_cast<int64_t>(running_.size()) < options_.batch) {
+        const int64_t group_idx = next_group_++;
+        Status started = Start(group_idx);
+        if (!started.ok()) return std::move(started).Annotate(fmt::format("case {}", group_idx));
+      }
+      if (running_.empty()) return Status::Ok();
+      HW_ASSIGN_OR_RETURN([[maybe_unused]] const bool has_more, engine_.Step());
+      for (auto it = running_.begin(); it != running_.end();) {
+        HW_RETURN_IF_ERROR(Advance(*it));
+        it = it->branches.empty() ? running_.erase(it) : std::next(it);
+      }
+    }
+  }
+
+  // After an error: gives back what the requests hold.
+  void Abandon() {
+    for (RunningGroup& running : running_) {
+      for (Branch& branch : running.branches) {
+        if (branch.prefix_id != 0) engine_.Take(branch.prefix_id);
+        for (const Asked& asked : branch.asked) {
+          if (asked.id != 0) engine_.Take(asked.id);
+        }
+      }
+    }
+    running_.clear();
+  }
+
+ private:
+  Status Start(int64_t group_idx) {
+    HW_ASSIGN_OR_RETURN(AskGroup group, options_.group(group_idx));
+    RunningGroup running{.group_idx = group_idx, .group = std::move(group), .longest_prompt = 0, .branches = {}};
+    for (const auto& prompt : running.group.prompts) {
+      running.longest_prompt = std::max(running.longest_prompt, static_cast<int64_t>(prompt.size()));
+    }
+    Branch dense;
+    for (size_t plan_idx = 0; plan_idx < running.group.plans.size(); ++plan_idx) {
+      Branch own;
+      Branch& branch = ReadsDensely(running.group.plans[plan_idx].get()) ? dense : own;
+      for (size_t prompt_idx = 0; prompt_idx < running.group.prompts.size(); ++prompt_idx) {
+        if (options_.wants(group_idx, prompt_idx, plan_idx)) branch.asked.push_back({prompt_idx, plan_idx, 0});
+      }
+      if (!own.asked.empty()) running.branches.push_back(std::move(own));
+    }
+    if (!dense.asked.empty()) running.branches.push_back(std::move(dense));
+    if (running.branches.empty()) return Status::Ok();
+    running_.push_back(std::move(running));
+    // In the list before anything is submitted, so that Abandon knows of it.
+    for (Branch& branch : running_.back().branches) HW_RETURN_IF_ERROR(Begin(running_.back(), branch));
+    return Status::Ok();
+  }
+
+  // Tokens that all of a branch's prompts begin with, at least one less than the shortest has.
+  static int64_t CommonTokens(const RunningGroup& running, const Branch& branch) {
+    const std::vector<int32_t>& first = running.group.prompts[branch.asked.front().prompt_idx];
+    auto common = static_cast<std::ptrdiff_t>(first.size()) - 1;
+    for (const Asked& asked : branch.asked) {
+      const std::vector<int32_t>& prompt = running.group.prompts[asked.prompt_idx];
+      const auto most = std::min(common, static_cast<std::ptrdiff_t>(prompt.size()) - 1);
+      common = std::mismatch(prompt.begin(), prompt.begin() + most, first.begin()).first - prompt.begin();
+    }
+    return common;
+  }
+
+  static SequenceOptions LimitsOf(const RunningGroup& running, std::shared_ptr<const HeadPlan> plan) {
+    return {.plan = std::move(plan),
+            .prompt_tokens = running.longest_prompt,
+            .max_tokens = running.longest_prompt + running.group.max_new_tokens};
+  }
+
+  Status Begin(const RunningGroup& running, Branch& branch) {
+    const size_t first_plan = branch.asked.front().plan_idx;
+    branch.prefix_tokens = branch.asked.size() == 1 ? 0 : CommonTokens(running, branch);
+    if (branch.prefix_tokens == 0) {
+      for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
+      return Status::Ok();
+    }
+    std::shared_ptr<const HeadPlan> plan = running.group.plans[first_plan];
+    if (ReadsDensely(plan.get())) plan = nullptr;
+    HW_ASSIGN_OR_RETURN(branch.prefix, engine_.NewSequence(LimitsOf(running, std::move(plan))));
+    Request request;
+    const std::vector<int32_t>& prompt = running.group.prompts[branch.asked.front().prompt_idx];
+    request.prompt.assign(prompt.begin(), prompt.begin() + branch.prefix_tokens);
+    request.sequence = branch.prefix;
+    request.max_new_tokens = 0;
+    HW_ASSIGN_OR_RETURN(branch.prefix_id, engine_.Submit(std::move(request)));
+    return Status::Ok();
+  }
+
+  Status Ask(const RunningGroup& running, const Branch& branch, Asked& asked) {
+    const std::vector<int32_t>& prompt = running.group.prompts[asked.prompt_idx];
+    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+    const std::shared_ptr<const HeadPlan>& plan = running.group.plans[asked.plan_idx];
+    Request request;
+    request.prompt.assign(prompt.begin() + branch.prefix_tokens, prompt.end());
+    request.max_new_tokens = running.group.max_new_tokens;
+    request.stop = running.group.stop;
+    if (branch.prefix == nullptr) {
+      request.plan = plan;
+    } else if (ReadsDensely(plan.get())) {
+      const SequenceOptions options{
+          .plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + running.group.max_new_tokens};
+      HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix, options));
+    } else {
+      HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix));
+    }
+    HW_ASSIGN_OR_RETURN(asked.id, engine_.Submit(std::move(request)));
+    return Status::Ok();
+  }
+
+  bool IsDone(RequestId id) const { return engine_.Peek(id).finish != FinishReason::kRunning; }
+
+  // Asks where the first tokens are read, and hands over what is answered.
+  Status Advance(RunningGroup& running) {
+    for (Branch& branch : running.branches) {
+      if (branch.prefix_id != 0 && IsDone(branch.prefix_id)) {
+        branch.prefix_peak_bytes = engine_.Take(std::exchange(branch.prefix_id, 0)).metrics.kv_peak_bytes;
+        for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
+      }
+      for (auto it = branch.asked.begin(); it != branch.asked.end();) {
+        if (it->id == 0 || !IsDone(it->id)) {
+          ++it;
+          continue;
+        }
+        const Asked asked = *it;
+        it = branch.asked.erase(it);
+        HW_RETURN_IF_ERROR(Deliver(running, branch, asked));
+      }
+    }
+    std::erase_if(running.branches, [](const Branch& branch) { return branch.asked.empty(); });
+    return Status::Ok();
+  }
+
+  Status Deliver(const RunningGroup& running, const Branch& branch, const Asked& asked) {
+    RequestResult result = engine_.Take(asked.id);
+    AskedAnswer answer{.group_idx = running.group_idx,
+                       .prompt_idx = asked.prompt_idx,
+                       .plan_idx = asked.plan_idx,
+                       .text = std::move(result.text),
+                       .metrics = result.metrics};
+    answer.metrics.prompt_tokens += branch.prefix_tokens;
+    answer.metrics.kv_peak_bytes = std::max(answer.metrics.kv_peak_bytes, branch.prefix_peak_bytes);
+    return options_.on_answer(answer);
+  }
+
+  Engine& engine_;
+  const AskOptions& options_;
+  int64_t next_group_ = 0;
+  std::list<RunningGroup> running_;
+};
+
+}  // namespace
+
+Status AskAll(Engine& engine, const AskOptions& options) {
+  if (options.batch < 1) {
+    return Status::InvalidInput(fmt::format("batch is {}, expected at least 1", options.batch));
+  }
+  Asker asker(engine, options);
+  Status status = asker.Run();
+  asker.Abandon();
+  return status;
+}
+
+}  // namespace headwise

@@ -1,0 +1,107 @@
+#include "eval/subjects.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "base/file.h"
+#include "model/model_config.h"
+#include "planner/planner.h"
+
+namespace headwise {
+namespace {
+
+// For a file's name: what a shell or a report could trip over becomes "-".
+std::string FileNameOf(const std::string& name) {
+  std::string safe = name;
+  for (char& c : safe) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+                          c == '@' || c == '_' || c == '-';
+    if (!is_plain) c = '-';
+  }
+  return safe;
+}
+
+Subject AsGiven(const GivenPlan& given) {
+  Subject subject;
+  subject.info.name = given.name;
+  if (given.name == kFullPlanName) {
+    subject.info.method = kFullPlanName;
+    subject.plans[0] = nullptr;
+    return subject;
+  }
+  subject.info.method = given.plan.method;
+  subject.info.files[0] = fmt::format("{}/{}.json", kPlansFolder, FileNameOf(given.name));
+  subject.plans[0] = std::make_shared<const HeadPlan>(given.plan);
+  return subject;
+}
+
+Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<const int64_t> lengths,
+                         const Engine& engine) {
+  Subject subject;
+  subject.info.name = fmt::format("{}@{:g}", given.name, kv_ratio);
+  subject.info.method = given.plan.method;
+  subject.info.kv_ratio = kv_ratio;
+  for (const int64_t length : lengths) {
+    PlannerInput input;
+    input.shape = engine.shape();
+    input.source_hash = engine.source_hash();
+    input.model_window = engine.config().sliding_window.value_or(kNoLimit);
+    input.options = NamedOptions({{"kv-ratio", fmt::format("{}", kv_ratio)}, {"at", fmt::format("{}", length)}});
+    auto plan = RefitPlan(given.plan, input, given.path);
+    if (!plan.ok()) return std::move(plan).status().Annotate(fmt::format("{} at {} tokens", subject.info.name, length));
+    subject.info.files[length] = fmt::format("{}/{}-{}.json", kPlansFolder, FileNameOf(subject.info.name), length);
+    subject.plans[length] = std::make_shared<const HeadPlan>(*std::move(plan));
+  }
+  return subject;
+}
+
+}  // namespace
+
+Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, const Engine& engine) {
+  std::vector<GivenPlan> plans;
+  std::set<std::string> seen;
+  for (const std::string& path : paths) {
+    if (!seen.insert(path).second) return Status::InvalidInput(fmt::format("--plan: {} is given twice", path));
+    GivenPlan given{.name = path, .path = path, .plan = {}};
+    if (path != kFullPlanName) {
+      HW_ASSIGN_OR_RETURN(given.plan, ReadHeadPlan(path));
+      HW_RETURN_IF_ERROR(CheckPlanFits(given.plan, engine.shape(), path));
+      given.name = std::filesystem::path(path).stem().string();
+      if (given.plan.source_hash && *given.plan.source_hash != engine.source_hash()) {
+        spdlog::warn("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
+                     *given.plan.source_hash, engine.source_hash());
+      }
+    }
+    plans.push_back(std::move(given));
+  }
+  std::vector<std::string> names;
+  for (const GivenPlan& given : plans) names.push_back(given.name);
+  for (GivenPlan& given : plans) {
+    if (std::ranges::count(names, given.name) > 1) given.name = given.path;
+  }
+  return plans;
+}
+
+Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std::span<const double> kv_ratios,
+                                          std::span<const int64_t> lengths, const Engine& engine) {
+  std::vector<Subject> subjects;
+  for (const GivenPlan& given : plans) {
+    if (kv_ratios.empty() || given.name == kFullPlanName) {
+      subjects.push_back(AsGiven(given));
+      continue;
+    }
+    for (const double kv_ratio : kv_ratios) {
+      HW_ASSIGN_OR_RETURN(Subject subject, Refitted(given, kv_ratio, lengths, engine));
+      subjects.push_back(std::move(subject));
+    }
+  }
+  return subjects;
+}
+
+}  // namespace headwise

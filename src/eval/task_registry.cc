@@ -1,0 +1,33 @@
+// The table of evaluation tasks.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "eval/tasks/tasks.h"
+
+namespace headwise {
+
+std::span<const TaskMethod> TaskMethods() {
+  static const std::vector<TaskMethod> kTasks = {kPasskeyTask, kLinesTask,  kPplTask, kFidelityTask,
+                                                 kDocsTask,    kChoiceTask, kCostTask};
+  return kTasks;
+}
+
+const TaskMethod* FindTask(std::string_view name) {
+  const auto tasks = TaskMethods();
+  const auto row = std::ranges::find(tasks, name, &TaskMethod::name);
+  return row == tasks.end() ? nullptr : &*row;
+}
+
+Result<std::vector<int64_t>> ReadLengths(const NamedOptions& options, std::vector<int64_t> otherwise, int64_t least) {
+  HW_ASSIGN_OR_RETURN(std::vector<int64_t> lengths,
+                      options.IntsOr("lengths", std::move(otherwise), least, int64_t{1} << 28));
+  for (size_t i = 1; i < lengths.size(); ++i) {
+    if (lengths[i] > lengths[i - 1]) continue;
+    return Status::InvalidInput(
+        fmt::format("--lengths: found {} after {}, expected rising numbers of tokens", lengths[i], lengths[i - 1]));
+  }
+  return lengths;
+}
+
+}  // namespace headwise

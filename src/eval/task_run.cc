@@ -1,0 +1,40 @@
+#include "eval/task_run.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace headwise {
+
+const std::shared_ptr<const HeadPlan>& Subject::At(int64_t length) const {
+  const auto it = plans.contains(length) ? plans.find(length) : plans.find(0);
+  HW_CHECK(it != plans.end(), "plan {} has nothing for {} tokens", info.name, length);
+  return it->second;
+}
+
+TaskRun::TaskRun(const Options& options)
+    : engine_(options.engine),
+      subjects_(options.subjects),
+      folder_(options.folder),
+      progress_(options.label, options.num_results) {
+  if (folder_ != nullptr) results_ = folder_->finished();
+  for (const CaseResult& result : results_) {
+    done_.emplace(result.plan, result.length, result.case_idx, result.question_idx);
+  }
+  progress_.Update(static_cast<int64_t>(results_.size()));
+}
+
+bool TaskRun::Has(const Subject& subject, int64_t length, int64_t case_idx, int64_t question_idx) const {
+  return done_.contains(Key(subject.info.name, length, case_idx, question_idx));
+}
+
+Status TaskRun::Add(const Subject& subject, CaseResult result) {
+  result.plan = subject.info.name;
+  if (folder_ != nullptr) HW_RETURN_IF_ERROR(folder_->Append(result));
+  done_.emplace(result.plan, result.length, result.case_idx, result.question_idx);
+  results_.push_back(std::move(result));
+  progress_.Update(static_cast<int64_t>(results_.size()));
+  return Status::Ok();
+}
+
+}  // namespace headwise

@@ -1,0 +1,141 @@
+// headwise eval lines: LongEval's line retrieval, the number of one of many lines.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "base/file.h"
+#include "base/mix_seed.h"
+#include "base/sha256.h"
+#include "data/lines.h"
+#include "eval/judge.h"
+#include "eval/tasks/haystack.h"
+#include "eval/tasks/tasks.h"
+
+namespace headwise {
+namespace {
+
+// Models repeat the question's words before the number.
+constexpr int64_t kMaxNewTokens = 48;
+
+AskedCase::Question QuestionOf(const LineCase& line_case, const std::string& set) {
+  return {.prompt = line_case.prompt, .expected = {std::to_string(line_case.expected_number)}, .tags = {{"set", set}}};
+}
+
+// Cases of one file or one number of lines. Their length is that of the longest, with its answer.
+Status AddSet(const TaskInput& input, const std::vector<LineCase>& cases, const std::string& set,
+              AskedTaskParts& parts) {
+  int64_t length = 0;
+  for (const LineCase& each : cases) {
+    HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(input.engine, each.prompt, {.bos = input.bos}));
+    length = std::max(length, static_cast<int64_t>(ids.size()) + parts.limits.max_new_tokens);
+  }
+  // Two sets of equal length stay two groups.
+  while (std::ranges::find(parts.lengths, length) != parts.lengths.end()) ++length;
+  parts.lengths.push_back(length);
+  for (const LineCase& each : cases) {
+    parts.cases.push_back({.length = length, .questions = {QuestionOf(each, set)}});
+  }
+  return Status::Ok();
+}
+
+Status AddFiles(const TaskInput& input, std::string_view files, AskedTaskParts& parts) {
+  const bool has_limit = input.options.Has("num-cases");
+  HW_ASSIGN_OR_RETURN(const int64_t num_cases, input.options.IntOr("num-cases", 0, 1, 1'000'000));
+  while (true) {
+    const size_t comma = files.find(',');
+    const std::string path(files.substr(0, comma));
+    HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    HW_ASSIGN_OR_RETURN(std::vector<LineCase> cases, ParseLineCases(text, path));
+    if (has_limit) cases.resize(std::min(cases.size(), static_cast<size_t>(num_cases)));
+    parts.identity[path] = Sha256Hex(text);
+    HW_RETURN_IF_ERROR(AddSet(input, cases, std::filesystem::path(path).stem().string(), parts));
+    if (comma == std::string_view::npos) return Status::Ok();
+    files.remove_prefix(comma + 1);
+  }
+}
+
+Status AddGenerated(const TaskInput& input, const std::vector<int64_t>& num_lines, const LineGeneratorOptions& options,
+                    AskedTaskParts& parts) {
+  for (const int64_t each : num_lines) {
+    LineGeneratorOptions generator = options;
+    generator.num_lines = each;
+    HW_ASSIGN_OR_RETURN(const std::vector<LineCase> cases, MakeLineCases(generator));
+    HW_RETURN_IF_ERROR(AddSet(input, cases, fmt::format("{} lines", each), parts));
+  }
+  return Status::Ok();
+}
+
+// As many lines as a length has room for.
+Status AddByLength(const TaskInput& input, const LineGeneratorOptions& generator, Haystack& haystack) {
+  for (const int64_t length : haystack.parts.lengths) {
+    for (int64_t i = 0; i < generator.num_cases; ++i) {
+      Rng rng(MixSeed(generator.seed, length, i));
+      const LineRecord record = DrawLineRecord(rng, kMaxLines);
+      const double asked_at = rng.Uniform();
+      const auto make = [&](int64_t num_lines) {
+        const auto asked_idx = static_cast<int64_t>(asked_at * static_cast<double>(num_lines));
+        const LineCase line_case = MakeLineCase(record, num_lines, asked_idx);
+        return AskedText{
+            .context = "",
+            .questions = {{.text = line_case.prompt, .expected = {std::to_string(line_case.expected_number)}}}};
+      };
+      HW_ASSIGN_OR_RETURN(AskedCase asked, FitRowsCase(input, haystack, length, kMaxLines, make));
+      asked.questions.front().tags["depth"] = asked_at;
+      haystack.parts.cases.push_back(std::move(asked));
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Task>> MakeLines(const TaskInput& input) {
+  const NamedOptions& options = input.options;
+  const bool has_files = options.Has("cases");
+  for (const char* name : {"num-lines", "lengths", "seed"}) {
+    if (!has_files || !options.Has(name)) continue;
+    return Status::InvalidInput(
+        fmt::format("--{}: found --cases too, whose cases are as they are; expected one", name));
+  }
+  if (options.Has("num-lines") && options.Has("lengths")) {
+    return Status::InvalidInput("found --num-lines and --lengths, expected one");
+  }
+  HW_ASSIGN_OR_RETURN(Haystack haystack, ReadHaystack(input, kMaxNewTokens));
+  AskedTaskParts& parts = haystack.parts;
+  parts.identity = Json::object();
+  LineGeneratorOptions generator{.num_lines = 200, .num_cases = 10, .seed = haystack.seed};
+  HW_ASSIGN_OR_RETURN(generator.num_cases, options.IntOr("num-cases", generator.num_cases, 1, 1'000'000));
+  HW_ASSIGN_OR_RETURN(const std::vector<int64_t> num_lines,
+                      options.IntsOr("num-lines", {generator.num_lines}, 1, kMaxLines));
+  if (options.Has("lengths")) {
+    HW_RETURN_IF_ERROR(AddByLength(input, generator, haystack));
+  } else {
+    parts.lengths.clear();
+    HW_RETURN_IF_ERROR(has_files ? AddFiles(input, options.StringOr("cases", ""), parts)
+                                 : AddGenerated(input, num_lines, generator, parts));
+    std::ranges::sort(parts.lengths);
+    std::ranges::stable_sort(parts.cases, {}, &AskedCase::length);
+  }
+  parts.judge = RecallJudge(IsNumber);
+  return MakeAskedTask(std::move(parts));
+}
+
+}  // namespace
+
+const TaskMethod kLinesTask = {
+    .name = "lines",
+    .title = "Line retrieval (LongEval)",
+    .description = "the number of one of many lines [LongEval]",
+    .options = {{"cases", "LongEval JSONL files, separated by commas; without them cases are generated"},
+                {"num-lines", "Lines in a generated case: 200,400"},
+                kLengthsOption,
+                kCasesOption,
+                kSeedOption,
+                kBatchOption,
+                kMaxNewTokensOption},
+    .metrics = AccuracyMetrics(),
+    .make = MakeLines,
+};
+
+}  // namespace headwise

@@ -1,0 +1,44 @@
+#include "eval/tasks/text_windows.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/file.h"
+#include "base/sha256.h"
+
+namespace headwise {
+
+Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_tokens) {
+  const NamedOptions& options = input.options;
+  if (options.Has("lengths") && options.Has("tokens")) {
+    return Status::InvalidInput("found --lengths and --tokens, expected one");
+  }
+  HW_ASSIGN_OR_RETURN(const std::string path, options.Required("text"));
+  TextWindows result;
+  HW_ASSIGN_OR_RETURN(const int64_t tokens, options.IntOr("tokens", default_tokens, 2, int64_t{1} << 28));
+  HW_ASSIGN_OR_RETURN(result.lengths, ReadLengths(options, {tokens}, /*least=*/2));
+  HW_ASSIGN_OR_RETURN(const int64_t num_cases, options.IntOr("num-cases", 1, 1, 1'000'000));
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  result.hash = Sha256Hex(text);
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(input.engine, text, {.bos = Bos::kNever}));
+  const std::optional<int32_t> bos = input.bos == Bos::kAuto ? BeginOfText(input.engine) : std::nullopt;
+  const auto num_ids = static_cast<int64_t>(ids.size());
+  for (const int64_t length : result.lengths) {
+    const int64_t num_taken = length - (bos ? 1 : 0);
+    if (num_taken * num_cases > num_ids) {
+      return Status::InvalidInput(fmt::format("{}: has {} tokens, expected {} for {} windows of {}", path, num_ids,
+                                              num_taken * num_cases, num_cases, length));
+    }
+    const int64_t step = num_ids / num_cases;
+    for (int64_t i = 0; i < num_cases; ++i) {
+      TextWindow window{.length = length, .case_idx = i, .ids = {}};
+      window.ids.assign(ids.begin() + i * step, ids.begin() + i * step + num_taken);
+      if (bos) window.ids.insert(window.ids.begin(), *bos);
+      result.windows.push_back(std::move(window));
+    }
+  }
+  return result;
+}
+
+}  // namespace headwise
