@@ -99,7 +99,7 @@ std::string RunFacts(const ReportRun& run) {
   std::vector<std::string> lengths;
   for (const int64_t length : info.lengths) lengths.push_back(FormatLength(length));
   facts.emplace_back("lengths", Joined(lengths));
-  facts.emplace_back("answers", fmt::format("{}{}", run.data.results.size(), run.is_finished ? "" : ", unfinished"));
+  facts.emplace_back("results", fmt::format("{}{}", run.data.results.size(), run.is_finished ? "" : ", unfinished"));
   for (const auto& [key, value] : info.options.items()) facts.emplace_back(key, PlainText(value));
   for (const auto& [key, value] : info.environment.items()) facts.emplace_back(key, PlainText(value));
   return Facts(facts);

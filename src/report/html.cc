@@ -68,7 +68,7 @@ void HtmlTable::AddRow(const std::vector<TableCell>& cells, std::string_view css
 }
 
 std::string HtmlTable::Html() const {
-  std::string html = "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>";
+  std::string html = "<div class=\"scroll\" role=\"region\" aria-label=\"Table\" tabindex=\"0\"><table>\n<thead><tr>";
   for (const std::string& title : titles_) html += fmt::format("<th scope=\"col\">{}</th>", EscapeXml(title));
   return html + "</tr></thead>\n<tbody>\n" + rows_ + "</tbody></table></div>\n";
 }

@@ -31,7 +31,7 @@ nav p{margin:0;font-weight:600;color:var(--soft)}
 nav ol{margin:4px 0 0;padding:0;list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px}
 nav a{text-decoration:none;overflow-wrap:anywhere}
 nav a:hover{text-decoration:underline}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));gap:16px;margin:12px 0 18px}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,380px),1fr));gap:16px;margin:12px 0 18px}
 .grid.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,256px),1fr))}
 figure{margin:0;padding:12px 12px 10px;background:var(--card);border:1px solid var(--rule);border-radius:8px;min-width:0}
 figcaption{font-weight:600;font-size:.92rem;margin:0 0 6px;overflow-wrap:anywhere}

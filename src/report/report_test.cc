@@ -197,7 +197,7 @@ TEST_F(ReportTest, UnfinishedRunsShowWhatThereIs) {
   const fs::path empty = WriteRun("none", other, {}, {}, /*is_finished=*/false);
   fs::remove(empty / kResultsFile);
   const std::string html = RenderReport(Load({root_.string()}));
-  EXPECT_THAT(html, HasSubstr("Unfinished: 1 answers so far of 24."));
+  EXPECT_THAT(html, HasSubstr("Unfinished: 1 results so far of 24."));
   EXPECT_THAT(html, HasSubstr("No results yet."));
   EXPECT_THAT(html, Not(HasSubstr(">nan")));
   EXPECT_THAT(RenderReport(Load({empty.string()})), HasSubstr("No results yet."));
@@ -266,6 +266,17 @@ TEST_F(ReportTest, TablesForOthers) {
   EXPECT_THAT(markdown, HasSubstr("| Plan | Needle in a haystack: right answers, % | KV bytes, largest |"));
   EXPECT_THAT(markdown, HasSubstr("| duo@0.25 | 87.5 ("));
   EXPECT_THAT(markdown, HasSubstr("## Time and memory"));
+}
+
+TEST_F(ReportTest, BytesComeFromTheLongestTextThatAPlanHasRead) {
+  WriteNeedle();
+  RunInfo other = NeedleInfo();
+  other.title = "Other";
+  other.plans[1].name = "mine";
+  WriteRun("other", other,
+           {Answered("full", 4096, 0, 1, Json::object(), ""), Answered("mine", 4096, 0, 1, Json::object(), "")});
+  EXPECT_THAT(RenderReport(Load({root_.string()})),
+              AllOf(HasSubstr("KV at the end, 8K"), HasSubstr(">2.00 MB<small>25 % at 4K</small>")));
 }
 
 TEST_F(ReportTest, TwoModelsAreNotMixed) {

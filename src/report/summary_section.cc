@@ -44,12 +44,6 @@ std::vector<Column> ColumnsOf(const ModelRuns& model, const std::vector<ReportRu
   return columns;
 }
 
-const PlanInfo* FindPlan(const RunInfo& info, const std::string& name) {
-  const auto plan =
-      std::find_if(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) { return p.name == name; });
-  return plan == info.plans.end() ? nullptr : &*plan;
-}
-
 using BestMeans = std::map<std::optional<double>, double>;  // by budget
 
 // The best mean of each budget, over its plans that are bounded; only where there is a choice.
@@ -92,34 +86,38 @@ TableCell MetricCell(const Column& column, const PlanInfo& plan, const BestMeans
   return shown;
 }
 
-// The run that says most about bytes: the one with the longest texts.
-const ReportRun* ByteRun(const ModelRuns& model) {
-  const ReportRun* longest = nullptr;
-  int64_t most = -1;
+// The run and length that say most about a plan's bytes: the longest text that it has read.
+struct ByteSource {
+  const ReportRun* run = nullptr;
+  int64_t length = -1;
+};
+
+ByteSource ByteSourceOf(const ModelRuns& model, const std::string& plan) {
+  ByteSource source;
   for (const ReportRun* run : model.runs) {
-    const std::vector<int64_t> lengths = LengthsOf(*run);
-    if (!lengths.empty() && lengths.back() > most) {
-      most = lengths.back();
-      longest = run;
+    for (const Cell& cell : run->summary.cells) {
+      if (cell.plan == plan && cell.length.value_or(-1) > source.length) source = {run, *cell.length};
     }
   }
-  return longest;
+  return source;
 }
 
-// Steady or peak bytes, and their share of the first plan's.
-TableCell BytesCell(const ReportRun& run, int64_t length, const std::string& plan, int64_t Cell::*bytes) {
+// Steady or peak bytes, and their share of the first plan's; the length where it is not the title's.
+TableCell BytesCell(const ByteSource& source, int64_t title_length, const std::string& plan, int64_t Cell::*bytes) {
+  if (source.run == nullptr) return {.text = kDash};
   const auto largest = [&](const std::string& name) {
     int64_t most = 0;
-    for (const Cell& cell : run.summary.cells) {
-      if (cell.plan == name && cell.length == length) most = std::max(most, cell.*bytes);
+    for (const Cell& cell : source.run->summary.cells) {
+      if (cell.plan == name && cell.length == source.length) most = std::max(most, cell.*bytes);
     }
     return most;
   };
   const int64_t size = largest(plan);
   if (size == 0) return {.text = kDash};
   TableCell cell = {.text = FormatBytes(size), .title = fmt::format("{} bytes", size)};
-  const int64_t reference = largest(run.data.info.plans.front().name);
+  const int64_t reference = largest(source.run->data.info.plans.front().name);
   if (reference > 0) cell.small = FormatRatio(static_cast<double>(size) / static_cast<double>(reference));
+  if (source.length != title_length) cell.small += " at " + FormatLength(source.length);
   return cell;
 }
 
@@ -141,9 +139,9 @@ std::vector<PlanInfo> PlansOf(const ModelRuns& model) {
 std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
   const std::vector<Column> columns = ColumnsOf(model, all_runs);
   const std::vector<PlanInfo> plans = PlansOf(model);
-  const ReportRun* byte_run = ByteRun(model);
-  if (columns.empty() || byte_run == nullptr) return "<p class=\"empty-note\">No results yet.</p>\n";
-  const int64_t byte_length = LengthsOf(*byte_run).back();
+  int64_t byte_length = -1;
+  for (const PlanInfo& plan : plans) byte_length = std::max(byte_length, ByteSourceOf(model, plan.name).length);
+  if (columns.empty() || byte_length < 0) return "<p class=\"empty-note\">No results yet.</p>\n";
   std::vector<std::string> titles = {"Plan"};
   std::vector<BestMeans> best;
   for (const Column& column : columns) {
@@ -164,10 +162,9 @@ std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all
     }
     std::vector<TableCell> row = {NameCell(plan.name)};
     for (size_t i = 0; i < columns.size(); ++i) row.push_back(MetricCell(columns[i], plan, best[i]));
-    const bool has_bytes = FindPlan(byte_run->data.info, plan.name) != nullptr;
-    row.push_back(has_bytes ? BytesCell(*byte_run, byte_length, plan.name, &Cell::kv_bytes) : TableCell{.text = kDash});
-    row.push_back(has_bytes ? BytesCell(*byte_run, byte_length, plan.name, &Cell::kv_peak_bytes)
-                            : TableCell{.text = kDash});
+    const ByteSource source = ByteSourceOf(model, plan.name);
+    row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_bytes));
+    row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_peak_bytes));
     table.AddRow(row);
   }
   return table.Html();

@@ -163,7 +163,7 @@ std::string Progress(const ReportRun& run) {
   std::string text = fmt::format("{} plans on the same cases", info.plans.size());
   if (run.num_questions > 0) text += fmt::format(", {} questions each", run.num_questions);
   if (run.is_finished) return text + ".";
-  text += fmt::format(". Unfinished: {} answers so far", run.data.results.size());
+  text += fmt::format(". Unfinished: {} results so far", run.data.results.size());
   if (run.num_questions > 0) {
     text += fmt::format(" of {}", run.num_questions * static_cast<int64_t>(info.plans.size()));
   }
