@@ -22,6 +22,7 @@ LAYERS = {
     "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
     "planner": {"engine", "grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
     "eval": {"planner", "engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "report": {"eval", "planner", "text", "kv", "base"},
 }
 # Files that put backends together: the only ones in `backend` that know the implementations.
 COMPOSERS = {"backend/all_backends.cc"}

@@ -199,6 +199,7 @@ void AddEvalCommand(CommandLine& line) {
   CLI::App& ablations = *eval.add_subcommand("ablation", "One of the papers' ablations");
   ablations.require_subcommand(1);
   for (const Ablation& ablation : Ablations()) AddAblation(line, ablations, ablation);
+  AddReportTask(line, eval);
 }
 
 }  // namespace headwise

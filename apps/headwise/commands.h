@@ -26,6 +26,9 @@ void AddPlanCommand(CommandLine& line);
 void AddEvalCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
 
+// Adds `report` to `eval`.
+void AddReportTask(CommandLine& line, CLI::App& eval);
+
 // Binds a subcommand's options to what it does with them.
 template <typename Options>
 void OnChosen(CommandLine& line, CLI::App& command, std::shared_ptr<Options> options, Status (*body)(const Options&)) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/format_bytes.h"
 #include "base/json.h"
 
 namespace headwise {
@@ -42,8 +43,6 @@ Status PrintJson(const Json& json);
 Json MetricsJson(const RequestMetrics& metrics);
 // Lines for people: speeds, KV bytes by head class, resident memory.
 std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine);
-// "67.1 MB": powers of ten, three digits.
-std::string FormatBytes(int64_t bytes);
 
 }  // namespace headwise
 

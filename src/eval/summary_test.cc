@@ -22,9 +22,10 @@ CaseResult Case(const std::string& plan, int64_t length, int64_t case_idx, std::
 // Two plans, two lengths; "duo" is not through yet.
 RunData SmallRun() {
   RunData run;
-  run.info.metrics = {{.name = "right", .label = "right answers"},
+  run.info.metrics = {{.name = "right", .label = "right answers", .unit = ""},
                       {.name = "nll", .label = "NLL", .unit = "nats", .kind = MetricInfo::Kind::kMean}};
-  run.info.plans = {{.name = "full", .method = "full"}, {.name = "duo", .method = "duo"}};
+  run.info.plans = {{.name = "full", .method = "full", .kv_ratio = {}, .files = {}},
+                    {.name = "duo", .method = "duo", .kv_ratio = {}, .files = {}}};
   run.info.lengths = {1024, 2048};
   run.results = {Case("full", 1024, 0, {{"right", 1}, {"nll", 2.0}}),
                  Case("full", 1024, 1, {{"right", 0}, {"nll", 3.0}}, 300),

@@ -87,6 +87,8 @@ TEST(PlanSvg, HasEveryHeadAndNothingFromOutside) {
   for (size_t at = svg.find("<g>"); at != std::string::npos; at = svg.find("<g>", at + 1)) ++cells;
   EXPECT_EQ(cells, 4u);
   EXPECT_THAT(PlanSvg(Plan({true, false, false, false})), HasSubstr("share of a full head"));
+  EXPECT_THAT(svg, HasSubstr("<style>"));
+  EXPECT_THAT(PlanSvg(plan, PlanSvgUse::kInPage), Not(testing::AnyOf(HasSubstr("<style>"), HasSubstr("http"))));
 }
 
 }  // namespace

@@ -8,38 +8,15 @@
 
 #include "planner/budget.h"
 #include "planner/plan_view.h"
+#include "text/escape.h"
 
 namespace headwise {
 namespace {
 
 constexpr int kLeft = 72;
-constexpr int kTop = 64;
-constexpr int kBottom = 76;
+constexpr int kBottom = 94;
 // A text length at which the kept shares of plans without scores are compared.
 constexpr int64_t kShareTokens = 32768;
-
-std::string EscapeXml(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return escaped;
-}
 
 struct Scale {
   std::vector<double> values;  // one per head
@@ -73,30 +50,39 @@ int CellSize(const HeadPlan& plan) {
   return std::clamp<int>(static_cast<int>(960 / std::max(plan.shape.num_layers, plan.shape.num_kv_heads)), 10, 36);
 }
 
-constexpr std::string_view kStyle =
-    "<style>text{font:12px system-ui,sans-serif;fill:#1f2430}.title{font-size:15px;font-weight:600}"
-    ".cell{fill:#1f6feb}.ground{fill:#8b949e;fill-opacity:.15}.full{fill:none;stroke:#d1242f;stroke-width:2}"
-    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.cell{fill:#58a6ff}.full{stroke:#ff7b72}}</style>\n";
-
 }  // namespace
 
-std::string PlanSvg(const HeadPlan& plan) {
+std::string_view PlanSvgStyle() {
+  return ".head-plan text{font:12px system-ui,sans-serif;fill:#1f2430}"
+         ".head-plan .title{font-size:15px;font-weight:600}"
+         ".head-plan .cell{fill:#1f6feb}"
+         ".head-plan .ground{fill:#8b949e;fill-opacity:.15}"
+         ".head-plan .full{fill:none;stroke:#d1242f;stroke-width:2}"
+         "@media (prefers-color-scheme:dark){.head-plan text{fill:#e6edf3}"
+         ".head-plan .cell{fill:#58a6ff}.head-plan .full{stroke:#ff7b72}}";
+}
+
+std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use) {
   const Scale scale = ScaleOf(plan);
   const int cell = CellSize(plan);
   const int columns = static_cast<int>(plan.shape.num_kv_heads);
   const int rows = static_cast<int>(plan.shape.num_layers);
-  const int width = std::max(kLeft + columns * cell + 24, 460);
-  const int height = kTop + rows * cell + kBottom;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\">\n",
-      width, height);
-  svg += kStyle;
+  const bool has_title = use == PlanSvgUse::kFile;
+  const int top = has_title ? 64 : 12;
+  const int width = std::max(kLeft + columns * cell + 24, has_title ? 460 : 396);
+  const int height = top + rows * cell + kBottom;
+  std::string svg = "<svg class=\"head-plan\" role=\"img\"";
+  if (use == PlanSvgUse::kFile) svg += " xmlns=\"http://www.w3.org/2000/svg\"";
+  svg += fmt::format(" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", width, height);
+  if (use == PlanSvgUse::kFile) svg += fmt::format("<style>{}</style>\n", PlanSvgStyle());
   svg += fmt::format("<title>Head plan {}</title>\n", EscapeXml(plan.method));
-  svg += fmt::format("<text class=\"title\" x=\"12\" y=\"24\">Head plan: {}</text>\n", EscapeXml(plan.method));
-  svg += fmt::format("<text x=\"12\" y=\"44\">{}, {} layers, {} query heads, {} KV heads</text>\n",
-                     EscapeXml(plan.shape.architecture), rows, plan.shape.num_q_heads, columns);
+  if (has_title) {
+    svg += fmt::format("<text class=\"title\" x=\"12\" y=\"24\">Head plan: {}</text>\n", EscapeXml(plan.method));
+    svg += fmt::format("<text x=\"12\" y=\"44\">{}, {} layers, {} query heads, {} KV heads</text>\n",
+                       EscapeXml(plan.shape.architecture), rows, plan.shape.num_q_heads, columns);
+  }
   for (int row = 0; row < rows; ++row) {
-    const int y = kTop + row * cell;
+    const int y = top + row * cell;
     if (cell >= 14 || row % 5 == 0) {
       svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kLeft - 8, y + cell / 2 + 4, row);
     }
@@ -113,7 +99,7 @@ std::string PlanSvg(const HeadPlan& plan) {
       svg += "</g>\n";
     }
   }
-  const int axis = kTop + rows * cell + 16;
+  const int axis = top + rows * cell + 16;
   for (int column = 0; column < columns; ++column) {
     if (cell < 20 && column % 5 != 0) continue;
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", kLeft + column * cell + cell / 2,
@@ -121,14 +107,15 @@ std::string PlanSvg(const HeadPlan& plan) {
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\">KV head</text>\n", kLeft, axis + 18);
   svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">layer</text>\n",
-                     kTop + rows * cell / 2);
+                     top + rows * cell / 2);
   const int legend = axis + 30;
   for (int step = 0; step < 5; ++step) {
     svg += fmt::format("<rect class=\"cell\" fill-opacity=\"{:.2f}\" x=\"{}\" y=\"{}\" width=\"14\" height=\"14\"/>\n",
                        step / 4.0, kLeft + step * 14, legend);
   }
-  svg += fmt::format("<text x=\"{}\" y=\"{}\">{} {:.4g} to {:.4g}</text>\n", kLeft + 80, legend + 12, scale.title,
-                     scale.least, scale.most);
+  svg += fmt::format("<text x=\"{}\" y=\"{}\">{:.4g} to {:.4g}</text>\n", kLeft + 80, legend + 12, scale.least,
+                     scale.most);
+  svg += fmt::format("<text x=\"12\" y=\"{}\">shade: {}</text>\n", legend + 32, scale.title);
   svg += fmt::format("<rect class=\"full\" x=\"12\" y=\"{}\" width=\"12\" height=\"12\" rx=\"2\"/>", legend + 1);
   svg += fmt::format("<text x=\"30\" y=\"{}\">full</text>\n</svg>\n", legend + 12);
   return svg;

@@ -6,10 +6,19 @@
 #include <headwise/head_plan.h>
 
 #include <string>
+#include <string_view>
 
 namespace headwise {
 
-std::string PlanSvg(const HeadPlan& plan);
+enum class PlanSvgUse {
+  kFile,    // stands alone, its style inside
+  kInPage,  // part of an HTML page, which holds PlanSvgStyle() once and says what is shown
+};
+
+std::string PlanSvg(const HeadPlan& plan, PlanSvgUse use = PlanSvgUse::kFile);
+
+// CSS that touches nothing outside such pictures.
+std::string_view PlanSvgStyle();
 
 }  // namespace headwise
 

@@ -1,0 +1,162 @@
+#include "report/tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/format_bytes.h"
+#include "report/sections.h"
+
+namespace headwise {
+namespace {
+
+// Quoted where a comma, a quote or a line end would be read as the table's own.
+std::string CsvText(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string MarkdownText(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '\\' || c == '*' || c == '`') safe += '\\';
+    safe += c == '\n' || c == '\r' ? ' ' : c;
+  }
+  return safe;
+}
+
+// Rows of a table whose first column is text and whose others are numbers.
+class MarkdownTable {
+ public:
+  explicit MarkdownTable(const std::vector<std::string>& titles) {
+    AddRow(titles);
+    text_ += "| ---";
+    for (size_t i = 1; i < titles.size(); ++i) text_ += " | ---:";
+    text_ += " |\n";
+  }
+  void AddRow(const std::vector<std::string>& cells) {
+    for (const std::string& cell : cells) text_ += "| " + MarkdownText(cell) + " ";
+    text_ += "|\n";
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::string ValueText(const Cell* cell, const MetricFormat& format) {
+  if (cell == nullptr) return kDash;
+  return fmt::format("{} ({})", format.Value(cell->mean), format.Range(cell->interval));
+}
+
+std::string SummaryTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
+  std::vector<std::string> titles = {"Plan"};
+  std::vector<PlanInfo> plans;
+  std::vector<const ReportRun*> shown;
+  for (const ReportRun* run : model.runs) {
+    if (run->data.info.task == kCostTask || run->data.info.metrics.empty()) continue;
+    shown.push_back(run);
+    titles.push_back(
+        fmt::format("{}: {}", TitleOf(*run, all_runs), FormatOf(*run, run->data.info.metrics.front()).title()));
+    for (const PlanInfo& plan : run->data.info.plans) {
+      const bool is_known =
+          std::any_of(plans.begin(), plans.end(), [&](const PlanInfo& known) { return known.name == plan.name; });
+      if (!is_known) plans.push_back(plan);
+    }
+  }
+  if (shown.empty()) return "";
+  titles.push_back("KV bytes, largest");
+  MarkdownTable table(titles);
+  for (const PlanInfo& plan : plans) {
+    std::vector<std::string> row = {plan.name};
+    int64_t kv_bytes = 0;
+    for (const ReportRun* run : shown) {
+      const MetricInfo& metric = run->data.info.metrics.front();
+      const Cell* cell = FindCell(run->summary, plan.name, std::nullopt, metric.name);
+      row.push_back(ValueText(cell, FormatOf(*run, metric)));
+      if (cell != nullptr) kv_bytes = std::max(kv_bytes, cell->kv_bytes);
+    }
+    row.push_back(kv_bytes > 0 ? FormatBytes(kv_bytes) : kDash);
+    table.AddRow(row);
+  }
+  return table.text();
+}
+
+std::string MetricTable(const ReportRun& run, const MetricInfo& metric) {
+  const MetricFormat format = FormatOf(run, metric);
+  const std::vector<int64_t> lengths = LengthsOf(run);
+  const bool is_cost = run.data.info.task == kCostTask;
+  std::vector<std::string> titles = {"Plan"};
+  for (const int64_t length : lengths) titles.push_back(FormatLength(length));
+  if (!is_cost) titles.insert(titles.end(), {"all", "minus " + run.data.info.plans.front().name, "p"});
+  MarkdownTable table(titles);
+  for (const PlanInfo& plan : run.data.info.plans) {
+    std::vector<std::string> row = {plan.name};
+    for (const int64_t length : lengths) {
+      row.push_back(ValueText(FindCell(run.summary, plan.name, length, metric.name), format));
+    }
+    if (!is_cost) {
+      row.push_back(ValueText(FindCell(run.summary, plan.name, std::nullopt, metric.name), format));
+      const Comparison* comparison = FindComparison(run.summary, plan.name, std::nullopt, metric.name);
+      row.push_back(comparison == nullptr
+                        ? kDash
+                        : fmt::format("{} ({})", format.Difference(comparison->paired.mean_difference),
+                                      format.DifferenceRange(comparison->paired.interval)));
+      row.push_back(comparison == nullptr ? kDash : FormatPValue(comparison->paired.p_value));
+    }
+    table.AddRow(row);
+  }
+  return table.text();
+}
+
+std::string RunTables(const ReportRun& run) {
+  if (run.summary.cells.empty()) return "No results yet.\n";
+  std::string text;
+  if (!run.is_finished) text += "Unfinished.\n\n";
+  for (const MetricInfo& metric : run.data.info.metrics) {
+    // Of quality, the first metric is what documents want; of cost, everything.
+    if (run.data.info.task != kCostTask && &metric != &run.data.info.metrics.front()) break;
+    text += fmt::format("{}, 95 % intervals:\n\n{}\n", MarkdownText(FormatOf(run, metric).title()),
+                        MetricTable(run, metric));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ToCsv(const std::vector<ReportRun>& runs) {
+  std::string csv = "task,plan,method,kv_ratio,length,metric,count,mean,low,high,kv_bytes,kv_peak_bytes,model\n";
+  for (const ReportRun& run : runs) {
+    const RunInfo& info = run.data.info;
+    for (const Cell& cell : run.summary.cells) {
+      const auto plan =
+          std::find_if(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) { return p.name == cell.plan; });
+      const bool is_known = plan != info.plans.end();
+      csv += fmt::format(
+          "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", CsvText(info.task), CsvText(cell.plan),
+          is_known ? CsvText(plan->method) : "", is_known && plan->kv_ratio ? fmt::format("{}", *plan->kv_ratio) : "",
+          cell.length ? std::to_string(*cell.length) : "all", CsvText(cell.metric), cell.count, cell.mean,
+          cell.interval.low, cell.interval.high, cell.kv_bytes, cell.kv_peak_bytes, CsvText(info.model));
+    }
+  }
+  return csv;
+}
+
+std::string ToMarkdown(const std::vector<ReportRun>& runs) {
+  std::string text;
+  const std::vector<ModelRuns> models = ByModel(runs);
+  for (const ModelRuns& model : models) {
+    text += fmt::format("## Summary{}\n\n{}\n", models.size() > 1 ? ": " + MarkdownText(model.name) : "",
+                        SummaryTable(model, runs));
+  }
+  for (const ReportRun& run : runs)
+    text += fmt::format("## {}\n\n{}", MarkdownText(TitleOf(run, runs)), RunTables(run));
+  return text;
+}
+
+}  // namespace headwise
