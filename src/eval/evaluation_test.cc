@@ -261,8 +261,9 @@ TEST_F(EvaluationTest, EqualBytesAtEveryLength) {
       const Cell* cell =
           FindCell(outcome->summary, ratio == 0.5 ? "streaming@0.5" : "streaming@0.25", length, "accuracy");
       ASSERT_NE(cell, nullptr);
-      // A window's place on its pages moves with the text.
-      EXPECT_NEAR(static_cast<double>(cell->kv_bytes), ratio * full, 0.08 * ratio * full);
+      // The case is a little shorter than its length: a window may lie on one page more or less, in every head.
+      const double page_of_every_head = full * 32 / static_cast<double>(length);
+      EXPECT_NEAR(static_cast<double>(cell->kv_bytes), ratio * full, page_of_every_head);
     }
   }
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "plans" / "streaming@0.25-512.json"));
