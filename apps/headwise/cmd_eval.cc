@@ -13,7 +13,9 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
+#include "eval/ablation.h"
 #include "eval/evaluation.h"
+#include "generate.h"
 
 namespace headwise {
 namespace {
@@ -142,12 +144,61 @@ void AddTask(CommandLine& line, CLI::App& eval, const TaskMethod& task) {
   OnChosen(line, command, std::move(options), RunEval);
 }
 
+struct AblationOptions : AblationInput {
+  const Ablation* ablation = nullptr;
+  bool resume_flag = false;
+  bool json = false;
+};
+
+Status RunAblationCommand(const AblationOptions& options) {
+  // Its plans are kept one by one, and trainings at their last step: the first Ctrl-C ends it there.
+  InterruptGuard interrupt;
+  AblationInput input = options;
+  if (options.resume_flag) input.resume = EvaluationOptions::Resume::kYes;
+  input.should_stop = [&] { return interrupt.interrupted(); };
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
+  HW_ASSIGN_OR_RETURN(const std::vector<EvaluationOutcome> outcomes, RunAblation(*engine, *options.ablation, input));
+  if (!options.json) {
+    for (const EvaluationOutcome& outcome : outcomes) {
+      fmt::print("{}\n", outcome.run.info.title);
+      PrintCells(outcome);
+    }
+    return Status::Ok();
+  }
+  Json tasks = Json::array();
+  for (const EvaluationOutcome& outcome : outcomes) tasks.push_back(SummaryJson(outcome));
+  return PrintJson({{"ablation", options.ablation->name}, {"tasks", std::move(tasks)}});
+}
+
+void AddAblation(CommandLine& line, CLI::App& group, const Ablation& ablation) {
+  auto options = std::make_shared<AblationOptions>();
+  options->ablation = &ablation;
+  CLI::App& command = *group.add_subcommand(std::string(ablation.name), std::string(ablation.description));
+  AddEngineOptions(command, options->engine);
+  if (ablation.needs_gates) command.add_option("--gates", options->gates, "Plan of method duo")->required();
+  if (ablation.needs_text) command.add_option("--text", options->text, "UTF-8 text file")->required();
+  command.add_option("--length", options->length, "Tokens of the cases")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{512}, int64_t{1} << 24));
+  command.add_option("--kv-ratio", options->kv_ratio, "KV bytes of the plans, where they are compared at equal bytes")
+      ->capture_default_str();
+  command.add_option("--num-cases", options->num_cases, "Cases of each task")->capture_default_str();
+  command.add_option("--steps", options->steps, "Steps of trainings; by default the planner's");
+  command.add_option("--out", options->out, "Folder for plans and results: see eval report")->required();
+  command.add_flag("--resume", options->resume_flag, "Go on with the run in --out");
+  command.add_flag("--json", options->json, "One JSON object on standard output");
+  OnChosen(line, command, std::move(options), RunAblationCommand);
+}
+
 }  // namespace
 
 void AddEvalCommand(CommandLine& line) {
   CLI::App& eval = *line.app.add_subcommand("eval", "Measure what plans cost a model");
   eval.require_subcommand(1);
   for (const TaskMethod& task : TaskMethods()) AddTask(line, eval, task);
+  CLI::App& ablations = *eval.add_subcommand("ablation", "One of the papers' ablations");
+  ablations.require_subcommand(1);
+  for (const Ablation& ablation : Ablations()) AddAblation(line, ablations, ablation);
   AddReportTask(line, eval);
 }
 

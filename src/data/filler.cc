@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -199,6 +201,30 @@ size_t BoundaryBefore(std::string_view text, size_t offset, TextBoundary boundar
   if (found) return *found;
   while (offset > 0 && offset < text.size() && (static_cast<unsigned char>(text[offset]) & 0xC0) == 0x80) --offset;
   return offset;
+}
+
+std::string_view WithoutSpaceAtEnd(std::string_view text) {
+  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+std::string HideSentences(std::string_view text, std::span<const HiddenSentence> sentences) {
+  std::vector<const HiddenSentence*> by_depth;
+  for (const HiddenSentence& sentence : sentences) by_depth.push_back(&sentence);
+  std::stable_sort(by_depth.begin(), by_depth.end(), [](const auto* a, const auto* b) { return a->depth < b->depth; });
+  std::string result;
+  size_t num_used = 0;  // of the text
+  for (const HiddenSentence* sentence : by_depth) {
+    HW_CHECK(sentence->depth >= 0.0 && sentence->depth <= 1.0, "depth {}", sentence->depth);
+    const auto offset = static_cast<size_t>(sentence->depth * static_cast<double>(text.size()));
+    const size_t cut = std::max(num_used, BoundaryBefore(text, offset, TextBoundary::kSentence));
+    result += text.substr(num_used, cut - num_used);
+    result += sentence->text;
+    result += ' ';
+    num_used = cut;
+  }
+  result += text.substr(num_used);
+  return result;
 }
 
 TextSource TextSource::Generator() {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,17 @@ enum class TextBoundary {
 // last start of a character. The start of the text is of every kind. Requires: `text` is valid UTF-8, offset <= its
 // size.
 size_t BoundaryBefore(std::string_view text, size_t offset, TextBoundary boundary);
+
+std::string_view WithoutSpaceAtEnd(std::string_view text);
+
+struct HiddenSentence {
+  std::string text;
+  double depth = 0.0;  // where in a text it stands: 0 is the start, 1 the end
+};
+// `text` with every sentence at the last start of a sentence at or before its depth, and a space behind it. Of those at
+// one place the less deep stand first, and of equally deep ones the earlier in the list. Requires: 0 <= depth <= 1;
+// `text` is valid UTF-8, and may be empty.
+std::string HideSentences(std::string_view text, std::span<const HiddenSentence> sentences);
 
 // Where passages come from.
 class TextSource {

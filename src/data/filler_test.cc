@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/sha256.h"
 #include "data/passkeys.h"
@@ -154,6 +155,22 @@ TEST(TextSource, ErrorsNameTheFile) {
   EXPECT_THAT(TextSource::FromFile(WriteText("bad.txt", "ab\xff")).status().message(),
               HasSubstr("bad.txt: invalid UTF-8 at byte 2"));
   EXPECT_FALSE(TextSource::FromFile("/nonexistent.txt").ok());
+}
+
+TEST(HideSentences, ByDepthAtStartsOfSentences) {
+  const std::string text = "One two. Three four. Five.";
+  EXPECT_EQ(HideSentences(text, {}), text);
+  const std::vector<HiddenSentence> sentences = {
+      {.text = "D.", .depth = 1.0}, {.text = "B.", .depth = 0.5}, {.text = "C.", .depth = 0.5}, {.text = "A."}};
+  EXPECT_EQ(HideSentences(text, sentences), "A. One two. B. C. Three four. D. Five.");
+  EXPECT_EQ(HideSentences("", sentences), "A. B. C. D. ");
+  EXPECT_EQ(HideSentences("One.\n\n", sentences), "A. B. C. One.\n\nD. ");
+}
+
+TEST(WithoutSpaceAtEnd, OnlyThere) {
+  EXPECT_EQ(WithoutSpaceAtEnd(" a b.\n\t \r"), " a b.");
+  EXPECT_EQ(WithoutSpaceAtEnd("a"), "a");
+  EXPECT_EQ(WithoutSpaceAtEnd(" \n"), "");
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "data/json_lines.h"
+#include "data/option_range.h"
+#include "data/words.h"
 
 namespace headwise {
 namespace {
@@ -27,56 +28,51 @@ constexpr auto kAdjectives = std::to_array<std::string_view>({
     "stubborn", "sturdy",   "subtle",   "sunny",    "tender",   "timid",   "velvet",  "wandering", "witty",   "wooden",
 });
 
-constexpr auto kNouns = std::to_array<std::string_view>({
-    "anchor",   "apron",   "barn",    "basket",  "beacon", "bicycle", "blanket",  "bottle",  "bridge",  "bucket",
-    "button",   "cabin",   "candle",  "canyon",  "carpet", "castle",  "cellar",   "chimney", "cliff",   "clock",
-    "cottage",  "cradle",  "desert",  "drawer",  "engine", "falcon",  "feather",  "ferry",   "fiddle",  "forest",
-    "fountain", "garden",  "gate",    "glacier", "hammer", "harbour", "harvest",  "hedge",   "helmet",  "heron",
-    "island",   "jacket",  "kettle",  "kitchen", "ladder", "lagoon",  "lantern",  "ledger",  "library", "lighthouse",
-    "lizard",   "magnet",  "maple",   "market",  "meadow", "mirror",  "mountain", "museum",  "needle",  "notebook",
-    "oasis",    "orchard", "otter",   "oven",    "paddle", "parcel",  "pebble",   "pencil",  "piano",   "pigeon",
-    "pillow",   "pocket",  "pottery", "puzzle",  "quarry", "rabbit",  "railway",  "ribbon",  "river",   "rocket",
-    "saddle",   "sailor",  "shelter", "shovel",  "statue", "stove",   "tavern",   "teapot",  "temple",  "thimble",
-    "thunder",  "tower",   "tractor", "tunnel",  "valley", "village", "violin",   "wagon",   "whistle", "window",
-});
+// Of PlainNouns: the first ones.
+constexpr size_t kNumNouns = 100;
 
-constexpr int64_t kMaxNumber = 50000;  // LongEval's range is 1 to 50,000
 constexpr int64_t kMaxCases = 1'000'000;
-
-constexpr std::string_view kOpening =
-    "Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains a "
-    "'<REGISTER_CONTENT>' at the end of the line as a numerical value. For each line index, memorize its corresponding "
-    "<REGISTER_CONTENT>. At the end of the record, I will ask you to retrieve the corresponding <REGISTER_CONTENT> of "
-    "a "
-    "certain line index. Now the record start:\n\n";
-
-// Different values below `limit`, in random order.
-std::vector<uint64_t> DrawDistinct(Rng& rng, int64_t count, uint64_t limit) {
-  std::vector<uint64_t> drawn;
-  std::set<uint64_t> seen;
-  while (static_cast<int64_t>(drawn.size()) < count) {
-    const uint64_t value = rng.Below(limit);
-    if (seen.insert(value).second) drawn.push_back(value);
-  }
-  return drawn;
-}
 
 }  // namespace
 
-const int64_t kMaxLines = static_cast<int64_t>(kAdjectives.size() * kNouns.size());
+const int64_t kMaxLines = static_cast<int64_t>(kAdjectives.size() * kNumNouns);
+
+std::string LineName(uint64_t id) {
+  HW_CHECK(id < static_cast<uint64_t>(kMaxLines), "name {} of {}", id, kMaxLines);
+  return fmt::format("{}-{}", kAdjectives[id % kAdjectives.size()], PlainNouns()[id / kAdjectives.size()]);
+}
+
+std::string LineOpening(std::string_view when) {
+  return fmt::format(
+      "Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains a "
+      "'<REGISTER_CONTENT>' at the end of the line as a numerical value. For each line index, memorize its "
+      "corresponding <REGISTER_CONTENT>. {}, I will ask you to retrieve the corresponding <REGISTER_CONTENT> of a "
+      "certain line index. Now the record start:\n\n",
+      when);
+}
+
+std::string LineText(std::string_view name, int64_t number) {
+  return fmt::format("line {}: REGISTER_CONTENT is <{}>\n", name, number);
+}
+
+std::string LineQuestion(std::string_view name) {
+  return fmt::format("Tell me what is the <REGISTER_CONTENT> in line {}? I need the number. ", name);
+}
+
+std::string LineAnswer(std::string_view name, int64_t number) {
+  return fmt::format("The <REGISTER_CONTENT> in line {} is <{}>.", name, number);
+}
 
 std::vector<std::string> DrawLineNames(Rng& rng, int64_t count) {
   HW_CHECK(count >= 0 && count <= kMaxLines, "{} names", count);
   std::vector<std::string> names;
-  for (const uint64_t id : DrawDistinct(rng, count, kAdjectives.size() * kNouns.size())) {
-    names.push_back(fmt::format("{}-{}", kAdjectives[id % kAdjectives.size()], kNouns[id / kAdjectives.size()]));
-  }
+  for (const uint64_t id : DrawDistinct(rng, count, static_cast<uint64_t>(kMaxLines))) names.push_back(LineName(id));
   return names;
 }
 
 LineRecord DrawLineRecord(Rng& rng, int64_t num_lines) {
   LineRecord record = {.names = DrawLineNames(rng, num_lines), .numbers = {}};
-  for (const uint64_t number : DrawDistinct(rng, num_lines, kMaxNumber)) {
+  for (const uint64_t number : DrawDistinct(rng, num_lines, kMaxLineNumber)) {
     record.numbers.push_back(static_cast<int64_t>(number) + 1);
   }
   return record;
@@ -86,25 +82,19 @@ LineCase MakeLineCase(const LineRecord& record, int64_t num_lines, int64_t asked
   HW_CHECK(num_lines <= static_cast<int64_t>(record.names.size()) && asked_idx >= 0 && asked_idx < num_lines,
            "line {} of {}, {} drawn", asked_idx, num_lines, record.names.size());
   LineCase result;
-  result.prompt = kOpening;
+  result.prompt = LineOpening("At the end of the record");
   for (size_t i = 0; i < static_cast<size_t>(num_lines); ++i) {
-    result.prompt += fmt::format("line {}: REGISTER_CONTENT is <{}>\n", record.names[i], record.numbers[i]);
+    result.prompt += LineText(record.names[i], record.numbers[i]);
   }
   const auto asked = static_cast<size_t>(asked_idx);
-  result.prompt +=
-      fmt::format("\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in line {}? I need the number. ",
-                  record.names[asked]);
+  result.prompt += "\nNow the record is over. " + LineQuestion(record.names[asked]);
   result.expected_number = record.numbers[asked];
   return result;
 }
 
 Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options) {
-  if (options.num_lines < 1 || options.num_lines > kMaxLines) {
-    return Status::InvalidInput(fmt::format("number of lines is {}, expected 1 to {}", options.num_lines, kMaxLines));
-  }
-  if (options.num_cases < 1 || options.num_cases > kMaxCases) {
-    return Status::InvalidInput(fmt::format("number of cases is {}, expected 1 to {}", options.num_cases, kMaxCases));
-  }
+  HW_RETURN_IF_ERROR(CheckOption("number of lines", options.num_lines, 1, kMaxLines));
+  HW_RETURN_IF_ERROR(CheckOption("number of cases", options.num_cases, 1, kMaxCases));
   Rng rng(options.seed);
   std::vector<LineCase> cases;
   for (int64_t i = 0; i < options.num_cases; ++i) {
@@ -140,21 +130,6 @@ Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::s
 Result<std::vector<LineCase>> ReadLineCases(const std::string& path) {
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   return ParseLineCases(text, path);
-}
-
-std::string QuestionOf(const LineCase& line_case) {
-  const size_t end = line_case.prompt.find_last_not_of(" \n");
-  if (end == std::string::npos) return "";
-  const size_t begin = line_case.prompt.rfind('\n', end);
-  return line_case.prompt.substr(begin + 1, end - begin);
-}
-
-bool IsRightNumber(std::string_view answer, int64_t expected_number) {
-  constexpr std::string_view kDigits = "0123456789";
-  const size_t begin = answer.find_first_of(kDigits);
-  if (begin == std::string_view::npos) return false;
-  const size_t end = std::min(answer.find_first_not_of(kDigits, begin), answer.size());
-  return answer.substr(begin, end - begin) == fmt::format("{}", expected_number);
 }
 
 }  // namespace headwise

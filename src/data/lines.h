@@ -28,7 +28,22 @@ struct LineGeneratorOptions {
 // Different names that the word lists can make.
 extern const int64_t kMaxLines;
 
-// Different names of two words, "amber-anchor", in random order. Requires: 0 <= count <= kMaxLines.
+// LongEval's numbers are 1 to this.
+inline constexpr int64_t kMaxLineNumber = 50000;
+
+// The parts of a record, for texts made of the same lines. Names are of two words, "amber-anchor". Requires: id <
+// kMaxLines.
+std::string LineName(uint64_t id);
+// What is to be done with the lines, and when the question comes: "At the end of the record".
+std::string LineOpening(std::string_view when);
+// "line <name>: REGISTER_CONTENT is <<number>>", and the end of the line.
+std::string LineText(std::string_view name, int64_t number);
+// Ends with a space, as LongEval's does.
+std::string LineQuestion(std::string_view name);
+// In the form that models give it; eval/judge.h tells right from wrong.
+std::string LineAnswer(std::string_view name, int64_t number);
+
+// Different names in random order. Requires: 0 <= count <= kMaxLines.
 std::vector<std::string> DrawLineNames(Rng& rng, int64_t count);
 
 struct LineRecord {
@@ -52,12 +67,6 @@ Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options)
 // name the file and the line.
 Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::string& origin);
 Result<std::vector<LineCase>> ReadLineCases(const std::string& path);
-
-// The last paragraph of the prompt.
-std::string QuestionOf(const LineCase& line_case);
-
-// Right if the answer's first number is the expected one: all of its digits, so 123 is not found in 41234.
-bool IsRightNumber(std::string_view answer, int64_t expected_number);
 
 }  // namespace headwise
 

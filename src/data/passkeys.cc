@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "data/filler.h"
+#include "data/option_range.h"
 
 namespace headwise {
 namespace {
@@ -49,10 +50,10 @@ std::string HidePasskeys(std::string_view filler, std::span<const Passkey> passk
   std::string text;
   size_t num_used = 0;  // of the filler
   const auto append = [&](std::string_view paragraph) {
-    const size_t end = paragraph.find_last_not_of(" \t\r\n");
-    if (end == std::string_view::npos) return;
+    paragraph = WithoutSpaceAtEnd(paragraph);
+    if (paragraph.empty()) return;
     if (!text.empty()) text += "\n\n";
-    text += paragraph.substr(0, end + 1);
+    text += paragraph;
   };
   for (const size_t idx : by_depth) {
     const auto offset = static_cast<size_t>(passkeys[idx].depth * static_cast<double>(filler.size()));
@@ -72,15 +73,8 @@ std::span<const std::string_view> PasskeyWords() {
 }
 
 Status ValidatePasskeyOptions(const PasskeyOptions& options) {
-  if (options.num_passkeys < 1 || options.num_passkeys > kMaxPasskeys) {
-    return Status::InvalidInput(
-        fmt::format("number of passkeys is {}, expected 1 to {}", options.num_passkeys, kMaxPasskeys));
-  }
-  if (options.words_per_passkey < 1 || options.words_per_passkey > kMaxWords) {
-    return Status::InvalidInput(
-        fmt::format("words per passkey is {}, expected 1 to {}", options.words_per_passkey, kMaxWords));
-  }
-  return Status::Ok();
+  HW_RETURN_IF_ERROR(CheckOption("number of passkeys", options.num_passkeys, 1, kMaxPasskeys));
+  return CheckOption("words per passkey", options.words_per_passkey, 1, kMaxWords);
 }
 
 std::vector<Passkey> DrawPasskeys(Rng& rng, const PasskeyOptions& options) {

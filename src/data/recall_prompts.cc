@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -25,12 +26,11 @@ HiddenNumber DrawHiddenNumber(Rng& rng) {
 }
 
 std::string MakeHiddenNumberPrompt(std::string_view filler, const HiddenNumber& hidden) {
-  HW_CHECK(hidden.depth >= 0.0 && hidden.depth <= 1.0, "depth {}", hidden.depth);
-  const size_t cut = BoundaryBefore(filler, static_cast<size_t>(hidden.depth * static_cast<double>(filler.size())),
-                                    TextBoundary::kSentence);
-  return fmt::format(
-      "{}The pass key is {}. Remember it. {} is the pass key. {}\n\nWhat is the pass key? The pass key is",
-      filler.substr(0, cut), hidden.number, hidden.number, filler.substr(cut));
+  const HiddenSentence told = {
+      .text = fmt::format("The pass key is {}. Remember it. {} is the pass key.", hidden.number, hidden.number),
+      .depth = hidden.depth,
+  };
+  return HideSentences(filler, std::span(&told, 1)) + "\n\nWhat is the pass key? The pass key is";
 }
 
 JsonPairs DrawJsonPairs(Rng& rng, int64_t num_pairs) {

@@ -20,20 +20,6 @@ constexpr int64_t kRecallSlackTokens = 96;
 // Positions are int32; far above any context, so that sizes in bytes cannot overflow either.
 constexpr int64_t kMaxTokens = int64_t{1} << 28;
 
-// The ids of a part that does not begin the text. SentencePiece marks the first word of whatever it is given as if a
-// space stood before it; behind a letter, white space is cut off on its own by every tokenizer we read.
-Result<std::vector<int32_t>> EncodeLaterPart(const Tokenizer& tokenizer, std::string_view text) {
-  constexpr std::string_view kBefore = "a";
-  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> before, tokenizer.Encode(kBefore, SpecialText::kAsText));
-  HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
-                      tokenizer.Encode(std::string(kBefore) + std::string(text), SpecialText::kAsText));
-  if (ids.size() > before.size() && std::equal(before.begin(), before.end(), ids.begin())) {
-    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(before.size()));
-    return ids;
-  }
-  return tokenizer.Encode(text, SpecialText::kAsText);
-}
-
 Status CheckNumTokens(int64_t num_tokens, int64_t least) {
   if (num_tokens >= least && num_tokens <= kMaxTokens) return Status::Ok();
   return Status::InvalidInput(fmt::format("number of tokens is {}, expected {} to {}", num_tokens, least, kMaxTokens));
@@ -61,9 +47,8 @@ Result<TokenSample> FitFiller(const Tokenizer& tokenizer, const TextSource& sour
 }
 
 // The first rows of a record, and a question for one of them.
-Result<TokenSample> FitRows(Rng& rng, int64_t num_tokens, const char* what,
+Result<TokenSample> FitRows(double asked, int64_t num_tokens, const char* what,
                             const std::function<Result<TokenSample>(int64_t num_rows, int64_t asked_idx)>& make) {
-  const double asked = rng.Uniform();
   const auto make_sized = [&](int64_t size) {
     return make(size + 1, static_cast<int64_t>(asked * static_cast<double>(size + 1)));
   };
@@ -78,6 +63,18 @@ Result<TokenSample> FitRows(Rng& rng, int64_t num_tokens, const char* what,
 }
 
 }  // namespace
+
+Result<std::vector<int32_t>> EncodeLaterPart(const Tokenizer& tokenizer, std::string_view text) {
+  constexpr std::string_view kBefore = "a";
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> before, tokenizer.Encode(kBefore, SpecialText::kAsText));
+  HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
+                      tokenizer.Encode(std::string(kBefore) + std::string(text), SpecialText::kAsText));
+  if (ids.size() > before.size() && std::equal(before.begin(), before.end(), ids.begin())) {
+    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(before.size()));
+    return ids;
+  }
+  return tokenizer.Encode(text, SpecialText::kAsText);
+}
 
 Result<TokenSample> EncodeSegments(const Tokenizer& tokenizer, std::span<const PromptSegment> segments,
                                    std::optional<int32_t> bos_id) {
@@ -160,13 +157,16 @@ Result<std::vector<int32_t>> MakeRecallPromptIds(const Tokenizer& tokenizer, con
   switch (options.kind) {
     case RecallKind::kLines: {
       const LineRecord record = DrawLineRecord(rng, kMaxLines);
-      sample = FitRows(rng, options.num_tokens, "further lines", [&](int64_t num_lines, int64_t asked_idx) {
-        return EncodePrompt(tokenizer, MakeLineCase(record, num_lines, asked_idx).prompt, options.bos_id);
-      });
+      sample =
+          FitRows(options.depth.value_or(rng.Uniform()), options.num_tokens, "further lines",
+                  [&](int64_t num_lines, int64_t asked_idx) {
+                    return EncodePrompt(tokenizer, MakeLineCase(record, num_lines, asked_idx).prompt, options.bos_id);
+                  });
       break;
     }
     case RecallKind::kPasskey: {
-      const HiddenNumber hidden = DrawHiddenNumber(rng);
+      HiddenNumber hidden = DrawHiddenNumber(rng);
+      if (options.depth) hidden.depth = *options.depth;
       sample = FitFiller(tokenizer, source, rng, options.num_tokens, kRecallSlackTokens, [&](std::string_view filler) {
         return EncodePrompt(tokenizer, MakeHiddenNumberPrompt(filler, hidden), options.bos_id);
       });
@@ -174,9 +174,10 @@ Result<std::vector<int32_t>> MakeRecallPromptIds(const Tokenizer& tokenizer, con
     }
     case RecallKind::kJsonKeys: {
       const JsonPairs pairs = DrawJsonPairs(rng, kMaxLines);
-      sample = FitRows(rng, options.num_tokens, "further keys", [&](int64_t num_pairs, int64_t asked_idx) {
-        return EncodePrompt(tokenizer, MakeJsonPrompt(pairs, num_pairs, asked_idx), options.bos_id);
-      });
+      sample = FitRows(options.depth.value_or(rng.Uniform()), options.num_tokens, "further keys",
+                       [&](int64_t num_pairs, int64_t asked_idx) {
+                         return EncodePrompt(tokenizer, MakeJsonPrompt(pairs, num_pairs, asked_idx), options.bos_id);
+                       });
       break;
     }
   }

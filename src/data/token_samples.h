@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/rng.h"
@@ -35,6 +36,10 @@ struct PasskeySampleOptions {
   std::optional<int32_t> bos_id = std::nullopt;
 };
 
+// The ids of a part that does not begin the text. SentencePiece marks the first word of whatever it is given as if a
+// space stood before it; behind a letter, white space is cut off on its own by every tokenizer we read.
+Result<std::vector<int32_t>> EncodeLaterPart(const Tokenizer& tokenizer, std::string_view text);
+
 // The fewest tokens for which MakePasskeySample has room, whichever words it draws; num_tokens is not read.
 Result<int64_t> MinPasskeyTokens(const Tokenizer& tokenizer, const PasskeySampleOptions& options);
 
@@ -55,6 +60,7 @@ Result<TokenSample> MakeTextSample(const Tokenizer& tokenizer, const TextSource&
 struct RecallPromptOptions {
   RecallKind kind = RecallKind::kLines;
   int64_t num_tokens = 0;
+  std::optional<double> depth = std::nullopt;  // of what is asked for, from 0 to 1 (exclusive); none: anywhere
   std::optional<int32_t> bos_id = std::nullopt;
 };
 

@@ -96,8 +96,7 @@ class Asker {
     if (running.branches.empty()) return Status::Ok();
     running_.push_back(std::move(running));
     // In the list before anything is submitted, so that Abandon knows of it.
-    for (Branch& branch : running_.back().branches) HW_RETURN_IF_ERROR(Begin(running_.back(), branch));
-    return Status::Ok();
+    return Begin(running_.back(), running_.back().branches.front());
   }
 
   // Tokens that all of a branch's prompts begin with, at least one less than the shortest has.
@@ -160,25 +159,26 @@ class Asker {
 
   bool IsDone(RequestId id) const { return engine_.Peek(id).finish != FinishReason::kRunning; }
 
-  // Asks where the first tokens are read, and hands over what is answered.
+  // One branch after the other, so that no more than one plan's cache is held for a group: asks where the first tokens
+  // are read, hands over what is answered, begins the next branch.
   Status Advance(RunningGroup& running) {
-    for (Branch& branch : running.branches) {
-      if (branch.prefix_id != 0 && IsDone(branch.prefix_id)) {
-        branch.prefix_peak_bytes = engine_.Take(std::exchange(branch.prefix_id, 0)).metrics.kv_peak_bytes;
-        for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
-      }
-      for (auto it = branch.asked.begin(); it != branch.asked.end();) {
-        if (it->id == 0 || !IsDone(it->id)) {
-          ++it;
-          continue;
-        }
-        const Asked asked = *it;
-        it = branch.asked.erase(it);
-        HW_RETURN_IF_ERROR(Deliver(running, branch, asked));
-      }
+    Branch& branch = running.branches.front();
+    if (branch.prefix_id != 0 && IsDone(branch.prefix_id)) {
+      branch.prefix_peak_bytes = engine_.Take(std::exchange(branch.prefix_id, 0)).metrics.kv_peak_bytes;
+      for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
     }
-    std::erase_if(running.branches, [](const Branch& branch) { return branch.asked.empty(); });
-    return Status::Ok();
+    for (auto it = branch.asked.begin(); it != branch.asked.end();) {
+      if (it->id == 0 || !IsDone(it->id)) {
+        ++it;
+        continue;
+      }
+      const Asked asked = *it;
+      it = branch.asked.erase(it);
+      HW_RETURN_IF_ERROR(Deliver(running, branch, asked));
+    }
+    if (!branch.asked.empty()) return Status::Ok();
+    running.branches.erase(running.branches.begin());
+    return running.branches.empty() ? Status::Ok() : Begin(running, running.branches.front());
   }
 
   Status Deliver(const RunningGroup& running, const Branch& branch, const Asked& asked) {

@@ -62,7 +62,7 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   EvaluationOutcome outcome;
   RunInfo& info = outcome.run.info;
   info.task = options.task->name;
-  info.title = options.task->title;
+  info.title = options.title.empty() ? std::string(options.task->title) : options.title;
   info.metrics = options.task->metrics;
   info.model = options.engine.model;
   info.source_hash = engine.source_hash();
@@ -86,7 +86,8 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
                  .subjects = subjects,
                  .folder = folder ? &*folder : nullptr,
                  .num_results = task->NumResults() * static_cast<int64_t>(subjects.size()),
-                 .label = std::string(options.task->name)});
+                 .label = std::string(options.task->name),
+                 .should_stop = options.should_stop});
     HW_RETURN_IF_ERROR(task->Run(run));
     outcome.run.results = run.TakeResults();
   }

@@ -5,6 +5,7 @@
 #include <headwise/engine.h>
 #include <headwise/status.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,14 @@ namespace headwise {
 struct EvaluationOptions {
   const TaskMethod* task = nullptr;
   NamedOptions task_options;
+  std::string title;  // in reports; empty: the task's
   Bos bos = Bos::kAuto;
   EngineOptions engine;           // that the engine was made with: part of what decides the results
   std::vector<GivenPlan> plans;   // at least one
   std::vector<double> kv_ratios;  // re-plan to these shares of the dense KV bytes; empty: plans as they are
   std::string out;                // folder; empty: results are kept in memory alone
   enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on with the run in `out`
+  std::function<bool()> should_stop;  // asked after every result: true ends the run with kCancelled. Empty: never
 };
 
 struct EvaluationOutcome {

@@ -8,8 +8,9 @@
 namespace headwise {
 
 std::span<const TaskMethod> TaskMethods() {
-  static const std::vector<TaskMethod> kTasks = {kPasskeyTask, kLinesTask,  kPplTask, kFidelityTask,
-                                                 kDocsTask,    kChoiceTask, kCostTask};
+  static const std::vector<TaskMethod> kTasks = {kNeedleTask,    kPasskeyTask, kLinesTask, kStreamTask,
+                                                 kVariablesTask, kWordsTask,   kPplTask,   kFidelityTask,
+                                                 kDocsTask,      kChoiceTask,  kCostTask};
   return kTasks;
 }
 

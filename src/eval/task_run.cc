@@ -16,6 +16,7 @@ TaskRun::TaskRun(const Options& options)
     : engine_(options.engine),
       subjects_(options.subjects),
       folder_(options.folder),
+      should_stop_(options.should_stop),
       progress_(options.label, options.num_results) {
   if (folder_ != nullptr) results_ = folder_->finished();
   for (const CaseResult& result : results_) {
@@ -34,6 +35,9 @@ Status TaskRun::Add(const Subject& subject, CaseResult result) {
   done_.emplace(result.plan, result.length, result.case_idx, result.question_idx);
   results_.push_back(std::move(result));
   progress_.Update(static_cast<int64_t>(results_.size()));
+  if (should_stop_ && should_stop_()) {
+    return Status::Cancelled("stopped; every finished case is kept, --resume goes on from there");
+  }
   return Status::Ok();
 }
 

@@ -7,6 +7,7 @@
 #include <headwise/status.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -38,6 +39,7 @@ class TaskRun {
     RunFolder* folder = nullptr;  // null: results are kept in memory alone
     int64_t num_results = 0;      // of a whole run, over all plans; for the progress bar
     std::string label;
+    std::function<bool()> should_stop = {};  // asked after every result: true ends the run with kCancelled
   };
   explicit TaskRun(const Options& options);
 
@@ -58,6 +60,7 @@ class TaskRun {
   RunFolder* folder_;
   std::vector<CaseResult> results_;
   std::set<Key> done_;
+  std::function<bool()> should_stop_;
   ProgressBar progress_;
 };
 

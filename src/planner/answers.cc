@@ -42,9 +42,20 @@ Result<std::vector<int32_t>> AnswerSource::MakePrompt(int64_t num_tokens, int64_
   const int64_t most = num_tokens - options_.max_answer_tokens;
   if (options_.prompt_file.empty()) {
     Rng rng(MixSeed(options_.seed, num_tokens, idx));
+    // Steps of the golden ratio spread any number of depths evenly: a part of the text that no sample asks for looks as
+    // if no head had to keep it.
+    constexpr double kGoldenStep = 0.61803398874989485;
+    const double start = Rng(MixSeed(options_.seed, num_tokens, -1)).Uniform();
+    const double depth = std::fmod(start + static_cast<double>(idx) * kGoldenStep, 1.0);
+    if (options_.data == AnswerOptions::Data::kText) {
+      HW_ASSIGN_OR_RETURN(TokenSample sample, MakeTextSample(*model_->tokenizer, text_, rng,
+                                                             {.num_tokens = most, .bos_id = model_->bos_id}));
+      return std::move(sample.ids);
+    }
     return MakeRecallPromptIds(*model_->tokenizer, text_, rng,
                                {.kind = kRecallKinds[static_cast<size_t>(idx) % kRecallKinds.size()],
                                 .num_tokens = most,
+                                .depth = depth,
                                 .bos_id = model_->bos_id});
   }
   std::vector<const std::vector<int32_t>*> fitting;

@@ -21,6 +21,10 @@
 namespace headwise {
 
 struct AnswerOptions {
+  enum class Data {
+    kRecall,  // questions whose answer is far away [moa §5]
+    kText,    // plain text, which the model goes on with: the calibration that the paper finds wanting [moa table 2]
+  } data = Data::kRecall;
   std::string text_file;    // around what is asked for; empty: generated
   std::string prompt_file;  // JSONL of {"prompt": ...} in place of our generators; empty: ours
   int64_t max_answer_tokens = 48;

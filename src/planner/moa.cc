@@ -1,6 +1,7 @@
 #include "planner/moa.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/check.h"
@@ -39,6 +40,22 @@ std::vector<HeadRule> MoaRuleGrid(int64_t shortest, std::span<const int64_t> len
       rules.push_back(rule);
     }
   }
+  return rules;
+}
+
+std::vector<HeadRule> MoaStaticGrid(std::span<const int64_t> lengths) {
+  const auto longest = static_cast<double>(*std::max_element(lengths.begin(), lengths.end()));
+  HeadRule rule;
+  rule.kind = HeadRule::Kind::kElasticMoa;
+  rule.sink = kMoaBlock;
+  std::vector<HeadRule> rules;
+  for (int step = 0; step <= kBetaSteps; ++step) {
+    rule.alpha = std::floor(longest * step / kBetaSteps);
+    rules.push_back(rule);
+  }
+  rule.alpha = 0;
+  rule.beta = 1;
+  rules.push_back(rule);
   return rules;
 }
 

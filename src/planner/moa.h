@@ -23,6 +23,9 @@ inline constexpr int64_t kMoaBlock = 64;
 // The grid alpha in {-1, 0, 1, 2, 3} x shortest / 2, beta in {0, 1/8, ..., 1}, without those that mean the
 // same as an earlier one at every length of `lengths`.
 std::vector<HeadRule> MoaRuleGrid(int64_t shortest, std::span<const int64_t> lengths);
+// Spans that do not grow with the text, the search space without elasticity [moa table 5]: beta 0, alpha in eighths of
+// the longest length, and the full rule.
+std::vector<HeadRule> MoaStaticGrid(std::span<const int64_t> lengths);
 
 // What a text's influence says of every rule: [L * Hkv * rules], the loss by which the answer gets worse when the KV
 // head's query heads are masked so [moa §4.1 eq.4], summed over their blocks. `loss` is the dense model's.

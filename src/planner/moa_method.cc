@@ -38,6 +38,8 @@ struct MoaOptions {
   std::string text_file;
   std::string prompt_file;
   uint64_t seed = 0;
+  bool has_static_spans = false;
+  AnswerOptions::Data data = AnswerOptions::Data::kRecall;
 };
 
 Result<std::vector<int64_t>> ParseLengths(const std::string& text, int64_t trained) {
@@ -83,6 +85,15 @@ Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& con
   moa.seed = static_cast<uint64_t>(seed);
   moa.text_file = options.StringOr("text", "");
   moa.prompt_file = options.StringOr("prompts", "");
+  HW_ASSIGN_OR_RETURN(const std::string spans,
+                      options.ChoiceOr("spans", std::to_array<std::string_view>({"elastic", "static"})));
+  moa.has_static_spans = spans == "static";
+  HW_ASSIGN_OR_RETURN(const std::string data,
+                      options.ChoiceOr("data", std::to_array<std::string_view>({"recall", "text"})));
+  if (data == "text") moa.data = AnswerOptions::Data::kText;
+  if (data == "text" && !moa.prompt_file.empty()) {
+    return Status::InvalidInput("--data: found --prompts too, which brings its own texts; expected one");
+  }
   if (!moa.text_file.empty() && !moa.prompt_file.empty()) {
     return Status::InvalidInput("--text: stands around generated questions, --prompts brings its own; expected one");
   }
@@ -159,6 +170,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
                                 {"samples", options.samples_per_length},
                                 {"answer_tokens", options.max_answer_tokens},
                                 {"rules", DescribeGrid(rules)},
+                                {"data", options.data == AnswerOptions::Data::kText ? "text" : "recall"},
                                 {"data_hash", answers.DataHash()},
                                 {"seed", options.seed}});
   HW_ASSIGN_OR_RETURN(const std::optional<Json> saved, checkpoint.Load());
@@ -291,7 +303,8 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
   HW_ASSIGN_OR_RETURN(const MoaOptions options, ReadOptions(input, model.model->config));
   HW_ASSIGN_OR_RETURN(AnswerSource answers, AnswerSource::Open(input, model,
-                                                               {.text_file = options.text_file,
+                                                               {.data = options.data,
+                                                                .text_file = options.text_file,
                                                                 .prompt_file = options.prompt_file,
                                                                 .max_answer_tokens = options.max_answer_tokens,
                                                                 .seed = options.seed}));
@@ -299,7 +312,8 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   std::vector<int64_t> all_lengths = options.lengths;
   all_lengths.push_back(options.validation_length);
   if (budget) all_lengths.push_back(budget->at_tokens);
-  const std::vector<HeadRule> rules = MoaRuleGrid(options.lengths.front(), all_lengths);
+  const std::vector<HeadRule> rules =
+      options.has_static_spans ? MoaStaticGrid(all_lengths) : MoaRuleGrid(options.lengths.front(), all_lengths);
   // Before the work: limits that no choice of rules can meet depend on no loss.
   const auto num_values = rules.size() * static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
   const ProfileState no_losses = ProfileState::Empty(options.lengths.size(), num_values);
@@ -402,10 +416,11 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
 const PlannerMethod kMoaMethod = {
     .name = "moa",
     .description = "an elastic window per head, by influence on the answer and a mixed-integer programme [moa]",
-    .options = JoinOptions(std::to_array<std::string_view>(
-                               {"lengths", "validation-length", "samples", "validation-samples", "answer-tokens",
-                                "density", "intervals", "max-rules-per-layer", "text", "prompts", "seed"}),
-                           kBudgetOptions),
+    .options =
+        JoinOptions(std::to_array<std::string_view>({"lengths", "validation-length", "samples", "validation-samples",
+                                                     "answer-tokens", "density", "intervals", "max-rules-per-layer",
+                                                     "spans", "data", "text", "prompts", "seed"}),
+                    kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModelResumably,
     .refit = {.make = RefitMoa, .replaced = {"density"}},

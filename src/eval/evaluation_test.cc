@@ -1,0 +1,294 @@
+// Every task end to end on the bundled model: what is decided by a seed, what a stopped run resumes to, what bad input
+// says.
+#include "eval/evaluation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "base/file.h"
+#include "support/engines.h"
+#include "support/golden.h"
+
+namespace headwise {
+namespace {
+
+using testing::HasSubstr;
+using Resume = EvaluationOptions::Resume;
+
+class EvaluationTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    engine_options_ = new EngineOptions();
+    engine_options_->model = SourcePath("models/headwise-17m");
+    engine_ = MustCreate(*engine_options_).release();
+  }
+  static void TearDownTestSuite() {
+    delete engine_;
+    delete engine_options_;
+  }
+  EvaluationTest() {
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              (std::string("evaluation_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~EvaluationTest() override { std::filesystem::remove_all(folder_); }
+
+  // A text of plain sentences.
+  std::string TextFile() {
+    const std::string path = (folder_ / "text.txt").string();
+    std::ofstream file(path);
+    for (int i = 0; i < 200; ++i) file << "The miller waited by the river, and nobody asked him why. ";
+    return path;
+  }
+
+  struct Case {
+    std::string task;
+    std::map<std::string, std::string> options;
+    std::vector<std::string> plans = {"full", SourcePath("models/headwise-17m-two-heads.json")};
+    std::vector<double> kv_ratios = {};
+    std::string out = {};
+    Resume resume = Resume::kNo;
+  };
+  static Result<EvaluationOutcome> Run(const Case& each) {
+    EvaluationOptions options;
+    options.task = FindTask(each.task);
+    options.task_options = NamedOptions(each.options);
+    options.engine = *engine_options_;
+    HW_ASSIGN_OR_RETURN(options.plans, ReadPlans(each.plans, *engine_));
+    options.kv_ratios = each.kv_ratios;
+    options.out = each.out;
+    options.resume = each.resume;
+    return Evaluate(*engine_, options);
+  }
+
+  // What a run found, without what only speed decides.
+  static std::vector<std::string> Found(const RunData& run) {
+    std::vector<std::string> found;
+    for (CaseResult result : run.results) {
+      result.seconds = 0;
+      result.scores.erase("ms_per_token");
+      if (!result.curves.contains("nll") && !result.curves.contains("kl")) result.curves.clear();
+      found.push_back(ToJson(result).dump());
+    }
+    std::ranges::sort(found);
+    return found;
+  }
+
+  static EngineOptions* engine_options_;
+  static Engine* engine_;
+  std::filesystem::path folder_;
+};
+
+EngineOptions* EvaluationTest::engine_options_ = nullptr;
+Engine* EvaluationTest::engine_ = nullptr;
+
+TEST_F(EvaluationTest, ASeedDecidesEverythingAndAnotherDecidesOtherwise) {
+  const std::vector<Case> cases = {
+      {.task = "passkey", .options = {{"lengths", "256,400"}, {"num-cases", "2"}}},
+      {.task = "lines", .options = {{"num-lines", "8,12"}, {"num-cases", "2"}}},
+      {.task = "lines", .options = {{"lengths", "400"}, {"num-cases", "2"}}},
+      {.task = "needle",
+       .options = {{"lengths", "512"}, {"num-cases", "2"}, {"variants", "single,multiquery,needles"}}},
+      {.task = "variables", .options = {{"lengths", "512"}, {"num-cases", "1"}}},
+      {.task = "words", .options = {{"lengths", "1024"}, {"num-cases", "1"}}},
+      {.task = "stream", .options = {{"lengths", "2048"}}},
+  };
+  for (Case each : cases) {
+    SCOPED_TRACE(each.task);
+    const auto first = Run(each);
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    const auto again = Run(each);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_FALSE(first->run.results.empty());
+    EXPECT_EQ(Found(first->run), Found(again->run));
+    each.options["seed"] = "7";
+    EXPECT_NE(Found(first->run), Found(Run(each)->run));
+  }
+}
+
+// Questions of one text are asked from forks of it, several texts at a time, under several plans at once. Each answer
+// is what the prompt gives alone.
+TEST_F(EvaluationTest, SharingAndBatchingChangeNoAnswer) {
+  Case each{.task = "needle", .options = {{"lengths", "512"}, {"num-cases", "3"}, {"variants", "multiquery"}}};
+  const std::string razor = (folder_ / "razor.json").string();
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  for (size_t i = 0; i < plan.rules.size(); i += 2) {
+    plan.rules[i] = HeadRule::Stream(4, 32);
+    plan.rules[i].compensate = true;
+    plan.rules[i].start = RuleStart::kEndOfPrompt;
+  }
+  plan.method = "manual";
+  ASSERT_TRUE(WriteHeadPlan(plan, razor).ok());
+  each.plans.push_back(razor);
+  const auto together = Run(each);
+  ASSERT_TRUE(together.ok()) << together.status().message();
+  EXPECT_EQ(together->run.results.size(), 3U * 4 * 3);
+  each.options["batch"] = "3";
+  EXPECT_EQ(Found(Run(each)->run), Found(together->run));
+  // One plan at a time: nothing dense is shared.
+  std::vector<std::string> alone;
+  for (const std::string& path : std::vector<std::string>(each.plans)) {
+    each.plans = {path};
+    const auto one = Run(each);
+    ASSERT_TRUE(one.ok()) << one.status().message();
+    const std::vector<std::string> found = Found(one->run);
+    alone.insert(alone.end(), found.begin(), found.end());
+  }
+  std::ranges::sort(alone);
+  EXPECT_EQ(alone, Found(together->run));
+}
+
+TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
+  const std::string text = TextFile();
+  const std::vector<Case> cases = {
+      {.task = "needle", .options = {{"lengths", "400"}, {"num-cases", "2"}, {"variants", "single,multiquery"}}},
+      {.task = "stream", .options = {{"lengths", "2048"}}},
+      {.task = "ppl", .options = {{"text", text}, {"lengths", "64,128"}, {"num-cases", "2"}}},
+      {.task = "fidelity", .options = {{"text", text}, {"lengths", "128"}}},
+  };
+  for (Case each : cases) {
+    SCOPED_TRACE(each.task);
+    each.out = (folder_ / each.task).string();
+    const auto whole = Run(each);
+    ASSERT_TRUE(whole.ok()) << whole.status().message();
+    EXPECT_TRUE(std::filesystem::exists(folder_ / each.task / "summary.json"));
+    // Cut in the middle of a line, as an interruption would.
+    const std::filesystem::path results = folder_ / each.task / "results.jsonl";
+    const std::string lines = *ReadFile(results);
+    std::filesystem::resize_file(results, lines.size() / 2);
+    each.resume = Resume::kYes;
+    const auto resumed = Run(each);
+    ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+    EXPECT_EQ(Found(resumed->run), Found(whole->run));
+    EXPECT_EQ(Found(*ReadRun(folder_ / each.task)), Found(whole->run));
+    // Another run does not fit into the folder.
+    each.options["lengths"] = "333";
+    EXPECT_THAT(Run(each).status().message(), HasSubstr("choose another folder"));
+  }
+}
+
+TEST_F(EvaluationTest, TheDenseModelIsExactlyItself) {
+  const auto outcome = Run({.task = "fidelity", .options = {{"text", TextFile()}, {"lengths", "300"}}});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  const Cell* full = FindCell(outcome->summary, "full", std::nullopt, "kl");
+  const Cell* two_heads = FindCell(outcome->summary, "headwise-17m-two-heads", std::nullopt, "kl");
+  ASSERT_TRUE(full != nullptr && two_heads != nullptr);
+  EXPECT_EQ(full->mean, 0);
+  EXPECT_EQ(FindCell(outcome->summary, "full", std::nullopt, "top1")->mean, 1);
+  EXPECT_GT(two_heads->mean, 0);
+}
+
+TEST_F(EvaluationTest, PerplexityDoesNotDependOnHowTheTextIsRead) {
+  const std::string text = TextFile();
+  const auto ppl = [&](const std::string& prompt_tokens) {
+    const auto outcome =
+        Run({.task = "ppl", .options = {{"text", text}, {"tokens", "200"}, {"prompt-tokens", prompt_tokens}}});
+    EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+    return FindCell(outcome->summary, "full", std::nullopt, "nll")->mean;
+  };
+  EXPECT_NEAR(ppl("-1"), ppl("1"), 2e-3);  // bf16 products in prefill
+  EXPECT_NEAR(ppl("-1"), ppl("77"), 2e-3);
+}
+
+// With a window as wide as the text, reading every window anew is reading it once.
+TEST_F(EvaluationTest, RecomputingAWindowThatHoldsEverythingIsTheDenseModel) {
+  const auto outcome =
+      Run({.task = "ppl", .options = {{"text", TextFile()}, {"tokens", "100"}, {"recompute-window", "100"}}});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  const double dense = FindCell(outcome->summary, "full", std::nullopt, "nll")->mean;
+  EXPECT_NEAR(FindCell(outcome->summary, "recompute@100", std::nullopt, "nll")->mean, dense, 1e-9);
+  const auto narrow =
+      Run({.task = "ppl", .options = {{"text", TextFile()}, {"tokens", "100"}, {"recompute-window", "4"}}});
+  EXPECT_GT(FindCell(narrow->summary, "recompute@4", std::nullopt, "nll")->mean, dense + 0.1);
+}
+
+TEST_F(EvaluationTest, ChoicesByLikelihood) {
+  const std::string path = (folder_ / "choices.jsonl").string();
+  std::ofstream(path)
+      << R"({"question": "The pass key is 71432. Remember it. 71432 is the pass key.\n\nWhat is the pass )"
+      << R"(key? The pass key is", "options": ["12345", "71432"], "answer": 1})"
+      << "\n"
+      << R"({"question": "The pass key is 12345. Remember it. 12345 is the pass key.\n\nWhat is the pass )"
+      << R"(key? The pass key is", "options": ["12345", "71432"], "answer": "71432"})"
+      << "\n";
+  const auto outcome = Run({.task = "choice", .options = {{"cases", path}, {"joint", " "}}});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_EQ(FindCell(outcome->summary, "full", std::nullopt, "accuracy")->mean, 0.5);  // the second's answer is false
+}
+
+TEST_F(EvaluationTest, DocumentsAreCutInTheMiddleAndScored) {
+  const std::string path = (folder_ / "docs.jsonl").string();
+  std::string document = "The pass key is 71432. Remember it. 71432 is the pass key. ";
+  for (int i = 0; i < 100; ++i) document += "The miller waited by the river. ";
+  std::ofstream(path) << Json{{"input", ""}, {"context", document}, {"answers", {"71432"}}}.dump() << "\n";
+  const std::string prompts = (folder_ / "prompts.json").string();
+  std::ofstream(prompts) << R"({"default": {"prompt": "{context}\n\nWhat is the pass key? The pass key is", )"
+                         << R"("metric": "count", "max_new_tokens": 8}})";
+  const auto outcome = Run({.task = "docs",
+                            .options = {{"cases", path}, {"prompts", prompts}, {"lengths", "256"}},
+                            .plans = {"full"},
+                            .out = (folder_ / "run").string()});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  EXPECT_GT(FindCell(outcome->summary, "full", std::nullopt, "score")->mean, 0);
+  EXPECT_LE(outcome->run.results.front().prompt_tokens, 248);
+  const auto texts = ReadCaseTexts(folder_ / "run");
+  EXPECT_THAT(texts->front().prompt, HasSubstr("71432"));
+}
+
+TEST_F(EvaluationTest, EqualBytesAtEveryLength) {
+  const std::string streaming = (folder_ / "streaming.json").string();
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  for (HeadRule& rule : plan.rules) rule = HeadRule::Stream(4, 100);
+  plan.method = "streaming";
+  ASSERT_TRUE(WriteHeadPlan(plan, streaming).ok());
+  const auto outcome = Run({.task = "passkey",
+                            .options = {{"lengths", "512,1024"}, {"num-cases", "1"}},
+                            .plans = {"full", streaming},
+                            .kv_ratios = {0.5, 0.25},
+                            .out = (folder_ / "run").string()});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  for (const int64_t length : {512, 1024}) {
+    const auto full = static_cast<double>(FindCell(outcome->summary, "full", length, "accuracy")->kv_bytes);
+    for (const double ratio : {0.5, 0.25}) {
+      const Cell* cell =
+          FindCell(outcome->summary, ratio == 0.5 ? "streaming@0.5" : "streaming@0.25", length, "accuracy");
+      ASSERT_NE(cell, nullptr);
+      EXPECT_LE(static_cast<double>(cell->kv_bytes), ratio * full * 1.2);
+      EXPECT_GE(static_cast<double>(cell->kv_bytes), ratio * full * 0.8);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "plans" / "streaming@0.25-512.json"));
+}
+
+TEST_F(EvaluationTest, BadInputIsNamed) {
+  const auto error = [](const Case& each) { return std::string(Run(each).status().message()); };
+  EXPECT_THAT(error({.task = "passkey", .options = {{"lengths", "32"}}}), HasSubstr("a case of 32 tokens"));
+  EXPECT_THAT(error({.task = "passkey", .options = {{"lengths", "400,300"}}}), HasSubstr("300 after 400"));
+  EXPECT_THAT(error({.task = "passkey", .options = {{"depths", "3"}}}), HasSubstr("--depths: eval passkey"));
+  EXPECT_THAT(error({.task = "needle", .options = {{"variants", "single,none"}}}), HasSubstr("\"none\""));
+  EXPECT_THAT(error({.task = "ppl", .options = {}}), HasSubstr("--text: is missing"));
+  EXPECT_THAT(error({.task = "ppl", .options = {{"text", TextFile()}, {"tokens", "100000"}}}),
+              HasSubstr("expected 99999"));
+  EXPECT_THAT(error({.task = "stream", .options = {{"distances", "0"}}}), HasSubstr("--distances"));
+  const std::string broken = (folder_ / "broken.jsonl").string();
+  std::ofstream(broken) << "{\"question\": \"a\", \"options\": [\"b\", \"c\"], \"answer\": 0}\n\n{\"question\": 3}\n";
+  EXPECT_THAT(error({.task = "choice", .options = {{"cases", broken}}}), HasSubstr("broken.jsonl:3"));
+  EXPECT_THAT(error({.task = "docs", .options = {{"cases", broken}}}), HasSubstr("broken.jsonl:1"));
+  EXPECT_THAT(error({.task = "lines", .options = {{"cases", broken}}}), HasSubstr("broken.jsonl:1"));
+  const std::string other = (folder_ / "other.json").string();
+  HeadPlan plan = HeadPlan::Dense({"llama", 2, 4, 2, 64});
+  ASSERT_TRUE(WriteHeadPlan(plan, other).ok());
+  EXPECT_THAT(error({.task = "passkey", .options = {}, .plans = {other}}), HasSubstr("other.json"));
+  EXPECT_THAT(error({.task = "passkey", .options = {}, .plans = {"full", "full"}}), HasSubstr("given twice"));
+  // Made by hand: there is nothing to make it again from.
+  EXPECT_THAT(error({.task = "passkey", .options = {}, .kv_ratios = {0.5}}), HasSubstr("cannot be made for another"));
+  EXPECT_THAT(error({.task = "passkey", .options = {}, .resume = Resume::kYes}), HasSubstr("--out"));
+}
+
+}  // namespace
+}  // namespace headwise

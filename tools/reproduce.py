@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Every task of the evaluation, for every planner at equal KV bytes, and one report of it all.
+
+Usage: reproduce.py HEADWISE_BINARY SOURCE_DIR [--model M] [--out DIR] [--text FILE] [--longeval DIR] [--only NAME ...]
+
+Plans are made once; each task is one `headwise eval` command, printed before it runs, with a folder of its own in DIR.
+Stopped at any time, it goes on where it was when it is called again. Data that is not part of the project (LongEval's
+cases, a book) is looked for where it may stand beside it; what is absent is left out, and said.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tarfile
+import time
+
+RATIOS = "0.5,0.25,0.125"
+METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "random")
+# Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
+SIZES = ("--sink", 16, "--recent", 128)
+BOOK = "Emma_158.txt"
+
+
+def run(command):
+    words = [str(word) for word in command]
+    print("\n$ " + " ".join(words), flush=True)
+    start = time.monotonic()
+    code = subprocess.run(words, check=False).returncode
+    print(f"  {time.monotonic() - start:.0f} s", flush=True)
+    if code != 0:
+        sys.exit(code)
+
+
+class Reproduction:
+    def __init__(self, args):
+        self.headwise = args.headwise
+        self.source = pathlib.Path(args.source)
+        self.model = args.model or self.source / "models" / "headwise-17m"
+        self.out = pathlib.Path(args.out)
+        self.beside = self.source.resolve().parent / "shared"
+        self.longeval = pathlib.Path(args.longeval) if args.longeval else self.beside / "data" / "longeval"
+        self.text = args.text
+        self.only = args.only
+        self.skipped = []
+
+    def plan(self, method, *options):
+        path = self.out / "plans" / f"{method}.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            resume = ["--resume"] if path.with_name(path.name + ".checkpoint").exists() else []
+            run([self.headwise, "plan", method, "--model", self.model, "--out", path, *options, *resume])
+        return path
+
+    def make_plans(self):
+        duo = self.plan("duo", "--steps", 120, "--min-tokens", 1500, "--max-tokens", 4000, "--kv-ratio", 0.25, "--at",
+                        8192, *SIZES)
+        self.plan("zigzag", "--from", duo, "--kv-ratio", 0.25, "--at", 8192, *SIZES)
+        self.plan("razor", "--kv-ratio", 0.25, "--at", 8192)
+        self.plan("moa", "--lengths", "1024,2048,4096", "--validation-length", 6144, "--kv-ratio", 0.25, "--at", 8192)
+        self.plan("streaming", "--kv-ratio", 0.25, "--at", 8192)
+        self.plan("random", "--kv-ratio", 0.25, "--at", 8192, *SIZES)
+
+    def book(self):
+        """The text that perplexity and fidelity are measured on, or None."""
+        if self.text:
+            return pathlib.Path(self.text)
+        path = self.out / BOOK
+        archive = self.beside / "corpus" / "heldout.tar.xz"
+        if not path.exists() and archive.exists():
+            with tarfile.open(archive) as books:
+                member = next(each for each in books.getmembers() if each.name.endswith(BOOK))
+                path.write_bytes(books.extractfile(member).read())
+        return path if path.exists() else None
+
+    def evaluate(self, name, task, *options, methods=METHODS, ratios=RATIOS, model=None, full=True):
+        if self.only and name not in self.only:
+            return
+        out = self.out / "runs" / name
+        command = [self.headwise, "eval", task, "--model", model or self.model, "--out", out, *options]
+        if full:
+            command += ["--plan", "full"]
+        for method in methods:
+            command += ["--plan", self.out / "plans" / f"{method}.json"]
+        if methods and ratios:
+            command += ["--kv-ratio", ratios]
+        if (out / "manifest.json").exists():
+            command += ["--resume"]
+        run(command)
+
+    def skip(self, what):
+        self.skipped.append(what)
+        print(f"\nleft out: {what}", flush=True)
+
+    def run_retrieval(self):
+        if self.longeval.exists():
+            files = ",".join(str(self.longeval / f"{n}_lines.jsonl") for n in (200, 400))
+            self.evaluate("lines", "lines", "--cases", files)
+        else:
+            self.skip(f"LongEval's own cases ({self.longeval} is not there): generated ones in their place")
+            self.evaluate("lines", "lines", "--num-lines", "200,400", "--num-cases", 50)
+        self.evaluate("needle", "needle", "--lengths", "2048,8192", "--num-cases", 20, "--seed", 1)
+        self.evaluate("needle-hard", "needle", "--lengths", 4096, "--num-cases", 20, "--seed", 2, "--variants",
+                      "multikey,multivalue,multiquery,needles,words")
+        self.evaluate("passkey", "passkey", "--lengths", "1024,4096,8192", "--num-cases", 20, "--seed", 3)
+        self.evaluate("passkey-long", "passkey", "--lengths", "16384,32768", "--num-cases", 20, "--seed", 3,
+                      methods=("duo",), ratios="0.125")
+        self.evaluate("stream", "stream", "--lengths", 16384, "--distances", "20,40,80,160", "--seed", 4)
+        for task in ("variables", "words"):
+            self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
+
+    def run_text(self):
+        book = self.book()
+        if book is None:
+            self.skip("perplexity and fidelity: no text; give one with --text")
+            return
+        self.evaluate("ppl", "ppl", "--text", book, "--lengths", "2048,8192", "--num-cases", 4, "--prompt-tokens", 1024,
+                      "--score-from", 1024)
+        self.evaluate("fidelity", "fidelity", "--text", book, "--lengths", "2048,8192", "--num-cases", 4)
+
+    def run_sinks(self):
+        """Window only, sinks and window, and the oracle; then models that were trained with other kinds of sinks."""
+        book = self.book()
+        if book is None:
+            return
+        plans = []
+        for sink in (0, 1, 4, 16):
+            plan = self.out / "plans" / f"{sink}+{256 - sink}.json"
+            if not plan.exists():
+                run([self.headwise, "plan", "streaming", "--model", self.model, "--sink", sink, "--recent", 256 - sink,
+                     "--out", plan])
+            plans.append(plan)
+        options = [word for plan in plans for word in ("--plan", plan)]
+        self.evaluate("sinks", "ppl", "--text", book, "--tokens", 4096, "--recompute-window", 255, *options, methods=())
+        self.evaluate("stream-ppl", "ppl", "--text", book, "--tokens", 65536, *options, methods=(), full=False)
+        models = sorted((self.beside / "models").glob("headwise-7m-*"))
+        if not models:
+            self.skip(f"models with other kinds of sinks ({self.beside / 'models'} is not there)")
+        for model in models:
+            options = []
+            for sink in (0, 1, 4):
+                plan = self.out / "plans" / f"{model.name}-{sink}+{256 - sink}.json"
+                if not plan.exists():
+                    run([self.headwise, "plan", "streaming", "--model", model, "--sink", sink, "--recent", 256 - sink,
+                         "--out", plan])
+                options += ["--plan", plan]
+            self.evaluate(f"sinks-{model.name}", "ppl", "--text", book, "--tokens", 8192, *options, methods=(),
+                          model=model)
+
+    def run_cost(self):
+        self.evaluate("cost", "cost", "--lengths", "1024,4096,16384,32768", "--num-cases", 3, ratios="0.25,0.125")
+
+    def report(self):
+        report = self.out / "report.html"
+        run([self.headwise, "eval", "report", self.out / "runs", "--out", report, "--csv", self.out / "results.csv",
+             "--markdown", self.out / "results.md"])
+        for what in self.skipped:
+            print(f"left out: {what}")
+        print(f"\nThe report: {report}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("headwise")
+    parser.add_argument("source")
+    parser.add_argument("--model")
+    parser.add_argument("--out", default="build/reproduce")
+    parser.add_argument("--text", help="what perplexity and fidelity are measured on")
+    parser.add_argument("--longeval", help="folder with 200_lines.jsonl and 400_lines.jsonl")
+    parser.add_argument("--only", nargs="*", help="names of runs")
+    start = time.monotonic()
+    reproduction = Reproduction(parser.parse_args())
+    reproduction.make_plans()
+    reproduction.run_cost()  # first, as long as the machine is cool and alone
+    reproduction.run_retrieval()
+    reproduction.run_text()
+    reproduction.run_sinks()
+    reproduction.report()
+    print(f"all of it took {(time.monotonic() - start) / 60:.0f} minutes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
