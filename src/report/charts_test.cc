@@ -106,6 +106,19 @@ TEST(XyChart, LeavesOutWhatHasNoPlace) {
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
 }
 
+TEST(XyChart, ExtremesDoNotBreakTheAxes) {
+  XyChart chart = OneLine({{.x = 1, .y = 1e308},
+                           {.x = 2, .y = -1e308},
+                           {.x = 3, .y = 1e99},
+                           {.x = 4, .y = -1e99},
+                           {.x = 5, .y = 0, .interval = Interval{-1e308, std::numeric_limits<double>::infinity()}}});
+  const std::string svg = RenderXyChart(chart);
+  EXPECT_EQ(PlacesIn(svg).size(), 3u);
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
+  EXPECT_LT(svg.size(), 20000u);
+}
+
 TEST(XyChart, WithoutPointsSaysSo) {
   const std::string empty = RenderXyChart(OneLine({}));
   EXPECT_THAT(empty, HasSubstr("no data yet"));

@@ -75,8 +75,10 @@ tr.group span{position:sticky;left:12px}
 tr.all td,tr.all th{font-weight:600}
 td small,th small{display:block;color:var(--soft);font-size:.8em;font-weight:400}
 td.best{background:var(--best);font-weight:650}
-td.worse small{color:var(--bad)}
-td.better small{color:var(--good)}
+td.worse,td.better{position:relative}
+td.worse::after,td.better::after{position:absolute;right:1px;top:9px;font-size:.62em}
+td.worse::after{content:"▼";color:var(--bad)}
+td.better::after{content:"▲";color:var(--good)}
 details{margin:8px 0;border:1px solid var(--rule);border-radius:8px;background:var(--card);padding:0 14px}
 details[open]{padding-bottom:10px}
 summary{cursor:pointer;padding:8px 0;font-weight:500;overflow-wrap:anywhere}

@@ -27,8 +27,9 @@ std::vector<Column> ColumnsOf(const ModelRuns& model, const std::vector<ReportRu
     if (info.metrics.empty()) continue;
     if (info.task != kCostTask) {
       const MetricFormat format = FormatOf(*run, info.metrics.front());
-      columns.push_back({run, &info.metrics.front(), std::nullopt, format,
-                         fmt::format("{}: {}", TitleOf(*run, all_runs), format.title())});
+      columns.push_back(
+          {run, &info.metrics.front(), std::nullopt, format,
+           fmt::format("{}: {}{}", TitleOf(*run, all_runs), format.title(), run->is_finished ? "" : " (unfinished)")});
       continue;
     }
     // A mean of seconds over lengths means nothing: the longest one stands for them.
@@ -79,7 +80,7 @@ TableCell MetricCell(const Column& column, const PlanInfo& plan, const BestMeans
   const Comparison* comparison = FindComparison(column.run->summary, plan.name, column.length, column.metric->name);
   if (comparison != nullptr && comparison->paired.p_value < kSignificance) {
     const bool is_better = IsBetter(*column.metric, comparison->paired.mean_difference);
-    shown.text += is_better ? " ▲" : " ▼";
+    shown.css_class += is_better ? " better" : " worse";
     shown.title += fmt::format("; {} than {} on the same cases, p {}", is_better ? "better" : "worse",
                                comparison->reference, FormatPValue(comparison->paired.p_value));
   }

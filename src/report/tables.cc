@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/format_bytes.h"
 #include "report/sections.h"
@@ -19,6 +20,11 @@ std::string CsvText(const std::string& text) {
     quoted += c;
   }
   return quoted + "\"";
+}
+
+// Empty where the value is no number.
+std::string CsvNumber(double value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "";
 }
 
 std::string MarkdownText(const std::string& text) {
@@ -137,11 +143,12 @@ std::string ToCsv(const std::vector<ReportRun>& runs) {
       const auto plan =
           std::find_if(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) { return p.name == cell.plan; });
       const bool is_known = plan != info.plans.end();
-      csv += fmt::format(
-          "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", CsvText(info.task), CsvText(cell.plan),
-          is_known ? CsvText(plan->method) : "", is_known && plan->kv_ratio ? fmt::format("{}", *plan->kv_ratio) : "",
-          cell.length ? std::to_string(*cell.length) : "all", CsvText(cell.metric), cell.count, cell.mean,
-          cell.interval.low, cell.interval.high, cell.kv_bytes, cell.kv_peak_bytes, CsvText(info.model));
+      csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", CsvText(info.task), CsvText(cell.plan),
+                         is_known ? CsvText(plan->method) : "",
+                         is_known && plan->kv_ratio ? fmt::format("{}", *plan->kv_ratio) : "",
+                         cell.length ? std::to_string(*cell.length) : "all", CsvText(cell.metric), cell.count,
+                         CsvNumber(cell.mean), CsvNumber(cell.interval.low), CsvNumber(cell.interval.high),
+                         cell.kv_bytes, cell.kv_peak_bytes, CsvText(info.model));
     }
   }
   return csv;

@@ -15,6 +15,7 @@ namespace headwise {
 namespace {
 
 constexpr const char* kDepthTag = "depth";
+constexpr double kDeepest = 1e12;
 constexpr size_t kMaxDepths = 12;      // more are gathered into tenths
 constexpr size_t kMaxTextValues = 40;  // a tag of more is a name of the case, not a kind of it
 constexpr size_t kMaxNumberValues = 8;
@@ -168,7 +169,7 @@ std::string TagTable(const ReportRun& run, const std::string& tag, const std::ve
     }
     by_length += Paragraph(fmt::format("{}: {}", tag, TagText(kind))) + MeansTable(run, of_lengths);
   }
-  return html + Details(fmt::format("Each {} by length", tag), by_length);
+  return html + Details(fmt::format("By {} and length", tag), by_length);
 }
 
 // ---- curves ----
@@ -239,7 +240,7 @@ std::string DepthMaps(const ReportRun& run) {
   const auto depth_of = [](const CaseResult& result) -> std::optional<double> {
     const auto depth = result.tags.find(kDepthTag);
     if (depth == result.tags.end() || !depth->is_number()) return std::nullopt;
-    return depth->get<double>();
+    return std::clamp(depth->get<double>(), -kDeepest, kDeepest);
   };
   for (const CaseResult& result : run.data.results) {
     if (const auto depth = depth_of(result)) depths.insert(*depth);

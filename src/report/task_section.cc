@@ -129,11 +129,8 @@ std::vector<TableCell> CellRow(const ReportRun& run, const MetricInfo& metric, c
     row[3].small = format.DifferenceRange(paired.interval);
     row[3].title = fmt::format("{} pairs: {} higher, {} lower", paired.num_pairs, paired.num_higher, paired.num_lower);
     row[4].text = FormatPValue(paired.p_value);
-    if (paired.p_value < kSignificance) {
-      const bool is_better = IsBetter(metric, paired.mean_difference);
-      row[3].css_class = is_better ? "better" : "worse";
-      row[4].text += is_better ? " ▲" : " ▼";
-    }
+    if (paired.p_value < kSignificance)
+      row[3].css_class = IsBetter(metric, paired.mean_difference) ? "better" : "worse";
   }
   row[5].text = cell.kv_bytes > 0 ? FormatBytes(cell.kv_bytes) : kDash;
   row[6].text = cell.kv_peak_bytes > 0 ? FormatBytes(cell.kv_peak_bytes) : kDash;

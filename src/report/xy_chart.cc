@@ -24,8 +24,12 @@ constexpr double kHitRadius = 11;  // half a fingertip on a phone
 // A line of more points than this is a curve: marks on all of them would hide it.
 constexpr size_t kMaxMarks = 12;
 
+// Within this, differences and ratios of any two values are finite too.
+constexpr double kLargest = 1e100;
+
 bool CanBeAt(const Axis& axis, double value) {
-  return std::isfinite(value) && (axis.kind == ScaleKind::kLinear || value > 0);
+  if (!(std::abs(value) < kLargest)) return false;
+  return axis.kind == ScaleKind::kLinear || value > 1 / kLargest;
 }
 
 struct Range {
@@ -174,7 +178,7 @@ std::vector<Place> PlacesOf(const Plot& plot, const Series& series, double shift
   for (const ChartPoint& point : series.points) {
     if (!CanBeAt(plot.chart.x, point.x) || !CanBeAt(plot.chart.y, point.y)) continue;
     Place place = {plot.x.At(point.x) + shift, plot.y.At(point.y), std::nullopt, &point};
-    if (point.interval && std::isfinite(point.interval->low) && std::isfinite(point.interval->high)) {
+    if (point.interval && !std::isnan(point.interval->low) && !std::isnan(point.interval->high)) {
       const double low = std::clamp(point.interval->low, plot.y.least(), plot.y.most());
       const double high = std::clamp(point.interval->high, plot.y.least(), plot.y.most());
       place.interval = Interval{plot.y.At(low), plot.y.At(high)};
