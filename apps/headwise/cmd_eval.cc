@@ -61,7 +61,12 @@ Json SummaryJson(const EvaluationOutcome& outcome) {
   for (const PlanInfo& plan : info.plans) {
     Json row = {{"plan", plan.name}, {"method", plan.method}};
     double seconds = 0;
-    for (const CaseResult& result : outcome.run.results) seconds += result.plan == plan.name ? result.seconds : 0.0;
+    int64_t new_tokens = 0;
+    for (const CaseResult& result : outcome.run.results) {
+      if (result.plan != plan.name) continue;
+      seconds += result.seconds;
+      new_tokens += result.new_tokens;
+    }
     for (const MetricInfo& metric : info.metrics) {
       const Cell* cell = FindCell(outcome.summary, plan.name, std::nullopt, metric.name);
       if (cell == nullptr) continue;
@@ -74,6 +79,7 @@ Json SummaryJson(const EvaluationOutcome& outcome) {
         row["correct"] = static_cast<int64_t>(cell->mean * static_cast<double>(cell->count) + 0.5);
       }
     }
+    if (row.contains("nll")) row["total"] = new_tokens;  // of predicted tokens
     row["seconds"] = seconds;
     plans.push_back(std::move(row));
   }

@@ -21,7 +21,7 @@ Json DecidingOptions(const EvaluationOptions& options, const Task& task, std::sp
                {"backend", options.engine.backend},
                {"compute", options.engine.compute},
                {"kv_dtype", options.engine.kv_dtype},
-               {"task", Json::parse(options.task_options.ToJson())},
+               {"task", Json::parse(options.task_options.Without("batch").ToJson())},
                {"data", task.Identity()},
                {"plans", Json::object()}};
   for (const Subject& subject : subjects) {

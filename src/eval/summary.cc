@@ -39,6 +39,19 @@ Interval IntervalOf(MetricInfo::Kind kind, const std::vector<double>& values) {
   return is_rate ? WilsonInterval(num_ones, total) : BootstrapMeanInterval(values);
 }
 
+// The values of a metric along the text, where the task gives them. Of a single long text they stand for the cases that
+// it has none of.
+const Curve* CurveOf(const CaseResult& result, const std::string& metric) {
+  const auto found = result.curves.find(metric);
+  return found == result.curves.end() || found->second.size() < 2 ? nullptr : &found->second;
+}
+
+std::vector<double> HeightsOf(const Curve& curve) {
+  std::vector<double> heights;
+  for (const auto& [x, y] : curve) heights.push_back(y);
+  return heights;
+}
+
 std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std::optional<int64_t> length,
                            const MetricInfo& metric) {
   Cell cell;
@@ -46,12 +59,14 @@ std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std:
   cell.length = length;
   cell.metric = metric.name;
   std::vector<double> values;
+  const CaseResult* last = nullptr;
   double sum = 0;
   for (const auto& [key, result] : cases) {
     if (!InLength(key, length)) continue;
     const std::optional<double> score = ScoreOf(*result, metric.name);
     if (!score) continue;
     values.push_back(*score);
+    last = result;
     sum += *score;
     cell.kv_bytes = std::max(cell.kv_bytes, result->kv_bytes);
     cell.kv_peak_bytes = std::max(cell.kv_peak_bytes, result->kv_peak_bytes);
@@ -59,7 +74,8 @@ std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std:
   if (values.empty()) return std::nullopt;
   cell.count = static_cast<int64_t>(values.size());
   cell.mean = sum / static_cast<double>(values.size());
-  cell.interval = IntervalOf(metric.kind, values);
+  const Curve* curve = values.size() == 1 ? CurveOf(*last, metric.name) : nullptr;
+  cell.interval = IntervalOf(metric.kind, curve == nullptr ? values : HeightsOf(*curve));
   return cell;
 }
 
@@ -67,6 +83,8 @@ std::optional<PairedComparison> PairsOf(const PlanCases& cases, const PlanCases&
                                         std::optional<int64_t> length, const std::string& metric) {
   std::vector<double> scores;
   std::vector<double> reference_scores;
+  const Curve* curve = nullptr;
+  const Curve* reference_curve = nullptr;
   for (const auto& [key, result] : cases) {
     if (!InLength(key, length)) continue;
     const auto other = reference.find(key);
@@ -76,8 +94,14 @@ std::optional<PairedComparison> PairsOf(const PlanCases& cases, const PlanCases&
     if (!score || !reference_score) continue;
     scores.push_back(*score);
     reference_scores.push_back(*reference_score);
+    curve = CurveOf(*result, metric);
+    reference_curve = CurveOf(*other->second, metric);
   }
   if (scores.empty()) return std::nullopt;
+  if (scores.size() == 1 && curve != nullptr && reference_curve != nullptr &&
+      curve->size() == reference_curve->size()) {
+    return ComparePaired(HeightsOf(*curve), HeightsOf(*reference_curve));
+  }
   return ComparePaired(scores, reference_scores);
 }
 

@@ -38,7 +38,8 @@ struct Summary {
   std::vector<Comparison> comparisons;  // the same order
 };
 
-// Of any results, finished or not; a comparison takes the cases that both plans have.
+// A single text has no spread of its own: where it carries a curve of the metric, its intervals and comparisons are
+// over the blocks of that curve. Of any results, finished or not; a comparison takes the cases that both plans have.
 Summary Summarise(const RunData& run);
 
 // Null where there is none.

@@ -101,6 +101,24 @@ TEST(Summary, ARateWithPartlyRightAnswersHasTheMeansInterval) {
   EXPECT_DOUBLE_EQ(FindCell(Summarise(run), "full", 1024, "right")->interval.high, BootstrapMeanInterval(values).high);
 }
 
+// One long text: its blocks are what there is to compare.
+TEST(Summary, ASingleTextIsComparedBlockByBlock) {
+  RunData run = SmallRun();
+  run.results = {Case("full", 1024, 0, {{"nll", 2.0}}), Case("duo", 1024, 0, {{"nll", 2.25}})};
+  run.results[0].curves["nll"] = {{1, 1.0}, {2, 2.0}, {3, 3.0}};
+  run.results[1].curves["nll"] = {{1, 1.5}, {2, 2.0}, {3, 3.25}};
+  const Summary summary = Summarise(run);
+  EXPECT_DOUBLE_EQ(FindCell(summary, "duo", 1024, "nll")->mean, 2.25);
+  const double blocks[] = {1.5, 2.0, 3.25};
+  EXPECT_DOUBLE_EQ(FindCell(summary, "duo", 1024, "nll")->interval.high, BootstrapMeanInterval(blocks).high);
+  EXPECT_EQ(summary.comparisons[0].paired.num_pairs, 3);
+  EXPECT_DOUBLE_EQ(summary.comparisons[0].paired.mean_difference, 0.25);
+  // Several texts are compared text by text.
+  run.results.push_back(Case("full", 1024, 1, {{"nll", 2.0}}));
+  run.results.push_back(Case("duo", 1024, 1, {{"nll", 2.0}}));
+  EXPECT_EQ(Summarise(run).comparisons[0].paired.num_pairs, 2);
+}
+
 TEST(Summary, OfNothingIsEmpty) {
   RunData run = SmallRun();
   run.results.clear();

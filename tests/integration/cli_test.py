@@ -423,6 +423,21 @@ class Planners(CliTest):
             got = self.kv_at(plan, 512)["kv_bytes"]
             self.assertLessEqual(got, asked, method)
             self.assertGreaterEqual(got, asked * 0.99, method)
+            # Another budget from what the plan carries, and the same one again: no model is run.
+            again = self.plan("refit", "--from", plan, "--kv-ratio", 0.25, "--at", 512, name="again.json", model=short)
+            if method != "moa":  # whose choice among several plans was measured
+                self.assertEqual(*(json.loads(each.read_text())["layers"] for each in (plan, again)), method)
+            wider = self.plan("refit", "--from", plan, "--kv-ratio", 0.6, "--at", 512, name="wider.json", model=short)
+            got = self.kv_at(wider, 512)["kv_bytes"]
+            self.assertTrue(asked * 2.4 * 0.95 <= got <= asked * 2.4, (method, got))
+
+    def test_plans_that_cannot_be_refitted(self):
+        rules = [[{"full": True}] * 4] * 8
+        (self.path / "rules.json").write_text(json.dumps(rules))
+        manual = self.plan("manual", "--rules", self.path / "rules.json")
+        refit = ("plan", "refit", "--model", MODEL, "--out", self.path / "no.json", "--from")
+        self.refuses(*refit, manual, "--kv-ratio", 0.5, "--at", 512, says="manual")
+        self.refuses(*refit, self.plan("streaming"), says="--kv-ratio")
 
     def test_budgets_that_cannot_be(self):
         for arguments, says in ((("--kv-ratio", 0.0001, "--at", 512), "KV budget"),
@@ -458,6 +473,15 @@ class Tools(CliTest):
         self.assertLess(max(abs(a - b) for a, b in zip(last, last_listed)), 1e-3)
         self.refuses("logits", "--model", MODEL, "--ids", ids, "--positions", "41", "--out", out, says="41")
 
+    def test_chat_reads_lines(self):
+        done = self.succeeds("chat", "--model", MODEL, "--max-new-tokens", 8, stdin=b"Hello.\n\nAnd again?\n")
+        self.assertIn(b"32768 tokens", done.stderr)
+        streaming = self.plan("streaming", "--sink", 16, "--recent", 64, "--positions", "cache")
+        done = self.succeeds("chat", "--model", MODEL, "--plan", streaming, "--max-new-tokens", 8, stdin=b"Hello.\n")
+        self.assertIn(b"for ever", done.stderr)
+
+
+class Evaluation(CliTest):
     def test_eval_lines(self):
         out = self.path / "run"
         common = ("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 3, "--seed", 5, "--out", out)
@@ -472,7 +496,40 @@ class Tools(CliTest):
         self.assertEqual((again["correct"], again["total"]), (3, 3))
         self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3)
         other = [6 if argument == 5 else argument for argument in common]
-        self.refuses(*other, "--resume", says="cases")
+        self.refuses(*other, "--resume", says=["seed", "choose another folder"])
+
+    def test_eval_at_equal_bytes_and_report(self):
+        out = self.path / "runs" / "passkey"
+        streaming = self.plan("streaming", name="window.json")
+        self.succeeds("eval", "passkey", "--model", MODEL, "--plan", "full", "--plan", streaming, "--kv-ratio", "0.5,0.25",
+                      "--lengths", "256,512", "--cases", 2, "--out", out)
+        self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3 * 2 * 2)
+        report, table = self.path / "report.html", self.path / "table.csv"
+        self.succeeds("eval", "report", self.path / "runs", "--out", report, "--csv", table, "--markdown",
+                      self.path / "table.md")
+        self.assertIn("window@0.25", report.read_text())
+        self.assertNotIn("http", report.read_text())
+        self.assertIn("window@0.5", (self.path / "table.md").read_text())
+        self.refuses("eval", "report", self.path / "nowhere", "--out", report, says="nowhere")
+
+    def test_ablation(self):
+        text = self.path / "text.txt"
+        text.write_text("It was a bright morning and the road to the village was dry. " * 60)
+        sinks = ("eval", "ablation", "sinks", "--model", MODEL, "--length", 512, "--out", self.path / "sinks")
+        self.refuses(*sinks, status=2, says="--text")
+        done = self.succeeds(*sinks, "--text", text, "--json")
+        self.assertEqual([row["plan"] for row in json.loads(done.stdout)["tasks"][0]["plans"]],
+                         ["full", "0+64", "1+63", "2+62", "4+60", "8+56", "16+48"])
+        self.assertTrue((self.path / "sinks" / "ppl" / "manifest.json").exists())
+        self.succeeds(*sinks, "--text", text, "--resume")
+
+    def test_eval_bad_input(self):
+        passkey = ("eval", "passkey", "--model", MODEL)
+        self.refuses(*passkey, "--lengths", 16, says="16 tokens")
+        self.refuses(*passkey, "--kv-ratio", 0.5, "--plan", self.plan("streaming", name="one.json"), "--lengths", "512,256",
+                     says="256 after 512")
+        self.refuses(*passkey, "--cases", "many", says="--cases")
+        self.refuses("eval", "choice", "--model", MODEL, says="--cases")
 
     def test_eval_ppl(self):
         text = self.path / "text.txt"
@@ -485,13 +542,6 @@ class Tools(CliTest):
         self.assertGreater(full["ppl"], 1)
         self.assertNotEqual(full["nll"], stream["nll"])
         self.assertLess(stream["kv_bytes"], full["kv_bytes"])
-
-    def test_chat_reads_lines(self):
-        done = self.succeeds("chat", "--model", MODEL, "--max-new-tokens", 8, stdin=b"Hello.\n\nAnd again?\n")
-        self.assertIn(b"32768 tokens", done.stderr)
-        streaming = self.plan("streaming", "--sink", 16, "--recent", 64, "--positions", "cache")
-        done = self.succeeds("chat", "--model", MODEL, "--plan", streaming, "--max-new-tokens", 8, stdin=b"Hello.\n")
-        self.assertIn(b"for ever", done.stderr)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ Result<CaseResult> PplTask::Measure(Engine& engine, const TextWindow& window,
   CaseResult result;
   result.scores = {{"nll", measured.nll}, {"ppl", measured.ppl}};
   result.curves["nll"] = curve.Points();
+  result.new_tokens = measured.num_predicted;
   result.kv_bytes = measured.kv_bytes;
   result.kv_peak_bytes = measured.kv_peak_bytes;
   return result;
@@ -117,6 +118,7 @@ Result<CaseResult> PplTask::Recompute(Engine& engine, const TextWindow& window, 
   const double nll = sum / static_cast<double>(num_scored);
   result.scores = {{"nll", nll}, {"ppl", std::exp(nll)}};
   result.curves["nll"] = curve.Points();
+  result.new_tokens = num_scored;
   result.kv_bytes = result.kv_peak_bytes = engine.kv_peak_bytes();
   return result;
 }
