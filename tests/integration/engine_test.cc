@@ -163,11 +163,13 @@ TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
   const auto engine = MustCreate(TinyOptions());
   for (int round = 0; round < 10; ++round) {
     const std::vector<int32_t> prefix = RandomIds(rng, 1 + rng() % 120);
-    const auto shared = *engine->NewSequence({.prompt_tokens = 0, .max_tokens = 1000});
+    const auto shared = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000});
     Read(*engine, shared, prefix);
     for (int question = 0; question < 3; ++question) {
       auto plan = std::make_shared<HeadPlan>(*RandomPlan(rng, engine->shape()));
-      for (HeadRule& rule : plan->rules) rule.start = RuleStart::kEndOfPrompt;
+      for (HeadRule& rule : plan->rules) {
+        if (rule.kind != HeadRule::Kind::kFull) rule.start = RuleStart::kEndOfPrompt;
+      }
       const std::vector<int32_t> rest = RandomIds(rng, 1 + rng() % 60);
       const auto prompt_tokens = static_cast<int64_t>(prefix.size() + 1 + rng() % rest.size());
       const SequenceOptions options{.plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = 1000};
@@ -186,7 +188,7 @@ TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
 TEST(EngineProperties, AForkUnderRulesThatReadThePastOtherwiseIsRefused) {
   const auto engine = MustCreate(TinyOptions());
   std::mt19937_64 rng(12);
-  const auto shared = *engine->NewSequence({.prompt_tokens = 0, .max_tokens = 1000});
+  const auto shared = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000});
   Read(*engine, shared, RandomIds(rng, 50));
   auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
   plan->rules[0] = HeadRule::Stream(4, 16);
