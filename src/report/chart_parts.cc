@@ -69,7 +69,7 @@ std::string Shortened(const std::string& text, size_t max_characters) {
 }
 
 std::string StyleClasses(const SeriesStyle& style) {
-  return fmt::format("c{} d{}", style.colour, style.dash);
+  return fmt::format("c{} v{} d{}", style.colour, style.shade, style.dash);
 }
 
 std::string MarkPath(int shape, double x, double y, double radius) {

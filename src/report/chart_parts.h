@@ -17,7 +17,7 @@ double TextWidth(std::string_view text);
 // `text` cut in the middle to at most `max_characters`: file names differ at either end.
 std::string Shortened(const std::string& text, size_t max_characters);
 
-// "c3 d1": classes of the page's style for a series' colour and dashes.
+// "c3 v0 d1": classes of the page's style for a series' colour, shade and dashes.
 std::string StyleClasses(const SeriesStyle& style);
 
 // The outline of a series' mark around (x, y).

@@ -226,6 +226,12 @@ TEST(PlanStyles, MethodsKeepTheirColours) {
   EXPECT_NE(all.Of(duo).dash, all.Of(duo_small).dash);
   EXPECT_NE(all.Of(other).colour, all.Of(full).colour);
   EXPECT_NE(all.Of(other).colour, all.Of(duo).colour);
+  const PlanInfo second = {.name = "second", .method = "duo", .kv_ratio = {}, .files = {}};
+  const PlanStyles variants({duo, second});
+  EXPECT_EQ(variants.Of(duo).shade, 0);
+  EXPECT_NE(variants.Of(second).shade, 0);
+  EXPECT_EQ(variants.Of(second).colour, variants.Of(duo).colour);
+  EXPECT_NE(variants.Of(second).shape, variants.Of(duo).shape);
   EXPECT_EQ(PlanFamily(duo), "duo");
   EXPECT_EQ(PlanFamily(other), "mine");
 }

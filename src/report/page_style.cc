@@ -53,8 +53,12 @@ figure svg{display:block;width:100%;height:auto}
 .chart g:hover .mark{stroke:var(--ink);stroke-width:2}
 .chart .heat{fill:var(--heat)}
 .chart .ground{fill:var(--shade);stroke:var(--rule)}
-.c0{--c:var(--p0)}.c1{--c:var(--p1)}.c2{--c:var(--p2)}.c3{--c:var(--p3)}.c4{--c:var(--p4)}
-.c5{--c:var(--p5)}.c6{--c:var(--p6)}.c7{--c:var(--p7)}.c8{--c:var(--p8)}.c9{--c:var(--p9)}
+.c0{--b:var(--p0)}.c1{--b:var(--p1)}.c2{--b:var(--p2)}.c3{--b:var(--p3)}.c4{--b:var(--p4)}
+.c5{--b:var(--p5)}.c6{--b:var(--p6)}.c7{--b:var(--p7)}.c8{--b:var(--p8)}.c9{--b:var(--p9)}
+.v0{--c:var(--b)}
+.v1{--c:color-mix(in oklab,var(--b) 60%,var(--ink))}.v2{--c:color-mix(in oklab,var(--b) 55%,var(--card))}
+.v3{--c:color-mix(in oklab,var(--b) 30%,var(--ink))}.v4{--c:color-mix(in oklab,var(--b) 78%,var(--card))}
+.v5{--c:color-mix(in oklab,var(--b) 80%,var(--ink))}
 .line.d1{stroke-dasharray:7 3}.line.d2{stroke-dasharray:2 3}.line.d3{stroke-dasharray:9 3 2 3}
 .line.d4{stroke-dasharray:4 2}.line.d5{stroke-dasharray:12 4}
 .legend{display:flex;flex-wrap:wrap;gap:2px 14px;margin:8px 0 0;padding:0;list-style:none;font-size:.84rem}

@@ -46,7 +46,8 @@ SeriesStyle PlanStyles::Of(const PlanInfo& plan) const {
   const int ratio_rank = static_cast<int>(ratio - ratios_.begin());
   return {.colour = slot->second % SeriesStyle::kNumColours,
           .shape = (slot->second + family) % SeriesStyle::kNumShapes,
-          .dash = (ratio_rank + family) % SeriesStyle::kNumDashes};
+          .dash = (ratio_rank + family) % SeriesStyle::kNumDashes,
+          .shade = family % SeriesStyle::kNumShades};
 }
 
 }  // namespace headwise

@@ -1,5 +1,5 @@
-// How a plan looks wherever it is drawn: its method's colour and shape, which are the same in every report, and a dash
-// pattern that tells the budgets and files of one method apart.
+// How a plan looks wherever it is drawn: its method's colour, which is the same in every report, and a shade, a shape
+// and a dash pattern that tell the budgets and files of one method apart.
 #ifndef HEADWISE_REPORT_PLAN_STYLES_H_
 #define HEADWISE_REPORT_PLAN_STYLES_H_
 
@@ -13,12 +13,14 @@ namespace headwise {
 
 struct SeriesStyle {
   static constexpr int kNumColours = 10;  // --p0 ... in the page's style
+  static constexpr int kNumShades = 6;    // of each colour: .v0 ...
   static constexpr int kNumShapes = 8;
   static constexpr int kNumDashes = 6;
 
   int colour = 0;
   int shape = 0;
   int dash = 0;
+  int shade = 0;
 };
 
 // A plan's name without the budget it was re-planned to: "duo" of "duo@0.25".

@@ -268,6 +268,27 @@ TEST_F(ReportTest, TablesForOthers) {
   EXPECT_THAT(markdown, HasSubstr("## Time and memory"));
 }
 
+TEST_F(ReportTest, CurvesAtDifferentPositionsAreAveragedInBins) {
+  CaseResult first = Answered("full", 4096, 0, 1, Json::object(), "");
+  CaseResult second = Answered("full", 4096, 1, 1, Json::object(), "");
+  first.curves = {{"kv_bytes", {{100, 1e6}, {200, 3e6}}}};
+  second.curves = {{"kv_bytes", {{110, 2e6}, {210, 5e6}}}};
+  WriteRun("stream", NeedleInfo(), {first, second});
+  const std::string html = RenderReport(Load({root_.string()}));
+  EXPECT_THAT(html, HasSubstr("Along the text: KV bytes"));
+  EXPECT_THAT(html, HasSubstr("full at 105.0: 1.5 MB, 2 values"));
+  EXPECT_THAT(html, HasSubstr("full at 205.0: 4 MB, 2 values"));
+}
+
+TEST_F(ReportTest, KindsThatBeginWithNumbersStandInTheirOrder) {
+  WriteRun("stream", NeedleInfo(),
+           {Answered("full", 4096, 0, 1, {{"distance", "100 lines"}}, ""),
+            Answered("full", 4096, 1, 1, {{"distance", "50 lines"}}, ""),
+            Answered("full", 4096, 2, 0, {{"distance", "far"}}, "")});
+  EXPECT_THAT(RenderReport(Load({root_.string()})),
+              HasSubstr("<th scope=\"col\">50 lines</th><th scope=\"col\">100 lines</th><th scope=\"col\">far</th>"));
+}
+
 TEST_F(ReportTest, BytesComeFromTheLongestTextThatAPlanHasRead) {
   WriteNeedle();
   RunInfo other = NeedleInfo();

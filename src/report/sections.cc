@@ -83,6 +83,10 @@ MetricFormat FormatOf(const ReportRun& run, const MetricInfo& metric) {
   return MetricFormat(metric, means);
 }
 
+std::string IntervalText(const Cell& cell, const MetricFormat& format) {
+  return cell.count > 1 ? format.Range(cell.interval) : "one value";
+}
+
 const Comparison* FindComparison(const Summary& summary, const std::string& plan, std::optional<int64_t> length,
                                  const std::string& metric) {
   for (const Comparison& comparison : summary.comparisons) {

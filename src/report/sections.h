@@ -32,6 +32,9 @@ std::string TitleOf(const ReportRun& run, const std::vector<ReportRun>& runs);
 // Decimals that suit all of the run's values of this metric.
 MetricFormat FormatOf(const ReportRun& run, const MetricInfo& metric);
 
+// The cell's interval, or that it has none because it is one value.
+std::string IntervalText(const Cell& cell, const MetricFormat& format);
+
 const Comparison* FindComparison(const Summary& summary, const std::string& plan, std::optional<int64_t> length,
                                  const std::string& metric);
 // The lengths for which there are results, ascending.

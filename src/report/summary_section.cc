@@ -70,8 +70,8 @@ TableCell MetricCell(const Column& column, const PlanInfo& plan, const BestMeans
   if (cell == nullptr) return {.text = kDash};
   TableCell shown;
   shown.text = column.format.Value(cell->mean);
-  shown.small = column.format.Range(cell->interval);
-  shown.title = fmt::format("{} values, 95 % interval {}", cell->count, shown.small);
+  shown.small = IntervalText(*cell, column.format);
+  shown.title = cell->count > 1 ? fmt::format("{} values, 95 % interval {}", cell->count, shown.small) : shown.small;
   const auto budget = best.find(plan.kv_ratio);
   if (plan.method != "full" && budget != best.end() && budget->second == cell->mean) {
     shown.css_class = "best";

@@ -57,7 +57,7 @@ class MarkdownTable {
 
 std::string ValueText(const Cell* cell, const MetricFormat& format) {
   if (cell == nullptr) return kDash;
-  return fmt::format("{} ({})", format.Value(cell->mean), format.Range(cell->interval));
+  return fmt::format("{} ({})", format.Value(cell->mean), IntervalText(*cell, format));
 }
 
 std::string SummaryTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
@@ -29,6 +30,10 @@ struct Mean {
   void Add(double value) {
     sum += value;
     ++count;
+  }
+  void Add(const Mean& other) {
+    sum += other.sum;
+    count += other.count;
   }
   std::optional<double> value() const {
     return count > 0 ? std::optional<double>(sum / static_cast<double>(count)) : std::nullopt;
@@ -114,7 +119,18 @@ std::vector<Json> KindsOf(const ReportRun& run, const std::string& tag) {
   }
   const bool is_number = !values.empty() && values.begin()->is_number();
   if (values.size() < 2 || (is_number && values.size() > kMaxNumberValues)) return {};
-  return {values.begin(), values.end()};
+  std::vector<Json> kinds(values.begin(), values.end());
+  // "50 lines" before "100 lines"; what begins with no number stays in the order of its letters, behind.
+  const auto leading_number = [](const Json& kind) {
+    const std::string text = TagText(kind);
+    const bool has_number = !text.empty() && text.front() >= '0' && text.front() <= '9';
+    return has_number ? std::strtod(text.c_str(), nullptr) : INFINITY;
+  };
+  if (!is_number) {
+    std::stable_sort(kinds.begin(), kinds.end(),
+                     [&](const Json& a, const Json& b) { return leading_number(a) < leading_number(b); });
+  }
+  return kinds;
 }
 
 using ResultFilter = std::function<bool(const CaseResult&)>;
@@ -174,34 +190,57 @@ std::string TagTable(const ReportRun& run, const std::string& tag, const std::ve
 
 // ---- curves ----
 
-std::vector<ChartPoint> AverageCurve(const ReportRun& run, const std::string& plan, int64_t length,
+// One place along a curve, over cases: means of both coordinates.
+struct CurvePlace {
+  Mean x;
+  Mean y;
+};
+
+// Cases that were measured at the same positions are averaged at each; others, and very long curves, in bins.
+std::vector<CurvePlace> AverageCurve(const ReportRun& run, const std::string& plan, int64_t length,
                                      const std::string& name) {
-  std::map<double, Mean> means;
+  std::map<double, CurvePlace> places;
+  size_t longest = 0;
   for (const CaseResult& result : run.data.results) {
     const auto curve = result.curves.find(name);
     if (result.plan != plan || result.length != length || curve == result.curves.end()) continue;
+    longest = std::max(longest, curve->second.size());
     for (const auto& [x, y] : curve->second) {
-      if (std::isfinite(x) && std::isfinite(y)) means[x].Add(y);
+      if (!std::isfinite(x) || !std::isfinite(y)) continue;
+      places[x].x.Add(x);
+      places[x].y.Add(y);
     }
   }
-  if (means.size() > kMaxCurvePoints) {
-    std::map<double, Mean> bins;
-    const double least = means.begin()->first;
-    const double step = (means.rbegin()->first - least) / static_cast<double>(kCurveBins);
-    for (const auto& [x, mean] : means) {
-      const double bin = std::min(std::floor((x - least) / step), static_cast<double>(kCurveBins - 1));
-      Mean& gathered = bins[least + (bin + 0.5) * step];
-      gathered.sum += mean.sum;
-      gathered.count += mean.count;
+  if (places.size() > longest || places.size() > kMaxCurvePoints) {
+    std::map<double, CurvePlace> bins;
+    const auto num_bins = static_cast<double>(std::min(longest, kCurveBins));
+    const double least = places.begin()->first;
+    const double step = (places.rbegin()->first - least) / num_bins;
+    for (const auto& [x, place] : places) {
+      CurvePlace& bin = bins[std::min(std::floor((x - least) / step), num_bins - 1)];
+      bin.x.Add(place.x);
+      bin.y.Add(place.y);
     }
-    means = std::move(bins);
+    places = std::move(bins);
   }
+  std::vector<CurvePlace> in_order;
+  for (const auto& [key, place] : places) in_order.push_back(place);
+  return in_order;
+}
+
+bool IsBytes(const std::string& curve) {
+  return curve.ends_with("bytes");
+}
+
+std::vector<ChartPoint> CurvePoints(const ReportRun& run, const std::string& plan, int64_t length,
+                                    const std::string& name) {
   std::vector<ChartPoint> points;
-  for (const auto& [x, mean] : means) {
+  for (const CurvePlace& place : AverageCurve(run, plan, length, name)) {
     ChartPoint point;
-    point.x = x;
-    point.y = *mean.value();
-    point.note = fmt::format("{} at {}: {}, {} values", plan, FormatNumber(x), FormatNumber(point.y), mean.count);
+    point.x = *place.x.value();
+    point.y = *place.y.value();
+    point.note = fmt::format("{} at {}: {}, {} values", plan, FormatNumber(point.x),
+                             IsBytes(name) ? FormatBytesTick(point.y) : FormatNumber(point.y), place.y.count);
     points.push_back(std::move(point));
   }
   return points;
@@ -212,7 +251,10 @@ std::string CurveTitle(const RunInfo& info, const std::string& name) {
     if (metric.name != name) continue;
     return metric.unit.empty() ? metric.label : fmt::format("{}, {}", metric.label, metric.unit);
   }
-  return name;
+  std::string words = name;
+  std::replace(words.begin(), words.end(), '_', ' ');
+  if (words.starts_with("kv ")) words.replace(0, 2, "KV");
+  return words;
 }
 
 std::string CurvesAt(const ReportRun& run, const std::string& name, int64_t length, const PlanStyles& styles) {
@@ -222,9 +264,13 @@ std::string CurvesAt(const ReportRun& run, const std::string& name, int64_t leng
     chart.title = fmt::format("{} tokens{}{}", FormatLength(length), group.title.empty() ? "" : ", ", group.title);
     chart.x.title = "position, tokens";
     chart.y.title = CurveTitle(run.data.info, name);
+    if (IsBytes(name)) {
+      chart.y.least = 0;
+      chart.y.format = FormatBytesTick;
+    }
     for (const PlanInfo* plan : group.plans) {
       chart.series.push_back(
-          {.name = plan->name, .style = styles.Of(*plan), .points = AverageCurve(run, plan->name, length, name)});
+          {.name = plan->name, .style = styles.Of(*plan), .points = CurvePoints(run, plan->name, length, name)});
     }
     charts += RenderXyChart(chart);
   }

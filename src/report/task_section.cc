@@ -33,7 +33,7 @@ Axis MetricAxis(const MetricInfo& metric, const MetricFormat& format) {
 
 std::string NoteOf(const Cell& cell, const MetricFormat& format) {
   return fmt::format("{}, {} tokens: {} ({}), {} values, KV {}", cell.plan, LengthTitle(cell.length),
-                     format.Value(cell.mean), format.Range(cell.interval), cell.count, FormatBytes(cell.kv_bytes));
+                     format.Value(cell.mean), IntervalText(cell, format), cell.count, FormatBytes(cell.kv_bytes));
 }
 
 ChartPoint PointOf(const Cell& cell, const MetricFormat& format, double x) {
@@ -120,7 +120,7 @@ std::vector<TableCell> CellRow(const ReportRun& run, const MetricInfo& metric, c
   row[0].text = cell.length ? FormatLength(*cell.length) : "all lengths";
   row[1].text = fmt::format("{}", cell.count);
   row[2].text = format.Value(cell.mean);
-  row[2].small = format.Range(cell.interval);
+  row[2].small = IntervalText(cell, format);
   row[3].text = row[4].text = kDash;
   const Comparison* comparison = FindComparison(run.summary, cell.plan, cell.length, metric.name);
   if (comparison != nullptr) {

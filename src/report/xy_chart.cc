@@ -188,7 +188,8 @@ std::vector<Place> PlacesOf(const Plot& plot, const Series& series, double shift
   return places;
 }
 
-void DrawSeries(Plot& plot, const Series& series, double shift) {
+// `index` among the drawn series: on curves each has its marks elsewhere, so that lines that run together stay apart.
+void DrawSeries(Plot& plot, const Series& series, size_t index, double shift) {
   const std::vector<Place> places = PlacesOf(plot, series, shift);
   const std::string classes = StyleClasses(series.style);
   if (series.joined && places.size() > 1) {
@@ -209,7 +210,7 @@ void DrawSeries(Plot& plot, const Series& series, double shift) {
     const Place& place = places[i];
     const std::string& note = place.point->note.empty() ? series.name : place.point->note;
     plot.svg += fmt::format("<g><title>{}</title>", EscapeXml(note));
-    if (i % stride == stride / 2) {
+    if (i % stride == (stride / 2 + index) % stride) {
       plot.svg += fmt::format("<path class=\"mark {}\" d=\"{}\"/>", classes,
                               MarkPath(series.style.shape, place.x, place.y, kMarkRadius));
     }
@@ -243,7 +244,7 @@ std::string RenderXyChart(const XyChart& chart) {
   std::vector<LegendEntry> legend;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const double shift = (static_cast<double>(i) - static_cast<double>(drawn.size() - 1) / 2) * step;
-    DrawSeries(plot, *drawn[i], shift);
+    DrawSeries(plot, *drawn[i], i, shift);
     legend.push_back({drawn[i]->name, drawn[i]->style, drawn[i]->joined});
   }
   const std::string description = fmt::format("{} against {}, {} series", chart.y.title, chart.x.title, drawn.size());
