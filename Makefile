@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: deps build test demo bench fuzz format asan tsan
+.PHONY: deps build test demo bench reproduce fuzz format asan tsan
 LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 FUZZ_SECONDS ?= 60
 
@@ -22,6 +22,12 @@ demo: deps
 bench: demo
 	build/release/headwise bench --model models/headwise-17m --plan models/headwise-17m-full.json \
 	  --plan models/headwise-17m-two-heads.json --prefill 32768 --depth 32768
+
+# Every task for every planner at equal KV bytes, and the report: about three hours on two cores; goes on where it stopped.
+reproduce: deps
+	@cmake --preset release $(LAUNCHER) >/dev/null
+	cmake --build build/release --target headwise_cli
+	tools/reproduce.py build/release/headwise . --out build/reproduce
 
 asan tsan: deps
 	cmake --preset $@ $(LAUNCHER)
