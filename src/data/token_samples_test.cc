@@ -233,6 +233,28 @@ TEST(MakeRecallPromptIds, LengthsAndQuestions) {
   }
 }
 
+// What is asked for stands where the depth says, whatever the kind.
+TEST(MakeRecallPromptIds, DepthsAreKept) {
+  const std::pair<RecallKind, std::regex> told[] = {
+      {RecallKind::kLines, std::regex("in line ([a-z-]+)\\?")},
+      {RecallKind::kPasskey, std::regex("The (pass key is [0-9]{5})\\.")},
+      {RecallKind::kJsonKeys, std::regex("object\\?\n(\"[a-z-]+\":)")},
+  };
+  for (const auto& [kind, question] : told) {
+    for (const double depth : {0.0, 0.3, 0.9}) {
+      Rng rng(9);
+      const auto ids = MakeRecallPromptIds(BundledTokenizer(), TextSource::Generator(), rng,
+                                           {.kind = kind, .num_tokens = 4096, .depth = depth});
+      ASSERT_TRUE(ids.ok()) << ids.status().message();
+      const std::string text = Decode(BundledTokenizer(), *ids);
+      std::smatch asked;
+      ASSERT_TRUE(std::regex_search(text, asked, question));
+      const auto place = static_cast<double>(text.find(asked[1].str())) / static_cast<double>(text.size());
+      EXPECT_NEAR(place, depth, 0.06) << static_cast<int>(kind);  // the opening and the question count in
+    }
+  }
+}
+
 TEST(MakeRecallPromptIds, ErrorsNameTheTokens) {
   const auto message = [](RecallKind kind, int64_t num_tokens) {
     Rng rng(0);

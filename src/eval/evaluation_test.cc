@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "eval/metrics.h"
 #include "planner/budget.h"
 #include "support/engines.h"
 #include "support/golden.h"
@@ -171,6 +172,34 @@ TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
     // Another run does not fit into the folder.
     each.options["lengths"] = "1024";
     EXPECT_THAT(Run(each).status().message(), HasSubstr("choose another folder"));
+  }
+}
+
+// The number stands right before the question; what counts is what the model says after it.
+TEST_F(EvaluationTest, AnAnswerInThePromptIsNoAnswer) {
+  const auto outcome = Run({.task = "passkey",
+                            .options = {{"lengths", "256"}, {"num-cases", "2"}, {"max-new-tokens", "1"}},
+                            .plans = {"full"},
+                            .out = (folder_ / "run").string()});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  const std::vector<CaseText> texts = *ReadCaseTexts(folder_ / "run");
+  EXPECT_THAT(texts.back().prompt, HasSubstr(texts.back().expected.front() + " is the pass key."));
+  EXPECT_EQ(FindCell(outcome->summary, "full", std::nullopt, "accuracy")->mean, 0);
+}
+
+// No question gives its answer away.
+TEST_F(EvaluationTest, QuestionsDoNotHoldTheirAnswers) {
+  for (const char* task : {"passkey", "lines", "needle", "variables", "words"}) {
+    const std::filesystem::path out = folder_ / task;
+    ASSERT_TRUE(Run({.task = task,
+                     .options = {{"lengths", "1024"}, {"num-cases", "1"}, {"max-new-tokens", "1"}},
+                     .plans = {"full"},
+                     .out = out.string()})
+                    .ok());
+    for (const CaseText& text : *ReadCaseTexts(out)) {
+      const std::string question = text.prompt.substr(text.prompt.rfind("\n\n"));
+      for (const std::string& expected : text.expected) EXPECT_FALSE(HoldsWhole(question, expected)) << question;
+    }
   }
 }
 
