@@ -196,7 +196,8 @@ TEST_F(EvaluationTest, QuestionsDoNotHoldTheirAnswers) {
                      .plans = {"full"},
                      .out = out.string()})
                     .ok());
-    for (const CaseText& text : *ReadCaseTexts(out)) {
+    const std::vector<CaseText> texts = *ReadCaseTexts(out);
+    for (const CaseText& text : texts) {
       const std::string question = text.prompt.substr(text.prompt.rfind("\n\n"));
       for (const std::string& expected : text.expected) EXPECT_FALSE(HoldsWhole(question, expected)) << question;
     }
