@@ -77,9 +77,10 @@ class Reproduction:
         if self.only and name not in self.only:
             return
         out = self.out / "runs" / name
-        command = [self.headwise, "eval", task, "--model", model or self.model, "--out", out, *options]
+        command = [self.headwise, "eval", task, "--model", model or self.model, "--out", out]
         if full:
             command += ["--plan", "full"]
+        command += options
         for method in methods:
             command += ["--plan", self.out / "plans" / f"{method}.json"]
         if methods and ratios:

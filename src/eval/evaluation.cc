@@ -57,7 +57,10 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
                       options.task->make({.engine = engine, .options = options.task_options, .bos = options.bos}));
   HW_ASSIGN_OR_RETURN(std::vector<Subject> subjects,
                       MakeSubjects(options.plans, options.kv_ratios, task->lengths(), engine));
-  for (PlanInfo& reference : task->References()) subjects.push_back({.info = std::move(reference), .plans = {}});
+  // In front: every plan is compared with the first.
+  for (PlanInfo& reference : task->References()) {
+    subjects.insert(subjects.begin(), {.info = std::move(reference), .plans = {}});
+  }
 
   EvaluationOutcome outcome;
   RunInfo& info = outcome.run.info;

@@ -16,11 +16,13 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "planner/isolated.h"
 
 namespace headwise {
 namespace {
@@ -146,6 +148,8 @@ struct Row {
 // y is continuous in [0, 1]. That is exact: let x be binary and y feasible. y'[layer][rule] = max over the layer's
 // heads of x[head][rule] is feasible too, 0 or 1, and y' <= y everywhere, so sum y' <= sum y <= max_rules_per_layer;
 // and sum y' is the number of distinct rules of the layer.
+constexpr const char* kInfeasible = "infeasible";
+
 class Programme {
  public:
   explicit Programme(const RuleChoiceProblem& problem) : p_(problem), allowed_(NumHeads(p_) * NumRules(p_), true) {
@@ -167,8 +171,11 @@ class Programme {
   };
   using Model = std::unique_ptr<Cbc_Model, Deleter>;
 
+  enum class Branching { kTrusting, kDefault, kPlain };
+
   void AddLayerRows();
-  Model Build() const;
+  Model Build(Branching branching) const;
+  std::string SolveHere(Branching branching) const;
 
   const RuleChoiceProblem& p_;
   std::vector<char> allowed_;  // 0: a limit alone rules x out
@@ -238,7 +245,7 @@ void Programme::Exclude(const Limit& limit, const std::vector<int64_t>& rule_of_
   }
 }
 
-Programme::Model Programme::Build() const {
+Programme::Model Programme::Build(Branching branching) const {
   Model model(Cbc_newModel());
   Cbc_setLogLevel(model.get(), 0);
   for (size_t i = 0; i < allowed_.size(); ++i) {
@@ -264,34 +271,53 @@ Programme::Model Programme::Build() const {
   // stays at its default, 1e-6: with a finer one than that of the linear programmes CBC 2.10 can fail an assertion when
   // it branches on a value that a second solve of the same node has made whole.
   Cbc_setParameter(model.get(), "increment", "1e-8");
-  // Trust a variable's cost after one branching: faster here, and of strong branching's assertions about solutions that
-  // its own solves have changed some fail in CBC 2.10 where many choices tie.
-  Cbc_setParameter(model.get(), "trustPseudoCosts", "1");
+  if (branching == Branching::kTrusting) {
+    // Trust a variable's cost after one branching: faster here than CBC's default.
+    Cbc_setParameter(model.get(), "trustPseudoCosts", "1");
+  } else if (branching == Branching::kPlain) {
+    Cbc_setParameter(model.get(), "trustPseudoCosts", "0");
+    Cbc_setParameter(model.get(), "strongBranching", "0");
+  }
   Cbc_setAllowableGap(model.get(), 0.0);
   Cbc_setAllowableFractionGap(model.get(), p_.relative_gap);
   return model;
 }
 
-Result<std::optional<std::vector<int64_t>>> Programme::Solve() const {
-  const Model model = Build();
+// In one word per case, so that it can come from another process: "infeasible", "gave up" with a reason, or the rules.
+std::string Programme::SolveHere(Branching branching) const {
+  const Model model = Build(branching);
   Cbc_solve(model.get());
   constexpr int kFinished = 0;
   const bool is_infeasible =
       Cbc_isProvenInfeasible(model.get()) || Cbc_isInitialSolveProvenPrimalInfeasible(model.get());
   const double* solution = is_infeasible ? nullptr : Cbc_bestSolution(model.get());
-  if (is_infeasible || (solution == nullptr && Cbc_status(model.get()) == kFinished)) {
-    return std::optional<std::vector<int64_t>>();
-  }
+  if (is_infeasible || (solution == nullptr && Cbc_status(model.get()) == kFinished)) return kInfeasible;
   if (solution == nullptr || !Cbc_isProvenOptimal(model.get())) {
-    return Status::Unsupported(fmt::format("rule choice: CBC stopped with status {}, {}, expected a proven optimum",
-                                           Cbc_status(model.get()), Cbc_secondaryStatus(model.get())));
+    return fmt::format("CBC stopped with status {}, {}", Cbc_status(model.get()), Cbc_secondaryStatus(model.get()));
   }
-  std::vector<int64_t> rule_of_head;
+  std::string rules;
   for (size_t head = 0; head < NumHeads(p_); ++head) {
     const std::span<const double> x(solution + head * NumRules(p_), NumRules(p_));
-    rule_of_head.push_back(std::ranges::max_element(x) - x.begin());
+    rules += fmt::format("{} ", std::ranges::max_element(x) - x.begin());
   }
-  return std::optional(std::move(rule_of_head));
+  return rules;
+}
+
+// Some assertions of CBC 2.10 about solutions that its own solves have changed fail where many choices tie, and abort:
+// each of its ways of branching at other problems. So it runs in a process of its own, and is tried in another way
+// where it dies.
+Result<std::optional<std::vector<int64_t>>> Programme::Solve() const {
+  for (const Branching branching : {Branching::kTrusting, Branching::kDefault, Branching::kPlain}) {
+    HW_ASSIGN_OR_RETURN(const std::optional<std::string> answer, RunIsolated([&] { return SolveHere(branching); }));
+    if (!answer) continue;
+    if (*answer == kInfeasible) return std::optional<std::vector<int64_t>>();
+    std::vector<int64_t> rule_of_head;
+    std::istringstream rules(*answer);
+    for (int64_t rule = 0; rules >> rule;) rule_of_head.push_back(rule);
+    if (rule_of_head.size() == NumHeads(p_)) return std::optional(std::move(rule_of_head));
+    return Status::Unsupported(fmt::format("rule choice: {}, expected a proven optimum", *answer));
+  }
+  return Status::Unsupported("rule choice: CBC died in every way of branching, expected a proven optimum");
 }
 
 // The choice of least sum of `objective` within `limits`, exactly; none where there is none.
