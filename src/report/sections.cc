@@ -84,7 +84,9 @@ MetricFormat FormatOf(const ReportRun& run, const MetricInfo& metric) {
 }
 
 std::string IntervalText(const Cell& cell, const MetricFormat& format) {
-  return cell.count > 1 ? format.Range(cell.interval) : "one value";
+  // A single long text has the interval of its blocks.
+  const bool has_spread = cell.count > 1 || cell.interval.low < cell.interval.high;
+  return has_spread ? format.Range(cell.interval) : "one value";
 }
 
 const Comparison* FindComparison(const Summary& summary, const std::string& plan, std::optional<int64_t> length,

@@ -124,9 +124,10 @@ std::string RunTables(const ReportRun& run) {
   if (run.summary.cells.empty()) return "No results yet.\n";
   std::string text;
   if (!run.is_finished) text += "Unfinished.\n\n";
-  for (const MetricInfo& metric : run.data.info.metrics) {
-    // Of quality, the first metric is what documents want; of cost, everything.
-    if (run.data.info.task != kCostTask && &metric != &run.data.info.metrics.front()) break;
+  const std::vector<MetricInfo>& metrics = run.data.info.metrics;
+  for (const MetricInfo& metric : metrics) {
+    // Beside a share of right answers the others say little more; perplexity, divergence and cost have several sides.
+    if (metrics.front().kind == MetricInfo::Kind::kRate && &metric != &metrics.front()) break;
     text += fmt::format("{}, 95 % intervals:\n\n{}\n", MarkdownText(FormatOf(run, metric).title()),
                         MetricTable(run, metric));
   }
