@@ -12,13 +12,6 @@
 #include "engine/prompt.h"
 
 namespace headwise {
-namespace {
-
-RecallKind KindOf(int64_t idx) {
-  return kRecallKinds[static_cast<size_t>(idx) % kRecallKinds.size()];
-}
-
-}  // namespace
 
 Result<AnswerSource> AnswerSource::Open(const PlannerInput& input, const PlannerModel& model,
                                         const AnswerOptions& options) {
@@ -60,7 +53,10 @@ Result<std::vector<int32_t>> AnswerSource::MakePrompt(int64_t num_tokens, int64_
       return std::move(sample.ids);
     }
     return MakeRecallPromptIds(*model_->tokenizer, text_, rng,
-                               {.kind = KindOf(idx), .num_tokens = most, .depth = depth, .bos_id = model_->bos_id});
+                               {.kind = kRecallKinds[static_cast<size_t>(idx) % kRecallKinds.size()],
+                                .num_tokens = most,
+                                .depth = depth,
+                                .bos_id = model_->bos_id});
   }
   std::vector<const std::vector<int32_t>*> fitting;
   for (const std::vector<int32_t>& prompt : prompts_) {
@@ -75,22 +71,6 @@ Result<std::vector<int32_t>> AnswerSource::MakePrompt(int64_t num_tokens, int64_
   return *fitting[static_cast<size_t>(idx) % fitting.size()];
 }
 
-// Where an answer ends, and what the model may say after it begins. Words after it are uncertain where the answer is
-// not, so that their gradients would drown its own.
-std::vector<std::string> AnswerSource::StopsFor(int64_t idx) const {
-  const bool is_ours = options_.prompt_file.empty() && options_.data == AnswerOptions::Data::kRecall;
-  if (!is_ours) return {"\n"};
-  switch (KindOf(idx)) {
-    case RecallKind::kLines:
-      return {">.", "\n"};  // of the number: the question has angle brackets, too
-    case RecallKind::kPasskey:
-      return {".", "\n"};
-    case RecallKind::kJsonKeys:
-      return {"\",", "\n"};
-  }
-  return {};
-}
-
 Result<TokenSample> AnswerSource::Make(int64_t num_tokens, int64_t idx) {
   const auto key = std::pair(num_tokens, idx);
   if (const auto it = made_.find(key); it != made_.end()) return it->second;
@@ -99,7 +79,7 @@ Result<TokenSample> AnswerSource::Make(int64_t num_tokens, int64_t idx) {
   Request request;
   request.prompt = ids;
   request.max_new_tokens = options_.max_answer_tokens;
-  request.stop = StopsFor(idx);
+  request.stop = {"\n"};
   HW_ASSIGN_OR_RETURN(const RequestResult result, engine_->Run(std::move(request)));
   TokenSample sample{.ids = std::move(ids), .labels = {}};
   const auto prompt_tokens = static_cast<int32_t>(sample.ids.size());

@@ -51,7 +51,6 @@ class AnswerSource {
   AnswerSource(const PlannerModel& model, const AnswerOptions& options, TextSource text)
       : model_(&model), options_(options), text_(std::move(text)) {}
   Result<std::vector<int32_t>> MakePrompt(int64_t num_tokens, int64_t idx) const;
-  std::vector<std::string> StopsFor(int64_t idx) const;
 
   const PlannerModel* model_;
   AnswerOptions options_;
