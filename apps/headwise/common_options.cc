@@ -52,22 +52,8 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling) {
 
 Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine) {
   if (path.empty() || path == kFullPlan) return std::shared_ptr<const HeadPlan>();
-  HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
-  HW_RETURN_IF_ERROR(CheckPlanFits(plan, engine.config().shape(), path));
-  if (plan.source_hash && *plan.source_hash != engine.source_hash()) {
-    spdlog::warn("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
-                 *plan.source_hash, engine.source_hash());
-  }
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadPlanFor(engine, path));
   return std::make_shared<const HeadPlan>(std::move(plan));
-}
-
-void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens) {
-  const int64_t trained_length = engine.config().trained_length;
-  if (trained_length <= 0 || prompt_tokens <= trained_length) return;
-  spdlog::warn(
-      "the prompt has {} tokens, the model was trained on texts of at most {}: expect worse answers, except under "
-      "rules that count positions inside the cache",
-      prompt_tokens, trained_length);
 }
 
 Result<std::string> ReadStdin() {

@@ -13,6 +13,8 @@
 
 #include "base/format_bytes.h"
 #include "base/json.h"
+#include "engine/prompt.h"
+#include "engine/read_plan.h"
 
 namespace headwise {
 
@@ -21,15 +23,9 @@ namespace headwise {
 void AddEngineOptions(CLI::App& command, EngineOptions& options);
 void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling);
 
-// The word for "every head full" where a plan is expected.
-inline constexpr const char* kFullPlan = "full";
-
 // The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and
 // kFullPlan. A plan that was made on other weights of this shape is used, with a warning.
 Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine);
-
-// A prompt beyond the trained length is allowed: a warning says what to expect.
-void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens);
 
 // The whole of standard input.
 Result<std::string> ReadStdin();

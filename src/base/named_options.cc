@@ -54,19 +54,37 @@ Result<double> NamedOptions::DoubleOr(const std::string& name, double otherwise,
   return Has(name) ? ParseNumber<double>(name, values_.at(name), lowest, highest) : Result<double>(otherwise);
 }
 
+std::vector<std::string> NamedOptions::StringsOr(const std::string& name, const std::string& otherwise) const {
+  const std::string text = StringOr(name, otherwise);
+  std::vector<std::string> parts;
+  for (size_t begin = 0;;) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, comma - begin));
+    if (comma == text.size()) return parts;
+    begin = comma + 1;
+  }
+}
+
 Result<std::vector<int64_t>> NamedOptions::IntsOr(const std::string& name, std::vector<int64_t> otherwise,
                                                   int64_t lowest, int64_t highest) const {
   if (!Has(name)) return otherwise;
   std::vector<int64_t> numbers;
-  std::string_view rest = values_.at(name);
-  while (true) {
-    const size_t comma = rest.find(',');
-    HW_ASSIGN_OR_RETURN(const int64_t number,
-                        ParseNumber<int64_t>(name, std::string(rest.substr(0, comma)), lowest, highest));
+  for (const std::string& part : StringsOr(name, "")) {
+    HW_ASSIGN_OR_RETURN(const int64_t number, ParseNumber<int64_t>(name, part, lowest, highest));
     numbers.push_back(number);
-    if (comma == std::string_view::npos) return numbers;
-    rest.remove_prefix(comma + 1);
   }
+  return numbers;
+}
+
+Result<std::vector<int64_t>> NamedOptions::RisingIntsOr(const std::string& name, std::vector<int64_t> otherwise,
+                                                        int64_t lowest, int64_t highest) const {
+  HW_ASSIGN_OR_RETURN(std::vector<int64_t> numbers, IntsOr(name, std::move(otherwise), lowest, highest));
+  for (size_t i = 1; i < numbers.size(); ++i) {
+    if (numbers[i] > numbers[i - 1]) continue;
+    return Status::InvalidInput(
+        fmt::format("--{}: found {} after {}, expected rising numbers", name, numbers[i], numbers[i - 1]));
+  }
+  return numbers;
 }
 
 Result<std::string> NamedOptions::ChoiceOr(const std::string& name, std::span<const std::string_view> choices) const {

@@ -26,9 +26,14 @@ class NamedOptions {
   std::string StringOr(const std::string& name, const std::string& otherwise) const;
   Result<int64_t> IntOr(const std::string& name, int64_t otherwise, int64_t lowest, int64_t highest) const;
   Result<double> DoubleOr(const std::string& name, double otherwise, double lowest, double highest) const;
+  // "a,b,c": the parts between the commas.
+  std::vector<std::string> StringsOr(const std::string& name, const std::string& otherwise) const;
   // "1,2,3".
   Result<std::vector<int64_t>> IntsOr(const std::string& name, std::vector<int64_t> otherwise, int64_t lowest,
                                       int64_t highest) const;
+  // The same, each larger than the one before.
+  Result<std::vector<int64_t>> RisingIntsOr(const std::string& name, std::vector<int64_t> otherwise, int64_t lowest,
+                                            int64_t highest) const;
   // One of `choices`, the first by default.
   Result<std::string> ChoiceOr(const std::string& name, std::span<const std::string_view> choices) const;
   // Options that are not among `known` are refused: one that is ignored silently is worse than an error. `command` is
@@ -44,6 +49,14 @@ class NamedOptions {
  private:
   std::map<std::string, std::string> values_;
 };
+
+// All of several lists of options, in whatever form a table has them.
+template <typename Option, typename... Lists>
+std::vector<Option> JoinLists(const Lists&... lists) {
+  std::vector<Option> all;
+  (all.insert(all.end(), std::begin(lists), std::end(lists)), ...);
+  return all;
+}
 
 }  // namespace headwise
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "data/json_lines.h"
 #include "data/option_range.h"
 #include "data/words.h"
@@ -125,11 +124,6 @@ Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::s
   if (cases.empty())
     return Status::InvalidInput(fmt::format("{}: no cases, expected one JSON object per line", origin));
   return cases;
-}
-
-Result<std::vector<LineCase>> ReadLineCases(const std::string& path) {
-  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseLineCases(text, path);
 }
 
 }  // namespace headwise

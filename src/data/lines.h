@@ -66,7 +66,6 @@ Result<std::vector<LineCase>> MakeLineCases(const LineGeneratorOptions& options)
 // One JSON object per line with "prompt" and "expected_number"; other fields are ignored, empty lines skipped. Errors
 // name the file and the line.
 Result<std::vector<LineCase>> ParseLineCases(std::string_view text, const std::string& origin);
-Result<std::vector<LineCase>> ReadLineCases(const std::string& path);
 
 }  // namespace headwise
 

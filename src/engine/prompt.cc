@@ -1,5 +1,7 @@
 #include "engine/prompt.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -22,6 +24,25 @@ std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig
 Status RequireTokenizer(const Engine& engine) {
   if (engine.has_tokenizer()) return Status::Ok();
   return Status::NotFound("the model folder has no tokenizer.json or tokenizer.model; expected one to read text with");
+}
+
+void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens) {
+  const int64_t trained_length = engine.config().trained_length;
+  if (trained_length <= 0 || prompt_tokens <= trained_length) return;
+  spdlog::warn(
+      "the prompt has {} tokens, the model was trained on texts of at most {}: expect worse answers, except under "
+      "rules that count positions inside the cache",
+      prompt_tokens, trained_length);
+}
+
+int64_t SharedTokens(std::span<const std::span<const int32_t>> prompts) {
+  const std::span<const int32_t> first = prompts.front();
+  auto shared = static_cast<std::ptrdiff_t>(first.size()) - 1;
+  for (const std::span<const int32_t> prompt : prompts) {
+    const auto most = std::min(shared, static_cast<std::ptrdiff_t>(prompt.size()) - 1);
+    shared = std::mismatch(prompt.begin(), prompt.begin() + most, first.begin()).first - prompt.begin();
+  }
+  return shared;
 }
 
 Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view text, const PromptOptions& options) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,13 @@ std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig
 
 // A model folder without a tokenizer is an error.
 Status RequireTokenizer(const Engine& engine);
+
+// A prompt beyond the trained length is allowed: a warning says what to expect.
+void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens);
+
+// How many tokens all of the prompts begin with, at most one less than the shortest has: what can be read once for all
+// of them. Requires: one prompt or more, none empty.
+int64_t SharedTokens(std::span<const std::span<const int32_t>> prompts);
 
 // Empty text, invalid UTF-8 and a model without a tokenizer are errors.
 Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view text, const PromptOptions& options);

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "model/model_config.h"
 #include "planner/planner.h"
 
 namespace headwise {
@@ -30,8 +29,7 @@ Result<GivenPlan> ReadOrMake(const Engine& engine, const AblationVariant& varian
   const fs::path path = fs::path(input.out) / kPlansFolder / (variant.label + ".json");
   std::error_code error;
   if (fs::exists(path, error)) {
-    HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path.string()));
-    HW_RETURN_IF_ERROR(CheckPlanFits(plan, engine.shape(), path.string()));
+    HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadPlanFor(engine, path.string()));
     if (plan.method == variant.method && plan.parameters_json == NamedOptions(variant.options).ToJson()) {
       return GivenPlan{.name = variant.label, .path = path.string(), .plan = std::move(plan)};
     }
@@ -41,11 +39,8 @@ Result<GivenPlan> ReadOrMake(const Engine& engine, const AblationVariant& varian
   }
   fs::create_directories(path.parent_path(), error);
   if (error) return Status::Io(fmt::format("{}: cannot create the folder: {}", path.string(), error.message()));
-  PlannerInput planner;
-  planner.shape = engine.shape();
-  planner.source_hash = engine.source_hash();
+  PlannerInput planner = PlannerInputFor(engine);
   planner.options = NamedOptions(variant.options);
-  planner.model_window = engine.config().sliding_window.value_or(kNoLimit);
   planner.model = input.engine.model;
   planner.num_threads = input.engine.num_threads;
   planner.checkpoint = path.string() + ".checkpoint";
@@ -63,7 +58,7 @@ Result<GivenPlan> ReadOrMake(const Engine& engine, const AblationVariant& varian
 Result<std::vector<EvaluationOutcome>> RunAblation(Engine& engine, const Ablation& ablation,
                                                    const AblationInput& input) {
   HW_RETURN_IF_ERROR(CheckInput(ablation, input));
-  std::vector<GivenPlan> plans = {{.name = kFullPlanName, .path = kFullPlanName, .plan = {}}};
+  std::vector<GivenPlan> plans = {{.name = kFullPlan, .path = kFullPlan, .plan = {}}};
   for (const AblationVariant& variant : ablation.variants(input)) {
     HW_ASSIGN_OR_RETURN(GivenPlan plan, ReadOrMake(engine, variant, input));
     plans.push_back(std::move(plan));

@@ -6,7 +6,7 @@
 #include <list>
 #include <utility>
 
-#include "base/check.h"
+#include "engine/prompt.h"
 #include "engine/sequence.h"
 
 namespace headwise {
@@ -99,16 +99,10 @@ class Asker {
     return Begin(running_.back(), running_.back().branches.front());
   }
 
-  // Tokens that all of a branch's prompts begin with, at least one less than the shortest has.
   static int64_t CommonTokens(const RunningGroup& running, const Branch& branch) {
-    const std::vector<int32_t>& first = running.group.prompts[branch.asked.front().prompt_idx];
-    auto common = static_cast<std::ptrdiff_t>(first.size()) - 1;
-    for (const Asked& asked : branch.asked) {
-      const std::vector<int32_t>& prompt = running.group.prompts[asked.prompt_idx];
-      const auto most = std::min(common, static_cast<std::ptrdiff_t>(prompt.size()) - 1);
-      common = std::mismatch(prompt.begin(), prompt.begin() + most, first.begin()).first - prompt.begin();
-    }
-    return common;
+    std::vector<std::span<const int32_t>> prompts;
+    for (const Asked& asked : branch.asked) prompts.push_back(running.group.prompts[asked.prompt_idx]);
+    return SharedTokens(prompts);
   }
 
   static SequenceOptions LimitsOf(const RunningGroup& running, std::shared_ptr<const HeadPlan> plan) {

@@ -34,7 +34,7 @@ struct AskedAnswer {
 
 struct AskOptions {
   int64_t num_groups = 0;
-  // Made when their turn comes, in order.
+  // Made when their turn comes, in order; without prompts where nothing is left to ask.
   std::function<Result<AskGroup>(int64_t group_idx)> group;
   // Whether an answer is still needed.
   std::function<bool(int64_t group_idx, size_t prompt_idx, size_t plan_idx)> wants;

@@ -29,6 +29,7 @@ class AskedTask : public Task {
   Status Run(TaskRun& run) override;
 
  private:
+  bool IsDone(const TaskRun& run, size_t case_idx) const;
   CaseResult ResultOf(const AskedAnswer& answer) const;
 
   AskedTaskParts parts_;
@@ -68,6 +69,16 @@ CaseResult AskedTask::ResultOf(const AskedAnswer& answer) const {
   return result;
 }
 
+bool AskedTask::IsDone(const TaskRun& run, size_t case_idx) const {
+  const AskedCase& asked = parts_.cases[case_idx];
+  for (const Subject& subject : run.subjects()) {
+    for (size_t i = 0; i < asked.questions.size(); ++i) {
+      if (!run.Has(subject, asked.length, case_idx_[case_idx], static_cast<int64_t>(i))) return false;
+    }
+  }
+  return true;
+}
+
 Status AskedTask::Run(TaskRun& run) {
   AskOptions options;
   options.num_groups = static_cast<int64_t>(parts_.cases.size());
@@ -75,6 +86,7 @@ Status AskedTask::Run(TaskRun& run) {
   options.group = [&](int64_t group_idx) -> Result<AskGroup> {
     const AskedCase& asked = parts_.cases[static_cast<size_t>(group_idx)];
     AskGroup group;
+    if (IsDone(run, static_cast<size_t>(group_idx))) return group;  // nothing to encode
     for (const AskedCase::Question& question : asked.questions) {
       HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(run.engine(), question.prompt, {.bos = parts_.bos}));
       group.prompts.push_back(std::move(ids));

@@ -55,6 +55,7 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   HW_RETURN_IF_ERROR(options.task_options.CheckKnown(fmt::format("eval {}", options.task->name), known));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Task> task,
                       options.task->make({.engine = engine, .options = options.task_options, .bos = options.bos}));
+  WarnBeyondTrainedLength(engine, task->lengths().back());
   HW_ASSIGN_OR_RETURN(std::vector<Subject> subjects,
                       MakeSubjects(options.plans, options.kv_ratios, task->lengths(), engine));
   // In front: every plan is compared with the first.

@@ -1,7 +1,6 @@
 #include "eval/subjects.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "base/file.h"
 #include "model/model_config.h"
 #include "planner/planner.h"
 
@@ -30,8 +28,8 @@ std::string FileNameOf(const std::string& name) {
 Subject AsGiven(const GivenPlan& given) {
   Subject subject;
   subject.info.name = given.name;
-  if (given.name == kFullPlanName) {
-    subject.info.method = kFullPlanName;
+  if (given.name == kFullPlan) {
+    subject.info.method = kFullPlan;
     subject.plans[0] = nullptr;
     return subject;
   }
@@ -48,10 +46,7 @@ Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<cons
   subject.info.method = given.plan.method;
   subject.info.kv_ratio = kv_ratio;
   for (const int64_t length : lengths) {
-    PlannerInput input;
-    input.shape = engine.shape();
-    input.source_hash = engine.source_hash();
-    input.model_window = engine.config().sliding_window.value_or(kNoLimit);
+    PlannerInput input = PlannerInputFor(engine);
     input.options = NamedOptions({{"kv-ratio", fmt::format("{}", kv_ratio)}, {"at", fmt::format("{}", length)}});
     auto plan = RefitPlan(given.plan, input, given.path);
     if (!plan.ok()) return std::move(plan).status().Annotate(fmt::format("{} at {} tokens", subject.info.name, length));
@@ -63,20 +58,23 @@ Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<cons
 
 }  // namespace
 
+PlannerInput PlannerInputFor(const Engine& engine) {
+  PlannerInput input;
+  input.shape = engine.shape();
+  input.source_hash = engine.source_hash();
+  input.model_window = engine.config().sliding_window.value_or(kNoLimit);
+  return input;
+}
+
 Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, const Engine& engine) {
   std::vector<GivenPlan> plans;
   std::set<std::string> seen;
   for (const std::string& path : paths) {
     if (!seen.insert(path).second) return Status::InvalidInput(fmt::format("--plan: {} is given twice", path));
     GivenPlan given{.name = path, .path = path, .plan = {}};
-    if (path != kFullPlanName) {
-      HW_ASSIGN_OR_RETURN(given.plan, ReadHeadPlan(path));
-      HW_RETURN_IF_ERROR(CheckPlanFits(given.plan, engine.shape(), path));
+    if (path != kFullPlan) {
+      HW_ASSIGN_OR_RETURN(given.plan, ReadPlanFor(engine, path));
       given.name = std::filesystem::path(path).stem().string();
-      if (given.plan.source_hash && *given.plan.source_hash != engine.source_hash()) {
-        spdlog::warn("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
-                     *given.plan.source_hash, engine.source_hash());
-      }
     }
     plans.push_back(std::move(given));
   }
@@ -92,7 +90,7 @@ Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std:
                                           std::span<const int64_t> lengths, const Engine& engine) {
   std::vector<Subject> subjects;
   for (const GivenPlan& given : plans) {
-    if (kv_ratios.empty() || given.name == kFullPlanName) {
+    if (kv_ratios.empty() || given.name == kFullPlan) {
       subjects.push_back(AsGiven(given));
       continue;
     }

@@ -12,20 +12,23 @@
 #include <string>
 #include <vector>
 
+#include "engine/read_plan.h"
 #include "eval/task_run.h"
+#include "planner/planner.h"
 
 namespace headwise {
 
-inline constexpr const char* kFullPlanName = "full";
-
 // A plan as it was given.
 struct GivenPlan {
-  std::string name;  // kFullPlanName, or what reports call it
+  std::string name;  // kFullPlan, or what reports call it
   std::string path;  // opens error messages
-  HeadPlan plan;     // not read for kFullPlanName
+  HeadPlan plan;     // not read for kFullPlan
 };
 
-// Files by path, or kFullPlanName. Named after the file without its ending; after the path where two would be called
+// What planners know of the engine's model; options and files are the caller's.
+PlannerInput PlannerInputFor(const Engine& engine);
+
+// Files by path, or kFullPlan. Named after the file without its ending; after the path where two would be called
 // the same. Errors: a file that is no plan or one for another model; the same plan twice. Plans made on other weights
 // of this shape are only warned of.
 Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, const Engine& engine);

@@ -1,7 +1,6 @@
 // The table of evaluation tasks.
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "eval/tasks/tasks.h"
 
@@ -21,14 +20,7 @@ const TaskMethod* FindTask(std::string_view name) {
 }
 
 Result<std::vector<int64_t>> ReadLengths(const NamedOptions& options, std::vector<int64_t> otherwise, int64_t least) {
-  HW_ASSIGN_OR_RETURN(std::vector<int64_t> lengths,
-                      options.IntsOr("lengths", std::move(otherwise), least, int64_t{1} << 28));
-  for (size_t i = 1; i < lengths.size(); ++i) {
-    if (lengths[i] > lengths[i - 1]) continue;
-    return Status::InvalidInput(
-        fmt::format("--lengths: found {} after {}, expected rising numbers of tokens", lengths[i], lengths[i - 1]));
-  }
-  return lengths;
+  return options.RisingIntsOr("lengths", std::move(otherwise), least, int64_t{1} << 28);
 }
 
 }  // namespace headwise

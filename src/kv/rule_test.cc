@@ -215,5 +215,48 @@ TEST(SinkPosition, GivesTheDistancesOfSlots) {
   }
 }
 
+// ---- forks under other rules ----
+
+// By brute force: equal for every query so far, what it may read and what the cache keeps. SamePast may be false where
+// that holds, but never true where it does not; and it must see what forks rest on.
+TEST(SamePast, IsNeverTrueOfPastsThatDiffer) {
+  std::vector<ResolvedRule> rules;
+  for (const int64_t window : {kNoLimit, int64_t{12}}) {
+    for (const RuleStart start : {RuleStart::kFirstToken, RuleStart::kEndOfPrompt}) {
+      for (HeadRule rule : {HeadRule::Stream(0, 8), HeadRule::Stream(3, 8), HeadRule::Stream(3, 30)}) {
+        rule.start = start;
+        rules.push_back(ResolveRule(rule, {.prompt_tokens = 20, .max_tokens = 60, .model_window = window}));
+        rule.compensate = true;
+        rules.push_back(ResolveRule(rule, {.prompt_tokens = 25, .max_tokens = 60, .model_window = window}));
+      }
+    }
+    rules.push_back(ResolveRule(HeadRule::Full(), {.prompt_tokens = 20, .max_tokens = 60, .model_window = window}));
+  }
+  int64_t num_same = 0;
+  for (const ResolvedRule& a : rules) {
+    for (const ResolvedRule& b : rules) {
+      for (int64_t n = 0; n <= 40; ++n) {
+        if (!SamePast(a, b, n)) continue;
+        num_same += a == b ? 0 : 1;
+        EXPECT_EQ(KeptRanges(a, n), KeptRanges(b, n)) << n;
+        EXPECT_EQ(FoldedRange(a, n).end - FoldedRange(a, n).begin, FoldedRange(b, n).end - FoldedRange(b, n).begin);
+        for (int64_t query = 0; query < n; ++query) {
+          for (int64_t key = 0; key <= query; ++key) {
+            ASSERT_EQ(Readable(a, query, key), Readable(b, query, key)) << n << " " << query << " " << key;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_same, 0);
+  HeadRule cut = HeadRule::Stream(3, 8);
+  cut.start = RuleStart::kEndOfPrompt;
+  const SequenceLimits limits{.prompt_tokens = 20, .max_tokens = 60};
+  const ResolvedRule full = ResolveRule(HeadRule::Full(), limits);
+  EXPECT_TRUE(SamePast(full, ResolveRule(cut, limits), 19));
+  EXPECT_FALSE(SamePast(full, ResolveRule(cut, limits), 20));
+  EXPECT_FALSE(SamePast(full, ResolveRule(HeadRule::Stream(3, 8), limits), 19));
+}
+
 }  // namespace
 }  // namespace headwise

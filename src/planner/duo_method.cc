@@ -144,7 +144,7 @@ Json DescribeTraining(const DuoState& state, const DuoOptions& options, const Ca
 
 Result<GateRun> ReadOrTrainGates(const PlannerInput& input) {
   if (input.options.Has("from")) {
-    for (const std::string_view name : JoinOptions(kTrainingOptions, kCalibrationOptions)) {
+    for (const std::string_view name : JoinLists<std::string_view>(kTrainingOptions, kCalibrationOptions)) {
       if (!input.options.Has(std::string(name))) continue;
       return Status::InvalidInput(
           fmt::format("--{}: has no effect on gates that are read with --from, expected one of the two", name));
@@ -177,8 +177,9 @@ Result<GateRun> ReadOrTrainGates(const PlannerInput& input) {
 const PlannerMethod kDuoMethod = {
     .name = "duo",
     .description = "gates trained on passkeys decide which heads stay full [duo]; --from re-plans without training",
-    .options = JoinOptions(std::to_array<std::string_view>({"from", "sink", "recent", "positions", "compensate"}),
-                           kSelectionOptions, kTrainingOptions, kCalibrationOptions),
+    .options = JoinLists<std::string_view>(
+        std::to_array<std::string_view>({"from", "sink", "recent", "positions", "compensate"}), kSelectionOptions,
+        kTrainingOptions, kCalibrationOptions),
     .make = MakeDuo,
     .runs = PlannerMethod::Runs::kModelResumably,
     .refit = {.make = RefitDuo, .replaced = {"sparsity", "threshold"}},

@@ -45,14 +45,6 @@ Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerMo
 // What a training measured, for the report.
 Json DescribeTraining(const DuoState& state, const DuoOptions& options, const CalibrationSamples& samples);
 
-// All of several lists of option names.
-template <typename... Lists>
-std::vector<std::string_view> JoinOptions(const Lists&... lists) {
-  std::vector<std::string_view> all;
-  (all.insert(all.end(), std::begin(lists), std::end(lists)), ...);
-  return all;
-}
-
 }  // namespace headwise
 
 #endif  // HEADWISE_PLANNER_DUO_METHOD_H_

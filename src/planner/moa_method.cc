@@ -4,7 +4,6 @@
 #include <headwise/engine.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -42,35 +41,13 @@ struct MoaOptions {
   AnswerOptions::Data data = AnswerOptions::Data::kRecall;
 };
 
-Result<std::vector<int64_t>> ParseLengths(const std::string& text, int64_t trained) {
-  const auto wrong = [&] {
-    return Status::InvalidInput(
-        fmt::format("--lengths: found \"{}\", expected rising numbers of tokens from {} to {}, separated by commas",
-                    text, kMinLength, trained));
-  };
-  std::vector<int64_t> lengths;
-  const char* at = text.data();
-  const char* end = text.data() + text.size();
-  while (true) {
-    int64_t length = 0;
-    const auto [next, error] = std::from_chars(at, end, length);
-    if (error != std::errc() || length < kMinLength || length > trained) return wrong();
-    if (!lengths.empty() && length <= lengths.back()) return wrong();
-    lengths.push_back(length);
-    if (next == end) return lengths;
-    if (*next != ',') return wrong();
-    at = next + 1;
-  }
-}
-
 Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& config) {
   const NamedOptions& options = input.options;
   MoaOptions moa;
   // The paper's 2k, 4k and 8k with validation at 12k, or the same proportions of a shorter trained length.
   const int64_t unit = std::min<int64_t>(2048, config.trained_length / 6 / kMoaBlock * kMoaBlock);
   HW_ASSIGN_OR_RETURN(moa.lengths,
-                      ParseLengths(options.StringOr("lengths", fmt::format("{},{},{}", unit, 2 * unit, 4 * unit)),
-                                   config.trained_length));
+                      options.RisingIntsOr("lengths", {unit, 2 * unit, 4 * unit}, kMinLength, config.trained_length));
   const int64_t longest = moa.lengths.back();
   HW_ASSIGN_OR_RETURN(moa.validation_length,
                       options.IntOr("validation-length", std::min(longest * 3 / 2, config.trained_length), longest,
@@ -416,11 +393,11 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
 const PlannerMethod kMoaMethod = {
     .name = "moa",
     .description = "an elastic window per head, by influence on the answer and a mixed-integer programme [moa]",
-    .options =
-        JoinOptions(std::to_array<std::string_view>({"lengths", "validation-length", "samples", "validation-samples",
-                                                     "answer-tokens", "density", "intervals", "max-rules-per-layer",
-                                                     "spans", "data", "text", "prompts", "seed"}),
-                    kBudgetOptions),
+    .options = JoinLists<std::string_view>(
+        std::to_array<std::string_view>({"lengths", "validation-length", "samples", "validation-samples",
+                                         "answer-tokens", "density", "intervals", "max-rules-per-layer", "spans",
+                                         "data", "text", "prompts", "seed"}),
+        kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModelResumably,
     .refit = {.make = RefitMoa, .replaced = {"density"}},

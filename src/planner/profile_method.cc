@@ -103,9 +103,10 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
 const PlannerMethod kProfileMethod = {
     .name = "profile",
     .description = "heads with the most attention beyond sinks and window stay full: the baseline of [duo §3.5]",
-    .options = JoinOptions(std::to_array<std::string_view>({"samples", "train-sink", "train-recent", "sink", "recent",
-                                                            "positions", "from", "compensate"}),
-                           kSelectionOptions, kCalibrationOptions),
+    .options =
+        JoinLists<std::string_view>(std::to_array<std::string_view>({"samples", "train-sink", "train-recent", "sink",
+                                                                     "recent", "positions", "from", "compensate"}),
+                                    kSelectionOptions, kCalibrationOptions),
     .make = MakeProfile,
     .runs = PlannerMethod::Runs::kModel,
     .refit = {.make = RefitGates, .replaced = {"sparsity", "threshold"}},

@@ -254,10 +254,10 @@ Result<HeadPlan> RefitRazor(const PlannerInput& input, const HeadPlan& earlier) 
 const PlannerMethod kRazorMethod = {
     .name = "razor",
     .description = "echo and induction heads stay full, the others fold what they drop; needs no training [razor]",
-    .options =
-        JoinOptions(std::to_array<std::string_view>({"induction-share", "echo-share", "sink", "min-recent", "divisor",
-                                                     "compensate", "from", "seed", "epsilon", "context"}),
-                    kBudgetOptions),
+    .options = JoinLists<std::string_view>(
+        std::to_array<std::string_view>({"induction-share", "echo-share", "sink", "min-recent", "divisor", "compensate",
+                                         "from", "seed", "epsilon", "context"}),
+        kBudgetOptions),
     .make = MakeRazor,
     .runs = PlannerMethod::Runs::kModel,
     .refit = {.make = RefitRazor, .replaced = {"min-recent", "divisor"}},

@@ -163,9 +163,10 @@ Result<HeadPlan> RefitZigzag(const PlannerInput& input, const HeadPlan& earlier)
 const PlannerMethod kZigzagMethod = {
     .name = "zigzag",
     .description = "whole layers full or streaming, from duo's gates (--from, or trained) [zigzag]",
-    .options = JoinOptions(std::to_array<std::string_view>({"from", "sparsity", "omega", "retrain-steps", "sink",
-                                                            "recent", "positions", "compensate"}),
-                           kBudgetOptions, kTrainingOptions, kCalibrationOptions),
+    .options =
+        JoinLists<std::string_view>(std::to_array<std::string_view>({"from", "sparsity", "omega", "retrain-steps",
+                                                                     "sink", "recent", "positions", "compensate"}),
+                                    kBudgetOptions, kTrainingOptions, kCalibrationOptions),
     .make = MakeZigzag,
     .runs = PlannerMethod::Runs::kModelResumably,
     .refit = {.make = RefitZigzag, .replaced = {"sparsity"}},

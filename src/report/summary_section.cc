@@ -175,9 +175,9 @@ std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all
 
 std::string SummarySection(const std::vector<ReportRun>& runs) {
   std::string html = Paragraph(
-      "Means over all lengths, 95 % intervals under them. Shaded: the best bounded plan of its budget. ▼ and ▲: worse "
-      "or "
-      "better than the first plan on the same cases, p below 0.05. Shares under bytes are of the first plan's.");
+      "Means over all lengths, 95 % intervals under them. Shaded: the best bounded plan of its budget. "
+      "▼ and ▲: worse or better than the first plan on the same cases, p below 0.05. "
+      "Shares under bytes are of the first plan's.");
   const std::vector<ModelRuns> models = ByModel(runs);
   for (const ModelRuns& model : models) {
     if (models.size() > 1) html += Heading(3, model.name);

@@ -149,11 +149,8 @@ Result<EncodedChoice> Encode(const TaskInput& input, const ChoiceCase& choice, c
     }
     whole.push_back(std::move(ids));
   }
-  std::ptrdiff_t common = static_cast<std::ptrdiff_t>(whole.front().size()) - 1;
-  for (const std::vector<int32_t>& ids : whole) {
-    const auto most = std::min(common, static_cast<std::ptrdiff_t>(ids.size()) - 1);
-    common = std::mismatch(ids.begin(), ids.begin() + most, whole.front().begin()).first - ids.begin();
-  }
+  const std::vector<std::span<const int32_t>> prompts(whole.begin(), whole.end());
+  const int64_t common = SharedTokens(prompts);
   if (common == 0) return Status::InvalidInput("the question has no token of its own, expected a longer one");
   EncodedChoice encoded;
   encoded.prompt.assign(whole.front().begin(), whole.front().begin() + common);

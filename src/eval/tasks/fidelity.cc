@@ -130,7 +130,7 @@ const TaskMethod kFidelityTask = {
     .name = "fidelity",
     .title = "Fidelity to the dense model",
     .description = "divergence of the next token's distribution from the dense model's, on any text",
-    .options = JoinTaskOptions(
+    .options = JoinLists<TaskOption>(
         kWindowOptions,
         std::to_array<TaskOption>({{"prompt-tokens", "Tokens that are only read; by default the first half"}})),
     .metrics = {{.name = "kl",

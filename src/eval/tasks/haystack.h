@@ -38,14 +38,6 @@ Result<AskedCase> FitCase(const TaskInput& input, const Haystack& haystack, Rng&
 Result<AskedCase> FitRowsCase(const TaskInput& input, const Haystack& haystack, int64_t length, int64_t max_rows,
                               const std::function<AskedText(int64_t num_rows)>& make);
 
-// All of several lists of options.
-template <typename... Lists>
-std::vector<TaskOption> JoinTaskOptions(const Lists&... lists) {
-  std::vector<TaskOption> all;
-  (all.insert(all.end(), std::begin(lists), std::end(lists)), ...);
-  return all;
-}
-
 }  // namespace headwise
 
 #endif  // HEADWISE_EVAL_TASKS_HAYSTACK_H_

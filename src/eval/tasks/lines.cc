@@ -41,20 +41,17 @@ Status AddSet(const TaskInput& input, const std::vector<LineCase>& cases, const 
   return Status::Ok();
 }
 
-Status AddFiles(const TaskInput& input, std::string_view files, AskedTaskParts& parts) {
+Status AddFiles(const TaskInput& input, AskedTaskParts& parts) {
   const bool has_limit = input.options.Has("num-cases");
   HW_ASSIGN_OR_RETURN(const int64_t num_cases, input.options.IntOr("num-cases", 0, 1, 1'000'000));
-  while (true) {
-    const size_t comma = files.find(',');
-    const std::string path(files.substr(0, comma));
+  for (const std::string& path : input.options.StringsOr("cases", "")) {
     HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
     HW_ASSIGN_OR_RETURN(std::vector<LineCase> cases, ParseLineCases(text, path));
     if (has_limit) cases.resize(std::min(cases.size(), static_cast<size_t>(num_cases)));
     parts.identity[path] = Sha256Hex(text);
     HW_RETURN_IF_ERROR(AddSet(input, cases, std::filesystem::path(path).stem().string(), parts));
-    if (comma == std::string_view::npos) return Status::Ok();
-    files.remove_prefix(comma + 1);
   }
+  return Status::Ok();
 }
 
 Status AddGenerated(const TaskInput& input, const std::vector<int64_t>& num_lines, const LineGeneratorOptions& options,
@@ -112,8 +109,7 @@ Result<std::unique_ptr<Task>> MakeLines(const TaskInput& input) {
     HW_RETURN_IF_ERROR(AddByLength(input, generator, haystack));
   } else {
     parts.lengths.clear();
-    HW_RETURN_IF_ERROR(has_files ? AddFiles(input, options.StringOr("cases", ""), parts)
-                                 : AddGenerated(input, num_lines, generator, parts));
+    HW_RETURN_IF_ERROR(has_files ? AddFiles(input, parts) : AddGenerated(input, num_lines, generator, parts));
     std::ranges::sort(parts.lengths);
     std::ranges::stable_sort(parts.cases, {}, &AskedCase::length);
   }

@@ -41,21 +41,16 @@ const std::vector<Variant>& Variants() {
 
 Result<std::vector<Variant>> ReadVariants(const NamedOptions& options) {
   std::vector<Variant> wanted;
-  std::string_view rest;
-  const std::string text = options.StringOr("variants", "single");
-  for (rest = text;;) {
-    const size_t comma = rest.find(',');
-    const auto found = std::ranges::find(Variants(), rest.substr(0, comma), &Variant::name);
+  for (const std::string& name : options.StringsOr("variants", "single")) {
+    const auto found = std::ranges::find(Variants(), name, &Variant::name);
     if (found == Variants().end()) {
       std::string known;
       for (const Variant& variant : Variants()) known += fmt::format("{}{}", known.empty() ? "" : ", ", variant.name);
-      return Status::InvalidInput(
-          fmt::format("--variants: found \"{}\", expected some of: {}", rest.substr(0, comma), known));
+      return Status::InvalidInput(fmt::format("--variants: found \"{}\", expected some of: {}", name, known));
     }
     wanted.push_back(*found);
-    if (comma == std::string_view::npos) return wanted;
-    rest.remove_prefix(comma + 1);
   }
+  return wanted;
 }
 
 // Even depths, in turn, so that few cases reach all of the text.
@@ -120,7 +115,7 @@ const TaskMethod kNeedleTask = {
     .name = "needle",
     .title = "Needle in a haystack",
     .description = "facts hidden in a long text, over length and depth, in RULER's forms",
-    .options = JoinTaskOptions(
+    .options = JoinLists<TaskOption>(
         kHaystackOptions,
         std::to_array<TaskOption>(
             {{"variants", "Some of single, multikey, multivalue, multiquery, needles, words; --cases of each"},

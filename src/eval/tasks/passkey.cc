@@ -38,7 +38,7 @@ const TaskMethod kPasskeyTask = {
     .name = "passkey",
     .title = "Passkey retrieval",
     .description = "a five-digit number hidden in a long text",
-    .options = JoinTaskOptions(kHaystackOptions),
+    .options = JoinLists<TaskOption>(kHaystackOptions),
     .metrics = AccuracyMetrics(),
     .make = MakePasskey,
 };

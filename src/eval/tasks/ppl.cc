@@ -161,7 +161,7 @@ const TaskMethod kPplTask = {
     .name = "ppl",
     .title = "Perplexity",
     .description = "perplexity of a text, over one stream or over windows",
-    .options = JoinTaskOptions(
+    .options = JoinLists<TaskOption>(
         kWindowOptions,
         std::to_array<TaskOption>({{"prompt-tokens", "Tokens read as the prompt, the rest one by one; -1: all"},
                                    {"score-from", "The first token that counts; those before it are only read"},

@@ -44,7 +44,7 @@ const TaskMethod kVariablesTask = {
     .name = "variables",
     .title = "Variable tracking",
     .description = "which variables have a value, through chains of assignments in a long text",
-    .options = JoinTaskOptions(
+    .options = JoinLists<TaskOption>(
         kHaystackOptions, std::to_array<TaskOption>({{"hops", "Assignments of a chain after its first"},
                                                      {"chains", "Chains: one is asked for, the others distract"}})),
     .metrics = AccuracyMetrics(),
