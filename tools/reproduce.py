@@ -2,6 +2,7 @@
 """Every task of the evaluation, for every planner at equal KV bytes, and one report of it all.
 
 Usage: reproduce.py HEADWISE_BINARY SOURCE_DIR [--model M] [--out DIR] [--text FILE] [--longeval DIR] [--only NAME ...]
+                    [--ablations]
 
 Plans are made once; each task is one `headwise eval` command, printed before it runs, with a folder of its own in DIR.
 Stopped at any time, it goes on where it was when it is called again. Data that is not part of the project (LongEval's
@@ -73,8 +74,23 @@ class Reproduction:
                 path.write_bytes(books.extractfile(member).read())
         return path if path.exists() else None
 
+    def wants(self, name):
+        return not self.only or name in self.only
+
+    def windows(self, model, sizes):
+        """Options that name plans of so many sinks and so many recent tokens in every head."""
+        options = []
+        for sink, recent in sizes.items():
+            prefix = "" if model == self.model else f"{model.name}-"
+            plan = self.out / "plans" / f"{prefix}{sink}+{recent}.json"
+            if not plan.exists():
+                run([self.headwise, "plan", "streaming", "--model", model, "--sink", sink, "--recent", recent, "--out",
+                     plan])
+            options += ["--plan", plan]
+        return options
+
     def evaluate(self, name, task, *options, methods=METHODS, ratios=RATIOS, model=None, full=True):
-        if self.only and name not in self.only:
+        if not self.wants(name):
             return
         out = self.out / "runs" / name
         command = [self.headwise, "eval", task, "--model", model or self.model, "--out", out]
@@ -103,10 +119,15 @@ class Reproduction:
         self.evaluate("needle", "needle", "--lengths", "2048,8192", "--num-cases", 20, "--seed", 1)
         self.evaluate("needle-hard", "needle", "--lengths", 4096, "--num-cases", 20, "--seed", 2, "--variants",
                       "multikey,multivalue,multiquery,needles,words")
+        self.evaluate("needle-long", "needle", "--lengths", "16384,32768", "--num-cases", 20, "--seed", 1,
+                      methods=("duo",), ratios="0.125")
         self.evaluate("passkey", "passkey", "--lengths", "1024,4096,8192", "--num-cases", 20, "--seed", 3)
         self.evaluate("passkey-long", "passkey", "--lengths", "16384,32768", "--num-cases", 20, "--seed", 3,
                       methods=("duo",), ratios="0.125")
         self.evaluate("stream", "stream", "--lengths", 16384, "--distances", "20,40,80,160", "--seed", 4)
+        # Three times the trained length: what a bounded cache answers then, and that its memory stays what it was.
+        self.evaluate("stream-long", "stream", "--lengths", 100000, "--distances", "20,40,80,160", "--seed", 4,
+                      *self.windows(self.model, {4: 252, 16: 1008}), methods=(), full=False)
         for task in ("variables", "words"):
             self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
 
@@ -124,29 +145,30 @@ class Reproduction:
         book = self.book()
         if book is None:
             return
-        plans = []
-        for sink in (0, 1, 4, 16):
-            plan = self.out / "plans" / f"{sink}+{256 - sink}.json"
-            if not plan.exists():
-                run([self.headwise, "plan", "streaming", "--model", self.model, "--sink", sink, "--recent", 256 - sink,
-                     "--out", plan])
-            plans.append(plan)
-        options = [word for plan in plans for word in ("--plan", plan)]
-        self.evaluate("sinks", "ppl", "--text", book, "--tokens", 4096, "--recompute-window", 255, *options, methods=())
-        self.evaluate("stream-ppl", "ppl", "--text", book, "--tokens", 65536, *options, methods=(), full=False)
+        plans = self.windows(self.model, {sink: 256 - sink for sink in (0, 1, 4, 16)})
+        self.evaluate("sinks", "ppl", "--text", book, "--tokens", 4096, "--recompute-window", 255, *plans, methods=())
+        self.evaluate("stream-ppl", "ppl", "--text", book, "--tokens", 65536, *plans, methods=(), full=False)
         models = sorted((self.beside / "models").glob("headwise-7m-*"))
         if not models:
             self.skip(f"models with other kinds of sinks ({self.beside / 'models'} is not there)")
         for model in models:
-            options = []
-            for sink in (0, 1, 4):
-                plan = self.out / "plans" / f"{model.name}-{sink}+{256 - sink}.json"
-                if not plan.exists():
-                    run([self.headwise, "plan", "streaming", "--model", model, "--sink", sink, "--recent", 256 - sink,
-                         "--out", plan])
-                options += ["--plan", plan]
-            self.evaluate(f"sinks-{model.name}", "ppl", "--text", book, "--tokens", 8192, *options, methods=(),
+            plans = self.windows(model, {sink: 256 - sink for sink in (0, 1, 4)})
+            self.evaluate(f"sinks-{model.name}", "ppl", "--text", book, "--tokens", 8192, *plans, methods=(),
                           model=model)
+
+    def run_ablations(self):
+        gates = ("--gates", self.out / "plans" / "duo.json")
+        needed = {"sinks": ("--text", self.book()), "windows": ("--text", self.book()), "duo-sizes": gates,
+                  "identification": gates, "razor-share": (), "razor-heads": (), "compensation": (), "omega": gates,
+                  "moa-spans": (), "moa-text": ()}
+        for name, options in needed.items():
+            if None in options or not self.wants(f"ablation-{name}"):
+                continue
+            out = self.out / "runs" / f"ablation-{name}"
+            steps = ("--steps", 120) if name == "identification" else ()
+            resume = ("--resume",) if out.exists() else ()
+            run([self.headwise, "eval", "ablation", name, "--model", self.model, "--out", out, *options, *steps,
+                 *resume])
 
     def run_cost(self):
         self.evaluate("cost", "cost", "--lengths", "1024,4096,16384,32768", "--num-cases", 3, ratios="0.25,0.125")
@@ -169,13 +191,17 @@ def main():
     parser.add_argument("--text", help="what perplexity and fidelity are measured on")
     parser.add_argument("--longeval", help="folder with 200_lines.jsonl and 400_lines.jsonl")
     parser.add_argument("--only", nargs="*", help="names of runs")
+    parser.add_argument("--ablations", action="store_true", help="also the papers' ablations, about an hour more")
     start = time.monotonic()
-    reproduction = Reproduction(parser.parse_args())
+    args = parser.parse_args()
+    reproduction = Reproduction(args)
     reproduction.make_plans()
     reproduction.run_cost()  # first, as long as the machine is cool and alone
     reproduction.run_retrieval()
     reproduction.run_text()
     reproduction.run_sinks()
+    if args.ablations:
+        reproduction.run_ablations()
     reproduction.report()
     print(f"all of it took {(time.monotonic() - start) / 60:.0f} minutes")
     return 0

@@ -1,6 +1,7 @@
 #include "eval/run_folder.h"
 
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -81,22 +82,32 @@ Result<RunFolder> RunFolder::Open(const fs::path& path, const RunInfo& info, std
     }
     HW_ASSIGN_OR_RETURN(const Json found, ReadJsonFile(manifest_path.string()));
     HW_RETURN_IF_ERROR(CheckSameRun(found, ToJson(info), manifest_path.string()));
+    HW_RETURN_IF_ERROR(folder.OpenResults());
     HW_ASSIGN_OR_RETURN(folder.finished_, TakeUpResults(path));
   } else if (!fs::is_empty(path, error)) {
     return Status::InvalidInput(fmt::format(
         "{}: is not empty and holds no run, expected a new folder or one of an earlier run", path.string()));
   } else {
     HW_RETURN_IF_ERROR(WriteFileAtomically(manifest_path, Page(ToJson(info))));
+    HW_RETURN_IF_ERROR(folder.OpenResults());
   }
   if (!cases.empty() && !fs::exists(path / kCasesFile, error)) {
     std::string lines;
     for (const CaseText& each : cases) lines += Line(ToJson(each));
     HW_RETURN_IF_ERROR(WriteFileAtomically(path / kCasesFile, lines));
   }
-  const fs::path results_path = path / kResultsFile;
-  folder.results_.reset(std::fopen(results_path.c_str(), "ae"));
-  if (folder.results_ == nullptr) return CannotWrite(results_path);
   return folder;
+}
+
+// A lock goes with the open file, however the process ends.
+Status RunFolder::OpenResults() {
+  const fs::path path = path_ / kResultsFile;
+  results_.reset(std::fopen(path.c_str(), "ae"));
+  if (results_ == nullptr) return CannotWrite(path);
+  // A file system that knows no locks is no reason not to work.
+  if (::flock(fileno(results_.get()), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("{}: another process is writing it; wait for it to end, or choose another folder", path.string()));
 }
 
 Status RunFolder::Append(const CaseResult& result) {

@@ -42,6 +42,9 @@ class RunFolder {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
+  // Appends from here on, alone: two processes that go on with one run would do everything twice.
+  Status OpenResults();
+
   std::filesystem::path path_;
   std::vector<CaseResult> finished_;
   std::unique_ptr<std::FILE, CloseFile> results_;

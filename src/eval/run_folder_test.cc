@@ -64,12 +64,14 @@ TEST_F(RunFolderTest, WritesEveryCaseAndResumes) {
   }
   std::ofstream(path_ / "deep" / "results.jsonl", std::ios::app) << "{\"case\": 2, \"ans";  // interrupted
   info_.environment = {{"machine", "another"}};
-  auto folder = Open(Mode::kResume, "deep");
-  ASSERT_TRUE(folder.ok()) << folder.status().message();
-  ASSERT_EQ(folder->finished().size(), 2U);
-  EXPECT_EQ(folder->finished()[1].case_idx, 1);
-  ASSERT_TRUE(folder->Append(Case(2)).ok());
-  ASSERT_TRUE(folder->WriteSummary({{"total", 3}}).ok());
+  {
+    auto folder = Open(Mode::kResume, "deep");
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    ASSERT_EQ(folder->finished().size(), 2U);
+    EXPECT_EQ(folder->finished()[1].case_idx, 1);
+    ASSERT_TRUE(folder->Append(Case(2)).ok());
+    ASSERT_TRUE(folder->WriteSummary({{"total", 3}}).ok());
+  }
   auto again = Open(Mode::kResume, "deep");
   ASSERT_TRUE(again.ok()) << again.status().message();
   ASSERT_EQ(again->finished().size(), 3U);
@@ -107,6 +109,15 @@ TEST_F(RunFolderTest, RefusesToMixRuns) {
   info_.options["seed"] = "1";
   info_.lengths = {8192};
   EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("\"lengths\" [4096], this one [8192]"));
+}
+
+TEST_F(RunFolderTest, OneProcessAtATimeWritesARun) {
+  auto first = Open(Mode::kNew);
+  ASSERT_TRUE(first.ok());
+  EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("another process is writing it"));
+  ASSERT_TRUE(first->Append(Case(0)).ok());
+  { const auto gone = std::move(first); }
+  EXPECT_EQ(Open(Mode::kResume)->finished().size(), 1U);
 }
 
 TEST_F(RunFolderTest, RefusesAFolderOfOtherThings) {
