@@ -7,7 +7,7 @@ namespace headwise {
 namespace {
 
 bool IsFloat(const ConstTensorView& view) {
-  return view.dtype != DType::kI32;
+  return IsPlainFloat(view.dtype);
 }
 
 void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {
@@ -23,7 +23,7 @@ void CheckOptionalF32(const ConstTensorView& view, const Shape& shape, const cha
 void CheckLayout(const KvLayout& layout) {
   HW_CHECK(layout.head_dim > 0 && layout.page_tokens > 0 && layout.page_tokens % 16 == 0, "D {} P {}", layout.head_dim,
            layout.page_tokens);
-  HW_CHECK(layout.dtype != DType::kI32);
+  HW_CHECK(IsPlainFloat(layout.dtype), "{}", NameOf(layout.dtype));
 }
 
 void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, const KvLayout& layout) {

@@ -14,7 +14,7 @@ namespace {
 
 Result<DType> KvDType(const std::string& name) {
   const std::optional<DType> dtype = DTypeByName(name);
-  if (!dtype || *dtype == DType::kI32) {
+  if (!dtype || !IsPlainFloat(*dtype)) {
     return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
   }
   return *dtype;

@@ -32,7 +32,7 @@ Result<ConstTensorView> AdoptVector(Backend& backend, const std::vector<float>& 
 
 bool Model::HasHalfWeights() const {
   const auto half = [](const LinearWeights& linear) {
-    return !linear.weight.present() || SizeOf(linear.weight.dtype) == 2;
+    return !linear.weight.present() || linear.weight.dtype == DType::kF16 || linear.weight.dtype == DType::kBF16;
   };
   for (const LayerWeights& layer : weights.layers) {
     for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {

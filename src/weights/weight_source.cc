@@ -10,7 +10,7 @@ namespace headwise {
 
 Result<ConstTensorView> WeightSource::Get(std::string_view name, const Shape& shape) const {
   HW_ASSIGN_OR_RETURN(const ConstTensorView view, Get(name));
-  if (view.shape != shape || view.dtype == DType::kI32) {
+  if (view.shape != shape || !IsPlainFloat(view.dtype)) {
     return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is {} {}, expected {} of f32, f16 or bf16", origin(),
                                             name, NameOf(view.dtype), view.shape.ToString(), shape.ToString()));
   }
