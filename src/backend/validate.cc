@@ -6,8 +6,10 @@
 namespace headwise {
 namespace {
 
-bool IsFloat(const ConstTensorView& view) {
-  return IsPlainFloat(view.dtype);
+// Rows of numbers: a plain float format, or whole blocks.
+bool IsMatrix(const ConstTensorView& view) {
+  return view.present() && view.shape.rank() == 2 && view.dtype != DType::kI32 &&
+         view.shape[1] % BlockElements(view.dtype) == 0;
 }
 
 void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {
@@ -43,7 +45,7 @@ void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, c
 }  // namespace
 
 void Validate(const EmbedArgs& args) {
-  HW_CHECK(args.table.present() && IsFloat(args.table) && args.table.shape.rank() == 2);
+  HW_CHECK(IsMatrix(args.table), "table {} {}", NameOf(args.table.dtype), args.table.shape.ToString());
   CheckF32(args.out, {static_cast<int64_t>(args.ids.size()), args.table.shape[1]}, "out");
   for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < args.table.shape[0], "id {}", id);
 }
@@ -60,9 +62,8 @@ void Validate(const MatMulArgs& args) {
   HW_CHECK(args.x.shape.rank() == 2);
   CheckF32(args.x, args.x.shape, "x");
   for (const MatMulPart& part : args.parts) {
-    HW_CHECK(part.weight.present() && IsFloat(part.weight) && part.weight.shape.rank() == 2 &&
-                 part.weight.shape[1] == args.x.shape[1],
-             "weight {} for x {}", part.weight.shape.ToString(), args.x.shape.ToString());
+    HW_CHECK(IsMatrix(part.weight) && part.weight.shape[1] == args.x.shape[1], "weight {} {} for x {}",
+             NameOf(part.weight.dtype), part.weight.shape.ToString(), args.x.shape.ToString());
     CheckOptionalF32(part.bias, {part.weight.shape[0]}, "bias");
     CheckF32(part.out, {args.x.shape[0], part.weight.shape[0]}, "out");
   }

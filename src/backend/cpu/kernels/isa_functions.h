@@ -18,6 +18,9 @@ void Fold(const FoldArgs& args);
 
 void FewRows(const FewRowsArgs& args);
 void Tile(const TileArgs& args);
+void PackedFewRows(const PackedArgs& args);
+void PackedTile(const PackedArgs& args, void* scratch);
+void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
 void RoundRow(const float* x, int64_t n, float* pairs);
 
 void NormRow(const NormRowArgs& args);
