@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "tensor/tensor.h"
 
@@ -44,6 +46,9 @@ enum class Compute {
   kBF16,  // x rounded to bf16, products by bf16 dot instructions where the machine has them
   kInt8,  // x rounded to int8 with a scale for 32 elements, for weights of block formats; with others as kBF16
 };
+
+std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8"
+std::optional<Compute> ComputeByName(std::string_view name);
 
 // out = x W^T + bias, for several matrices that share x: one launch for q, k and v.
 struct MatMulPart {

@@ -1,4 +1,4 @@
-// The shape and dtype checks of every op, in one place: backends only compute.
+// The shape and dtype checks of every op, in one place: backends only compute. And the names of number formats.
 #include <algorithm>
 
 #include "backend/ops.h"
@@ -43,6 +43,17 @@ void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, c
 }
 
 }  // namespace
+
+std::string_view NameOf(Compute compute) {
+  return compute == Compute::kF32 ? "f32" : compute == Compute::kBF16 ? "bf16" : "int8";
+}
+
+std::optional<Compute> ComputeByName(std::string_view name) {
+  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+    if (NameOf(compute) == name) return compute;
+  }
+  return std::nullopt;
+}
 
 void Validate(const EmbedArgs& args) {
   HW_CHECK(IsMatrix(args.table), "table {} {}", NameOf(args.table.dtype), args.table.shape.ToString());

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "backend/all_backends.h"
@@ -18,16 +19,6 @@ Result<DType> KvDType(const std::string& name) {
     return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
   }
   return *dtype;
-}
-
-// auto: bf16 products where the weights have no more precision than that to lose and the machine multiplies bf16 fast.
-Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
-  if (name == "f32") return Compute::kF32;
-  if (name == "bf16") return Compute::kBF16;
-  if (name == "auto") {
-    return model.HasHalfWeights() && backend.HasFastBF16() ? Compute::kBF16 : Compute::kF32;
-  }
-  return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32 or bf16", name));
 }
 
 Status CheckOptions(const EngineOptions& options) {
@@ -77,6 +68,18 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizerIfPresent(const std::string& fol
 
 }  // namespace
 
+Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
+  if (name != "auto") {
+    const std::optional<Compute> compute = ComputeByName(name);
+    if (compute) return *compute;
+    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16 or int8", name));
+  }
+  const std::vector<DType> types = model.MatrixTypes();
+  if (std::ranges::any_of(types, IsBlockFormat) && backend.IsFast(Compute::kInt8)) return Compute::kInt8;
+  const bool is_wide = std::ranges::any_of(types, [](DType dtype) { return dtype == DType::kF32; });
+  return !is_wide && backend.IsFast(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   HW_RETURN_IF_ERROR(CheckOptions(options));
   EngineImpl::Parts parts;
@@ -124,8 +127,9 @@ const Tokenizer& Engine::tokenizer() const {
   return *impl_->parts().tokenizer;
 }
 std::string Engine::backend_description() const {
-  return impl_->parts().memory->backend->Description() +
-         (impl_->parts().compute == Compute::kBF16 ? ", bf16 prefill" : ", f32");
+  return impl_->parts().memory->backend->Description() + (impl_->parts().compute == Compute::kBF16
+                                                              ? ", bf16 prefill"
+                                                              : fmt::format(", {}", NameOf(impl_->parts().compute)));
 }
 int64_t Engine::page_tokens() const {
   return impl_->parts().options.page_tokens;

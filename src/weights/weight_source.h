@@ -26,6 +26,10 @@ class WeightSource {
   // dtype or rank that has no view, or not aligned to its elements.
   virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
 
+  // The bytes of a view that Get gave are not needed for now: memory that a mapped file takes for them may go. They can
+  // still be read.
+  virtual void Release(const ConstTensorView& /*view*/) const {}
+
   // Get, and an error unless the shape is `shape` and the dtype a float format.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
 };

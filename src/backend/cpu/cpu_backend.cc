@@ -59,7 +59,10 @@ class CpuBackend final : public Backend {
   std::string Description() const override {
     return fmt::format("cpu: {}, {} thread{}", kernels_.isa, pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
   }
-  bool HasFastBF16() const override { return kernels_.attention.has_bf16_dot; }
+  bool IsFast(Compute compute) const override {
+    return compute == Compute::kBF16 ? kernels_.matmul.has_bf16_dot
+                                     : compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
+  }
 
   std::byte* Allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;

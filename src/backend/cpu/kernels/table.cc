@@ -28,7 +28,7 @@ constexpr KernelTable kKernelTable = {
                     .gelu_tanh = GeluTanh,
                     .clamp = ClampRow},
     .softmax = {.max = MaxRow, .exp = ExpRow, .gradient = SoftmaxGradRow},
-    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .read_sum = ReadSum},
+    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .int8_dot = PeakInt8Dot, .read_sum = ReadSum},
 };
 
 }  // namespace headwise::cpu::HW_ISA
