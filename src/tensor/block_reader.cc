@@ -1,8 +1,10 @@
 #include "tensor/block_reader.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "tensor/block_codes.h"
 
 namespace headwise {
 namespace {
@@ -39,15 +41,10 @@ void AddHighBits(const uint8_t* bits, uint8_t* codes) {
   for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>(((bits[i / 8] >> (i % 8)) & 1) << 4);
 }
 
-// 8 scales and 8 minima of 6 bits in 12 bytes: four of each lie in the low bits of the first 8 bytes; of the rest the
-// low 4 bits lie in the last 4 bytes, the high 2 on top of the first 8.
-void ReadSixBitScales(const uint8_t* bytes, BlockCodes& block) {
-  for (int i = 0; i < 4; ++i) {
-    block.scales[i] = bytes[i] & 63;
-    block.mins[i] = bytes[i + 4] & 63;
-    block.scales[i + 4] = static_cast<uint8_t>((bytes[i + 8] & 0x0F) | ((bytes[i] >> 6) << 4));
-    block.mins[i + 4] = static_cast<uint8_t>((bytes[i + 8] >> 4) | ((bytes[i + 4] >> 6) << 4));
-  }
+void ReadAffineCodes(const uint8_t* bytes, BlockCodes& block) {
+  const AffineCodes codes = UnpackAffineCodes(bytes);
+  std::ranges::copy(codes.scales, block.scales);
+  std::ranges::copy(codes.minima, block.mins);
 }
 
 // 256 elements in 4 chunks of 64: 32 low nibbles, then 32 high ones.
@@ -97,11 +94,11 @@ void ReadBlock(DType dtype, const std::byte* bytes, BlockCodes& block) {
     }
     case DType::kQ4_K:
       block.min = fields.Half();
-      ReadSixBitScales(fields.Bytes(12), block);
+      ReadAffineCodes(fields.Bytes(kAffineCodesBytes), block);
       return ReadChunkNibbles(fields.Bytes(128), block.codes);
     case DType::kQ5_K: {
       block.min = fields.Half();
-      ReadSixBitScales(fields.Bytes(12), block);
+      ReadAffineCodes(fields.Bytes(kAffineCodesBytes), block);
       const uint8_t* high = fields.Bytes(32);
       ReadChunkNibbles(fields.Bytes(128), block.codes);
       // Byte i holds a bit for element i of each of the 8 runs of 32.

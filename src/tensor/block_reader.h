@@ -10,10 +10,13 @@
 
 namespace headwise {
 
+// Steps grow with distance from zero, as values of a bell-shaped distribution thin out. Fixed by the format.
+inline constexpr int8_t kIQ4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 // Element i stands for
 //   q8_0, q4_0, q5_0    d * (code - offset)                          offset 128, 8, 16
 //   q4_1, q5_1          d * code + min
-//   iq4_nl              d * kIQ4Values[code]
+//   iq4_nl              d * kIQ4Levels[code]
 //   q4_k, q5_k          (d * scales[i / 32]) * code - (min * mins[i / 32])
 //   q6_k                (d * scales[i / 16]) * (code - 32)           scales are signed here
 // with every operation in f32.

@@ -64,14 +64,16 @@ void PutBlock(WeightType type, const BlockCodes& from, int64_t lane, const Panel
       scales[lane] = std::byte{from.scales[format.has_half_runs ? 2 * run : run]};
       scales[kPanelRows + lane] = std::byte{format.has_half_runs ? from.scales[2 * run + 1] : from.mins[run]};
     }
-    std::byte* codes = to.codes + run * RunCodeBytes(type);
-    for (int64_t i = 0; i < kRunElements; ++i) {
-      const uint8_t code = from.codes[run * kRunElements + i];
-      const CodeParts parts = PartsOf(format.bits, static_cast<int>(i / 4));
+    const uint8_t* codes = from.codes + run * kRunElements;
+    std::byte* to_codes = to.codes + run * RunCodeBytes(type) + lane * 4;
+    for (int quad = 0; quad < kRunQuads; ++quad, codes += 4) {
+      const CodeParts parts = PartsOf(format.bits, quad);
       for (int p = 0; p < parts.num_parts; ++p) {
         const CodePart& part = parts.parts[p];
-        const int bits = (code >> part.code_shift) & ((1 << part.bits) - 1);
-        codes[part.row * kQuadBytes + lane * 4 + i % 4] |= static_cast<std::byte>(bits << part.shift);
+        std::byte* bytes = to_codes + part.row * kQuadBytes;
+        for (int i = 0; i < 4; ++i) {
+          bytes[i] |= static_cast<std::byte>(((codes[i] >> part.code_shift) & ((1 << part.bits) - 1)) << part.shift);
+        }
       }
     }
   }
@@ -177,7 +179,7 @@ void UnpackRow(DType dtype, const Shape& shape, const void* packed, int64_t row,
         a *= static_cast<float>(static_cast<uint8_t>(scales[0]));
         b *= -static_cast<float>(static_cast<uint8_t>(scales[kPanelRows]));
       }
-      const int value = type == WeightType::kIQ4_NL ? kIQ4Values[code] : code - format.offset;
+      const int value = type == WeightType::kIQ4_NL ? kIQ4Levels[code] : code - format.offset;
       values[run * kRunElements + i] = a * static_cast<float>(value) + b;
     }
   }

@@ -131,7 +131,7 @@ class PanelReader {
     return hn::And(hn::BitCast(d8, wide), hn::Set(d8, static_cast<uint8_t>(kMask)));
   }
 
-  // kIQ4Values + 128.
+  // The levels of iq4_nl (tensor/block_reader.h) + 128.
   alignas(16) static constexpr uint8_t kTable[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                      129, 141, 153, 166, 181, 197, 217, 241};
 

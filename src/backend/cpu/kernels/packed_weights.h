@@ -79,9 +79,6 @@ constexpr PackedFormat FormatOf(WeightType type) {
   }
 }
 
-// The values of iq4_nl's 16 codes.
-inline constexpr int8_t kIQ4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
 constexpr int64_t BlockRuns(WeightType type) {
   return FormatOf(type).has_super ? kSuperRuns : 1;
 }
