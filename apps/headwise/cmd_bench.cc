@@ -30,6 +30,8 @@ struct BenchCommandOptions {
   std::vector<std::string> plans;
   std::vector<int64_t> depths = {0, 4096};
   std::vector<int64_t> prefills = {512};
+  int64_t prefill_depth = 0;
+  std::string fill = "prefill";
   int64_t num_steps = 20;
   uint64_t seed = 0;
   bool json = false;
@@ -88,12 +90,13 @@ class Report {
       : options_(options), subject_(subject), ceilings_(ceilings) {}
 
   Json Prefill(const PlanResult& result, const PrefillTiming& timing, const PlanResult& first) const {
-    const Work work = PrefillWork(ArgsFor(result, timing.num_tokens), timing.num_tokens);
+    const Work work = PrefillWork(ArgsFor(result, timing.depth + timing.num_tokens), timing.num_tokens, timing.depth);
     const double seconds = timing.timing.median;
     const auto& firsts = first.bench.prefill;
     const auto same = std::find_if(firsts.begin(), firsts.end(),
                                    [&](const PrefillTiming& other) { return other.num_tokens == timing.num_tokens; });
     return {{"tokens", timing.num_tokens},
+            {"depth", timing.depth},
             {"seconds", TimingJson(timing.timing)},
             {"tokens_per_second", static_cast<double>(timing.num_tokens) / seconds},
             {"linear_flops", work.linear_flops},
@@ -185,6 +188,9 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
                         RunBench(*subject.engine, {.plan = plans[i],
                                                    .depths = options.depths,
                                                    .prefills = options.prefills,
+                                                   .prefill_depth = options.prefill_depth,
+                                                   .fill = options.fill == "random" ? BenchOptions::Fill::kRandom
+                                                                                    : BenchOptions::Fill::kPrefill,
                                                    .num_steps = options.num_steps,
                                                    .seed = options.seed,
                                                    .on_progress = [&](int64_t num_read, int64_t total) {
@@ -293,7 +299,7 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
   HW_ASSIGN_OR_RETURN(const Subject subject, MakeSubject(options));
   int64_t longest = 0;
   for (const int64_t length : options.depths) longest = std::max(longest, length);
-  for (const int64_t length : options.prefills) longest = std::max(longest, length);
+  for (const int64_t length : options.prefills) longest = std::max(longest, options.prefill_depth + length);
   WarnBeyondTrainedLength(*subject.engine, longest);
   HW_ASSIGN_OR_RETURN(const cpu::Ceilings ceilings,
                       cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads}));
@@ -336,6 +342,12 @@ void AddBenchCommand(CommandLine& line) {
       ->capture_default_str();
   command.add_option("--prefill", options->prefills, "Prompt lengths to time; depths are timed as well")
       ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--fill", options->fill, "What leads to a depth: prefill, which is timed too, or random values")
+      ->check(CLI::IsMember({"prefill", "random"}))
+      ->capture_default_str();
+  command
+      .add_option("--prefill-depth", options->prefill_depth, "With --fill random: tokens in the cache before --prefill")
       ->capture_default_str();
   command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();

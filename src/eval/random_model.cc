@@ -38,9 +38,12 @@ constexpr NamedShape kShapes[] = {
     {"headwise-17m", 8, 384, 1024, 8, 4, 64, 8192, 32768, 1e6, true},
 };
 
-// Random numbers are drawn once and repeated: a prime times the largest block of a format, so that no two rows of a
-// matrix are the same.
-constexpr size_t kBankElements = 2039 * 256;
+// Random numbers are drawn once and repeated: a prime number of blocks, so that equal rows lie that many rows apart.
+int64_t BankElements(DType dtype) {
+  const int64_t block = BlockElements(dtype);
+  return block == 1 ? 524287 : block == 32 ? int64_t{16381} * 32 : 2039 * block;
+}
+
 constexpr size_t kPieceBytes = size_t{8} << 20;
 
 // Makes matrices of one format.
@@ -48,7 +51,7 @@ class RandomWeights {
  public:
   RandomWeights(const RandomModelOptions& options, ModelWeights& weights)
       : dtype_(options.weights), pool_(options.num_threads), rng_(options.seed), weights_(weights) {
-    units_.resize(kBankElements);
+    units_.resize(static_cast<size_t>(BankElements(dtype_)));
     for (float& unit : units_) unit = static_cast<float>(2 * rng_.Uniform() - 1);
   }
 
@@ -84,8 +87,9 @@ class RandomWeights {
       const auto scale = static_cast<float>(deviation * std::sqrt(3.0));
       std::vector<float> values(units_);
       for (float& value : values) value *= scale;
-      bank.resize(static_cast<size_t>(BytesOf(dtype_, kBankElements)));
-      FromF32(dtype_, values.data(), kBankElements, bank.data());
+      const auto num_values = static_cast<int64_t>(values.size());
+      bank.resize(static_cast<size_t>(BytesOf(dtype_, num_values)));
+      FromF32(dtype_, values.data(), num_values, bank.data());
     }
     return bank;
   }
