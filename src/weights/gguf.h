@@ -48,7 +48,7 @@ struct GgufValue {
 };
 
 // Typed access; errors name the file, the key, what was found and what was expected. Integer getters take any integer
-// type, Double any number.
+// type, Ints arrays of booleans too, Double any number; floats that are not finite are refused.
 class GgufMetadata {
  public:
   explicit GgufMetadata(std::string origin = "") : origin_(std::move(origin)) {}
@@ -116,8 +116,9 @@ struct GgufTensor {
   std::function<Status(std::span<std::byte> bytes)> fill;
 };
 
-// Version 3, alignment 32, metadata in the order of keys but general.architecture first. Replaces `path` in one step:
-// a write that fails leaves what was there. `on_tensor` is told of every tensor written, for progress.
+// Version 3, alignment 32 (what general.alignment says, where it is given), metadata in the order of keys but
+// general.architecture first. Values must fit their types, names of tensors 63 bytes. Replaces `path` in one step: a
+// write that fails leaves what was there. `on_tensor` is told of every tensor written, for progress.
 Status WriteGguf(const std::string& path, const GgufMetadata& metadata, std::span<const GgufTensor> tensors,
                  const std::function<void(const GgufTensor&)>& on_tensor = {});
 

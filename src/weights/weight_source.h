@@ -1,4 +1,4 @@
-// Where weights come from: names to read-only views in host memory. Safetensors now; a new format implements this.
+// Where weights come from: names to read-only views in host memory. Safetensors and GGUF; a new format implements this.
 #ifndef HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
 #define HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
 
@@ -26,7 +26,8 @@ class WeightSource {
   // dtype or rank that has no view, or not aligned to its elements.
   virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
 
-  // Get, and an error unless the shape is `shape` and the dtype a float format.
+  // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) may have a block
+  // format; vectors and all else are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
 };
 
