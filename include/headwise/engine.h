@@ -26,7 +26,7 @@ class EngineImpl;
 struct ModelConfig; // model/model_config.h
 
 struct EngineOptions {
-  std::string model;               // a Hugging Face folder
+  std::string model;               // a Hugging Face folder or a .gguf file
   std::string backend = "cpu";     // "cpu", "ref"
   std::string isa = "auto";        // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
   std::string compute = "auto";    // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for prefill

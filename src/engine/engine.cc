@@ -9,6 +9,7 @@
 #include "backend/all_backends.h"
 #include "base/json.h"
 #include "engine/engine_impl.h"
+#include "engine/open_tokenizer.h"
 
 namespace headwise {
 namespace {
@@ -58,14 +59,6 @@ Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Tokenizer>> LoadTokenizerIfPresent(const std::string& folder) {
-  const std::filesystem::path path(folder);
-  if (!std::filesystem::exists(path / "tokenizer.json") && !std::filesystem::exists(path / "tokenizer.model")) {
-    return std::unique_ptr<Tokenizer>();
-  }
-  return LoadTokenizer(path);
-}
-
 }  // namespace
 
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
@@ -90,7 +83,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
-  HW_ASSIGN_OR_RETURN(parts.tokenizer, LoadTokenizerIfPresent(options.model));
+  Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model);
+  if (!tokenizer.ok() && tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
+  if (tokenizer.ok()) parts.tokenizer = *std::move(tokenizer);
   return MakeEngine(std::move(parts));
 }
 

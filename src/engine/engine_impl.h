@@ -25,7 +25,7 @@ class EngineImpl {
     EngineOptions options;
     std::shared_ptr<KvMemory> memory;
     std::unique_ptr<Model> model;
-    std::unique_ptr<Tokenizer> tokenizer;  // null where the folder has none
+    std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none
     Compute compute = Compute::kF32;
   };
   explicit EngineImpl(Parts parts);

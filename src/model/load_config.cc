@@ -6,11 +6,11 @@
 
 #include "base/file.h"
 #include "model/families/family.h"
+#include "model/gguf_model.h"
 
 namespace headwise {
 
-Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& origin) {
-  HW_ASSIGN_OR_RETURN(const Json root, ParseJson(text, origin));
+Result<ModelConfig> ModelConfigFromJson(const Json& root, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, origin));
   HW_ASSIGN_OR_RETURN(const std::string model_type, object.String("model_type"));
   HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(model_type, origin));
@@ -20,10 +20,19 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& o
   return config;
 }
 
-Result<ModelConfig> ReadModelConfig(const std::string& folder) {
-  const std::string path = (std::filesystem::path(folder) / "config.json").string();
-  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseModelConfig(text, path);
+Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json root, ParseJson(text, origin));
+  return ModelConfigFromJson(root, origin);
+}
+
+Result<ModelConfig> ReadModelConfig(const std::string& path) {
+  if (IsGgufPath(path)) {
+    HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufFile(path));
+    return GgufModelConfig(*file);
+  }
+  const std::string config = (std::filesystem::path(path) / "config.json").string();
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(config));
+  return ParseModelConfig(text, config);
 }
 
 }  // namespace headwise

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/families/family.h"
+#include "model/gguf_model.h"
 #include "model/load_config.h"
 
 namespace headwise {
@@ -94,10 +95,16 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   return model;
 }
 
-Result<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend) {
-  HW_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(folder));
-  HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(config.family, folder));
-  HW_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenSafetensorsFolder(folder));
+Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config) {
+  if (!IsGgufPath(path)) return OpenSafetensorsFolder(path);
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGgufFile(path));
+  return GgufModelWeights(std::move(file), config);
+}
+
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend) {
+  HW_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(path));
+  HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(config.family, path));
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenModelWeights(path, config));
   HW_ASSIGN_OR_RETURN(ModelWeights weights, family->read_weights(config, *source));
   std::string source_hash = SourceHash(*source);
   HW_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,

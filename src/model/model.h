@@ -25,8 +25,11 @@ struct Model {
   std::vector<DType> MatrixTypes() const;
 };
 
-// Reads a Hugging Face folder. Errors name the file, what was found and what was expected.
-Result<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend);
+// Reads a Hugging Face folder or a .gguf file. Errors name the file, what was found and what was expected.
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend);
+
+// The weights of the model at `path`, under the names that its family gives them. `config` is the model's.
+Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config);
 
 // A model from weights already in host memory. What the backend has copied is let go: of `host_weights`, and of
 // `source` where they are views into one.

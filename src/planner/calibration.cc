@@ -7,6 +7,7 @@
 
 #include "backend/all_backends.h"
 #include "base/cpu_info.h"
+#include "engine/open_tokenizer.h"
 #include "engine/prompt.h"
 #include "grad/grad_decoder.h"
 
@@ -50,7 +51,7 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "cpu", .num_threads = 1}));
   HW_ASSIGN_OR_RETURN(opened.model, LoadModel(input.model, *opened.backend));
   HW_RETURN_IF_ERROR(CheckHasGradient(opened.model->config).Annotate(input.model));
-  HW_ASSIGN_OR_RETURN(opened.tokenizer, LoadTokenizer(input.model));
+  HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model));
   opened.bos_id = BeginOfText(*opened.tokenizer, opened.model->config);
   return opened;
 }

@@ -21,6 +21,7 @@ Result<ConstTensorView> WeightSource::Get(std::string_view name, const Shape& sh
 }
 
 std::string SourceHash(const WeightSource& source) {
+  if (const std::string recorded = source.RecordedHash(); !recorded.empty()) return recorded;
   constexpr int64_t kHashedBytes = 4096;
   Sha256 hash;
   for (const std::string& name : source.Names()) {

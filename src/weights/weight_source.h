@@ -33,6 +33,12 @@ class WeightSource {
   // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) may have a block
   // format; vectors and all else are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
+
+  // Whether fused query-key-value matrices have all query rows, then all key rows, then all value rows, whatever order
+  // the family's own checkpoints have.
+  virtual bool HasFusedBlocks() const { return false; }
+  // The hash of the checkpoint that these weights were made of, where they say; else empty.
+  virtual std::string RecordedHash() const { return {}; }
 };
 
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
@@ -43,7 +49,8 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& pat
 
 // sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
 // on (docs/head-plan.md). Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses
-// (masks and counters of other dtypes) are not weights and are left out.
+// (masks and counters of other dtypes) are not weights and are left out. A recorded hash comes first: a plan goes with
+// every copy of the weights that it was made on.
 std::string SourceHash(const WeightSource& source);
 
 }  // namespace headwise

@@ -5,7 +5,10 @@
 
 #include <filesystem>
 
+#include "model/gguf_names.h"
+#include "model/load_config.h"
 #include "support/engines.h"
+#include "support/gguf_samples.h"
 #include "support/golden.h"
 #include "support/tolerance.h"
 
@@ -55,6 +58,21 @@ TEST_P(Family, AnyChunkingGivesTheSameLogits) {
       EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32) << choice.name() << " " << chunk;
     }
   }
+}
+
+// Written as a .gguf file, rows in the order of such files, and read back from it.
+TEST_P(Family, AsAFileItGivesTheSameLogits) {
+  const ModelConfig config = ReadModelConfig(Folder()).value();
+  if (FindGgufArchitecture(config.family) == nullptr) GTEST_SKIP() << "the format has no place for " << config.family;
+  const std::string path = (fs::path(::testing::TempDir()) / ("headwise_family_" + GetParam() + ".gguf")).string();
+  ASSERT_TRUE(SampleFile(config, *OpenSafetensorsFolder(Folder()).value(), path)->Write(path).ok());
+  const auto engine = MustCreate(ExactOptions(path, {.backend = "ref", .isa = "auto"}));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_FALSE(engine->has_tokenizer());
+  const GoldenTensors golden = Golden();
+  const ForcedRows rows = MustRunForced(*engine, golden.Ids("ids_a"));
+  EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32);
+  fs::remove(path);
 }
 
 TEST_P(Family, GreedyContinuationsAreTheGoldens) {

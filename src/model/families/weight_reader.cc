@@ -76,7 +76,8 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   const int64_t kv_rows = config_.num_kv_heads * dim;
   LinearWeights fused;
   HW_RETURN_IF_ERROR(Linear(name, q_rows + 2 * kv_rows, config_.model_dim, bias, fused));
-  if (order == FusedOrder::kBlocks || config_.num_kv_heads == 1) {  // one group is three blocks
+  const bool one_group = config_.num_kv_heads == 1;  // which is three blocks
+  if (order == FusedOrder::kBlocks || source_.HasFusedBlocks() || one_group) {
     layer.q.weight = fused.weight.Rows(0, q_rows);
     layer.k.weight = fused.weight.Rows(q_rows, kv_rows);
     layer.v.weight = fused.weight.Rows(q_rows + kv_rows, kv_rows);

@@ -11,7 +11,7 @@
 
 namespace headwise {
 
-// How the rows of one fused query-key-value matrix are ordered.
+// How the rows of one fused query-key-value matrix are ordered, unless the source has blocks in any case.
 enum class FusedOrder {
   kBlocks,  // all query rows, then all key rows, then all value rows
   kGroups,  // per KV head: its group's query rows, its key rows, its value rows
