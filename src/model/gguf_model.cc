@@ -28,15 +28,17 @@ class GgufWeights final : public WeightSource {
   Status Open(const ModelConfig& config) {
     for (const std::string& file_name : file_->Names()) {
       for (const std::string& name : FamilyTensorNames(architecture_, file_name)) {
-        HW_ASSIGN_OR_RETURN(ConstTensorView view, file_->Get(file_name));
+        Tensor tensor;
+        HW_ASSIGN_OR_RETURN(tensor.view, file_->Get(file_name));
         // Fused matrices stay blocks, as HasFusedBlocks says.
         const bool is_paired = architecture_.rope_rows == GgufArchitecture::RopeRows::kPairs;
-        const std::vector<int64_t> rows =
-            is_paired ? GgufRowOrder(architecture_, config, name) : std::vector<int64_t>();
-        if (!rows.empty()) {
-          HW_ASSIGN_OR_RETURN(view, PutBack(view, rows, file_name));
+        if (is_paired) tensor.rows = GgufRowOrder(architecture_, config, name);
+        if (!tensor.rows.empty() &&
+            (tensor.view.shape.rank() < 1 || tensor.view.shape[0] != static_cast<int64_t>(tensor.rows.size()))) {
+          return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is {}, expected {} rows", origin(), file_name,
+                                                  tensor.view.shape.ToString(), tensor.rows.size()));
         }
-        tensors_.emplace(name, view);
+        tensors_.emplace(name, std::move(tensor));
       }
     }
     return Status::Ok();
@@ -45,44 +47,53 @@ class GgufWeights final : public WeightSource {
   const std::string& origin() const override { return file_->origin(); }
   std::vector<std::string> Names() const override {
     std::vector<std::string> names;
-    for (const auto& [name, view] : tensors_) names.push_back(name);
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
     return names;
   }
   bool Has(std::string_view name) const override { return tensors_.contains(name); }
   using WeightSource::Get;
   Result<ConstTensorView> Get(std::string_view name) const override {
     const auto found = tensors_.find(name);
-    if (found != tensors_.end()) return found->second;
+    if (found != tensors_.end()) return found->second.rows.empty() ? found->second.view : PutBack(found->second);
     return Status::NotFound(fmt::format("{}: tensor \"{}\" is missing, which is \"{}\" in family {}", origin(),
                                         GgufTensorName(architecture_, name).value_or("?"), name, architecture_.family));
+  }
+  void Release(const ConstTensorView& view) const override {
+    if (std::erase_if(put_back_, [&](const auto& entry) { return entry.second.get() == view.data; }) == 0) {
+      file_->Release(view);
+    }
   }
   bool HasFusedBlocks() const override { return true; }
   std::string RecordedHash() const override { return hash_; }
 
  private:
-  // Row i of `view` goes to row rows[i] of a copy.
-  Result<ConstTensorView> PutBack(const ConstTensorView& view, const std::vector<int64_t>& rows,
-                                  const std::string& file_name) {
-    if (view.shape.rank() < 1 || view.shape[0] != static_cast<int64_t>(rows.size())) {
-      return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is {}, expected {} rows", origin(), file_name,
-                                              view.shape.ToString(), rows.size()));
+  struct Tensor {
+    ConstTensorView view;       // in the file
+    std::vector<int64_t> rows;  // where they differ in order: row i there is row rows[i] here
+  };
+
+  // A copy in the family's order, made when it is asked for and kept until it is released.
+  ConstTensorView PutBack(const Tensor& tensor) const {
+    const ConstTensorView& view = tensor.view;
+    std::unique_ptr<std::byte[]>& copy = put_back_[view.data];
+    if (copy == nullptr) {
+      const auto size_bytes = static_cast<size_t>(view.size_bytes());
+      const size_t row_bytes = size_bytes / tensor.rows.size();
+      copy = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
+      for (size_t i = 0; i < tensor.rows.size(); ++i) {
+        std::memcpy(copy.get() + static_cast<size_t>(tensor.rows[i]) * row_bytes,
+                    static_cast<const std::byte*>(view.data) + i * row_bytes, row_bytes);
+      }
+      file_->Release(view);
     }
-    const auto size_bytes = static_cast<size_t>(view.size_bytes());
-    const size_t row_bytes = size_bytes / rows.size();
-    owned_.push_back(std::make_unique_for_overwrite<std::byte[]>(size_bytes));
-    std::byte* to = owned_.back().get();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(to + static_cast<size_t>(rows[i]) * row_bytes,
-                  static_cast<const std::byte*>(view.data) + i * row_bytes, row_bytes);
-    }
-    return ConstTensorView(to, view.dtype, view.shape);
+    return ConstTensorView(copy.get(), view.dtype, view.shape);
   }
 
   std::unique_ptr<GgufFile> file_;
   const GgufArchitecture& architecture_;  // a row of the table, which outlives all
   std::string hash_;
-  std::map<std::string, ConstTensorView, std::less<>> tensors_;
-  std::vector<std::unique_ptr<std::byte[]>> owned_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
+  mutable std::map<const void*, std::unique_ptr<std::byte[]>> put_back_;  // by where the rows lie in the file
 };
 
 // GgufConfigJson looks at the first layer to see which tensors there are. One that is in another layer alone, or beyond
