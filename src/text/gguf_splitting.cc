@@ -44,6 +44,31 @@ constexpr GgufSplitting kSplittings[] = {
 constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
     {"qwen2", "qwen2"}, {"gptneox", "gpt-neox"}, {"falcon", "falcon"}, {"mpt", "mpt"}};
 
+// The steps of a "pre_tokenizer", sequences taken apart, every option said that decides how words are cut.
+std::vector<Json> StepsOf(const Json& value) {
+  if (!value.is_object()) return {};
+  if (value.contains("pretokenizers") && value["pretokenizers"].is_array()) {
+    std::vector<Json> steps;
+    for (const Json& part : value["pretokenizers"]) {
+      const std::vector<Json> more = StepsOf(part);
+      steps.insert(steps.end(), more.begin(), more.end());
+    }
+    return steps;
+  }
+  constexpr std::pair<const char*, bool> kFlags[] = {
+      {"add_prefix_space", true}, {"use_regex", true}, {"individual_digits", false}, {"invert", false}};
+  Json step = {{"type", value.value("type", Json())}};
+  for (const auto& [flag, otherwise] : kFlags) {
+    const bool is_there = value.contains(flag) && !value[flag].is_null();
+    step[flag] = is_there ? value[flag] : Json(otherwise);
+  }
+  step["pattern"] = value.value("pattern", Json());
+  step["behavior"] = value.value("behavior", Json(step["type"] == "Punctuation" ? "Isolated" : ""));
+  // Options of other kinds of steps mean nothing.
+  if (step["type"] != "ByteLevel") step["add_prefix_space"] = step["use_regex"] = nullptr;
+  return {step};
+}
+
 }  // namespace
 
 Result<const GgufSplitting*> FindGgufSplitting(std::string_view name, std::string_view architecture,
@@ -89,6 +114,14 @@ Json SplittingJson(const GgufSplitting& splitting, bool adds_space_prefix) {
       break;
   }
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+}
+
+std::string NameOfGgufSplitting(const Json& pre_tokenizer) {
+  const std::vector<Json> wanted = StepsOf(pre_tokenizer);
+  for (const GgufSplitting& splitting : kSplittings) {
+    if (StepsOf(SplittingJson(splitting, false)) == wanted) return std::string(splitting.names.front());
+  }
+  return "";
 }
 
 bool ComposesCharacters(const GgufSplitting& splitting, std::string_view architecture) {

@@ -4,6 +4,7 @@
 #define HEADWISE_TEXT_GGUF_SPLITTING_H_
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <headwise/status.h>
@@ -33,6 +34,9 @@ Result<const GgufSplitting*> FindGgufSplitting(std::string_view name, std::strin
 
 // The "pre_tokenizer" of a tokenizer.json.
 Json SplittingJson(const GgufSplitting& splitting, bool adds_space_prefix);
+
+// The way back: the first name of a way that cuts as this "pre_tokenizer" does; empty where the table has none.
+std::string NameOfGgufSplitting(const Json& pre_tokenizer);
 
 // Whether text is brought into Unicode's composed form first. Files do not say; the published models that do have
 // architectures of their own.

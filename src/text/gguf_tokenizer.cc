@@ -19,11 +19,10 @@
 namespace headwise {
 namespace {
 
-// As numbered in files. Other numbers are taken for normal.
-enum TokenType : int64_t { kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+using enum GgufTokenType;
 
-int64_t TypeOf(const GgufTokenizer& file, size_t id) {
-  return file.token_types.empty() ? int64_t{1} : file.token_types[id];
+GgufTokenType TypeOf(const GgufTokenizer& file, size_t id) {
+  return file.token_types.empty() ? kNormal : static_cast<GgufTokenType>(file.token_types[id]);
 }
 
 Status CheckArrays(const GgufTokenizer& file) {
@@ -63,7 +62,7 @@ BpeParts AddTokens(const GgufTokenizer& file, TokenizerParts& parts) {
   for (size_t i = 0; i < file.tokens.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
     const std::string& token = file.tokens[i];
-    const int64_t type = TypeOf(file, i);
+    const GgufTokenType type = TypeOf(file, i);
     if (type == kUnused || token.empty()) continue;
     bpe.entries.push_back({token, id});
     if (type == kUnknown || type == kControl || type == kUserDefined) {
@@ -103,7 +102,7 @@ Result<std::vector<BpeParts::Merge>> MergesByScore(const GgufTokenizer& file) {
   std::unordered_map<std::string_view, double> pieces;
   for (size_t id = 0; id < file.tokens.size(); ++id) {
     const std::string& token = file.tokens[id];
-    const int64_t type = TypeOf(file, id);
+    const GgufTokenType type = TypeOf(file, id);
     if (type == kUnknown || type == kControl || type == kUserDefined || type == kUnused || type == kByte) continue;
     if (token.size() > kMaxPieceBytes || !std::isfinite(file.scores[id])) {
       return Status::InvalidInput(

@@ -15,6 +15,16 @@
 
 namespace headwise {
 
+// As numbered in files. Other numbers are taken for normal.
+enum class GgufTokenType : int64_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
 // Borrows its arrays.
 struct GgufTokenizer {
   std::string origin = {};        // opens error messages
