@@ -38,7 +38,7 @@ class Quantize : public ::testing::Test {
 
 TEST_F(Quantize, ConfigTokenizerAndHashAreThoseOfTheCheckpoint) {
   MustWrite(DType::kQ8_0);
-  EXPECT_EQ(DescribeConfig(*ReadModelConfig(path_)), DescribeConfig(*ReadModelConfig(BundledModel())));
+  EXPECT_EQ(Describe(*ReadModelConfig(path_)), Describe(*ReadModelConfig(BundledModel())));
   const auto before = OpenTokenizer(BundledModel());
   const auto after = OpenTokenizer(path_);
   ASSERT_TRUE(after.ok()) << after.status().message();
