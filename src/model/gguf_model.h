@@ -1,5 +1,5 @@
-// A .gguf file as a model: its metadata as the config.json of a Hugging Face folder, its tensors under the names and in
-// the row order of a Hugging Face checkpoint, so that family files (model/families) need not know of it.
+// A .gguf file as a model: its metadata as the config.json of a Hugging Face folder, its tensors under the names of a
+// Hugging Face checkpoint, so that family files (model/families) need not know of it.
 #ifndef HEADWISE_MODEL_GGUF_MODEL_H_
 #define HEADWISE_MODEL_GGUF_MODEL_H_
 
@@ -28,8 +28,8 @@ Result<Json> GgufConfigJson(const GgufMetadata& metadata, const GgufTensorNames&
 // The same, read and validated, with the frequency divisors that are kept as a tensor.
 Result<ModelConfig> GgufModelConfig(const GgufFile& file);
 
-// The weights under the family's names. Paired query and key rows are put back in halves, in memory of the source; all
-// else are views into the file. A tensor that the family would not read is an error: the model has a part that we do
+// The weights under the family's names: views into the file, with RowOrder where rows are in another order than in the
+// family's checkpoints. A tensor that the family would not read is an error: the model has a part that we do
 // not compute. `config` is the file's.
 Result<std::unique_ptr<WeightSource>> GgufModelWeights(std::unique_ptr<GgufFile> file, const ModelConfig& config);
 

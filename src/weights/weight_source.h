@@ -4,6 +4,7 @@
 
 #include <headwise/status.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,9 +35,9 @@ class WeightSource {
   // format; vectors and all else are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
 
-  // Whether fused query-key-value matrices have all query rows, then all key rows, then all value rows, whatever order
-  // the family's own checkpoints have.
-  virtual bool HasFusedBlocks() const { return false; }
+  // Where the rows of a tensor are in another order than in the family's own checkpoints: row i of what Get gives is
+  // row [i] of the checkpoint's. Empty where both have the same.
+  virtual std::vector<int64_t> RowOrder(std::string_view /*name*/) const { return {}; }
   // The hash of the checkpoint that these weights were made of, where they say; else empty.
   virtual std::string RecordedHash() const { return {}; }
 };
