@@ -190,7 +190,8 @@ void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
   auto options = std::make_shared<PlanOptions>();
   options->method = &method;
   CLI::App& command = *plan.add_subcommand(std::string(method.name), std::string(method.description));
-  command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")->required();
+  command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")
+      ->required();
   command.add_option("--out", options->out, "Plan file to write")->required();
   for (const std::string_view name : method.options) {
     command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
@@ -214,7 +215,8 @@ void AddPlanCommand(CommandLine& line) {
 
   auto refit = std::make_shared<RefitOptions>();
   CLI::App& again = *plan.add_subcommand("refit", "The method of an earlier plan at another KV budget; runs no model");
-  again.add_option("--model,-m", refit->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")->required();
+  again.add_option("--model,-m", refit->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")
+      ->required();
   again.add_option("--from", refit->plan, "Plan file")->required();
   again.add_option("--out", refit->out, "Plan file to write")->required();
   for (const std::string_view name : kBudgetOptions) {

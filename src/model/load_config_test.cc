@@ -190,10 +190,11 @@ TEST(LoadConfig, MptOptions) {
 
 // What the Hugging Face config classes assume for absent keys.
 TEST(LoadConfig, DefaultsOfAbsentKeys) {
-  EXPECT_EQ(Describe(MustParse({{"model_type", "llama"}})),
-            "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
-            "false false false false positions 0 rope 128 10000 0 1 1 4 0 divisors [] slopes [] scale 0.0883883 clip -1 "
-            "window -1 sinks false false bos 1 eos [2]");
+  EXPECT_EQ(
+      Describe(MustParse({{"model_type", "llama"}})),
+      "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
+      "false false false false positions 0 rope 128 10000 0 1 1 4 0 divisors [] slopes [] scale 0.0883883 clip -1 "
+      "window -1 sinks false false bos 1 eos [2]");
   const ModelConfig mistral = MustParse({{"model_type", "mistral"}});
   EXPECT_EQ(mistral.num_kv_heads, 8);
   EXPECT_EQ(mistral.sliding_window, 4096);
