@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "engine/engine_impl.h"
 #include "engine/open_tokenizer.h"
+#include "model/load_config.h"
 
 namespace headwise {
 namespace {
@@ -35,26 +36,6 @@ Status CheckOptions(const EngineOptions& options) {
   }
   if (options.num_threads < 0 || options.num_threads > 1024) {
     return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to 1024", options.num_threads));
-  }
-  return Status::Ok();
-}
-
-// generation_config.json may name end-of-sequence ids that config.json does not (Llama 3's <|eot_id|>).
-Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
-  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
-  if (!std::filesystem::exists(path)) return Status::Ok();
-  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
-  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, path));
-  if (!object.Has("eos_token_id")) return Status::Ok();
-  const Json& value = object.At("eos_token_id");
-  for (const Json& id : value.is_array() ? value : Json::array({value})) {
-    if (!id.is_number_integer()) {
-      return Status::InvalidInput(fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", path));
-    }
-    const auto eos_id = id.get<int32_t>();
-    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), eos_id) == config.eos_ids.end()) {
-      config.eos_ids.push_back(eos_id);
-    }
   }
   return Status::Ok();
 }

@@ -89,7 +89,6 @@ void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
   if (!arrays.scores.empty()) metadata.Set("tokenizer.ggml.scores", {GgufType::kF32, std::move(arrays.scores)});
   if (!arrays.merges.empty()) metadata.Set("tokenizer.ggml.merges", {GgufType::kString, std::move(arrays.merges)});
   if (arrays.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *arrays.bos_id);
-  if (arrays.eos_id) metadata.SetU32("tokenizer.ggml.eos_token_id", *arrays.eos_id);
   if (arrays.unknown_id) metadata.SetU32("tokenizer.ggml.unknown_token_id", *arrays.unknown_id);
   metadata.SetBool("tokenizer.ggml.add_bos_token", arrays.adds_bos);
   if (arrays.adds_space_prefix) metadata.SetBool("tokenizer.ggml.add_space_prefix", *arrays.adds_space_prefix);
@@ -122,6 +121,7 @@ class Conversion {
       return Status::InvalidInput(fmt::format("{}: is a file, expected a Hugging Face folder", options_.model));
     }
     HW_ASSIGN_OR_RETURN(config_, ReadModelConfig(options_.model));
+    HW_RETURN_IF_ERROR(AddGenerationEosIds(options_.model, config_));
     const fs::path folder(options_.model);
     HW_ASSIGN_OR_RETURN(const Json checkpoint, ReadJsonFile((folder / "config.json").string()));
     auto metadata = GgufMetadataOf(config_, checkpoint);
@@ -138,11 +138,28 @@ class Conversion {
   Status AddTokenizer(const fs::path& folder) {
     auto tokenizer = ExportTokenizer(folder, config_.vocab_size, architecture_->name);
     if (tokenizer.ok()) {
+      const std::optional<int64_t> eos_id = tokenizer->eos_id;
       SetTokenizer(*std::move(tokenizer), metadata_);
-      return Status::Ok();
+      return SetEndIds(eos_id);
     }
     if (tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
     metadata_.SetString("tokenizer.ggml.model", "none");
+    return Status::Ok();
+  }
+
+  // Files have a key each for the end of a text, of a turn and of a message; an answer ends with any of them.
+  Status SetEndIds(std::optional<int64_t> of_tokenizer) {
+    std::vector<int64_t> ids(config_.eos_ids.begin(), config_.eos_ids.end());
+    const auto first = of_tokenizer ? std::ranges::find(ids, *of_tokenizer) : ids.end();
+    if (first != ids.end()) std::rotate(ids.begin(), first, first + 1);
+    if (ids.empty() && of_tokenizer) ids.push_back(*of_tokenizer);
+    constexpr const char* kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                     "tokenizer.ggml.eom_token_id"};
+    if (ids.size() > std::size(kKeys)) {
+      return Status::Unsupported(fmt::format("{}: {} end-of-sequence tokens, expected at most {} for a GGUF file",
+                                             options_.model, ids.size(), std::size(kKeys)));
+    }
+    for (size_t i = 0; i < ids.size(); ++i) metadata_.SetU32(kKeys[i], ids[i]);
     return Status::Ok();
   }
 

@@ -2,6 +2,7 @@
 // tests/golden/families_test.cc.
 #include "engine/quantize.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +34,10 @@ class Quantize : public ::testing::Test {
     return result.ok() ? *result : QuantizeResult();
   }
 
-  const std::string path_ = (fs::path(::testing::TempDir()) / "headwise_quantize_test.gguf").string();
+  const std::string path_ =
+      (fs::path(::testing::TempDir()) /
+       fmt::format("headwise_quantize_{}.gguf", ::testing::UnitTest::GetInstance()->current_test_info()->name()))
+          .string();
 };
 
 TEST_F(Quantize, ConfigTokenizerAndHashAreThoseOfTheCheckpoint) {

@@ -16,6 +16,10 @@ Result<ModelConfig> ReadModelConfig(const std::string& path);
 Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& origin);
 Result<ModelConfig> ModelConfigFromJson(const Json& root, const std::string& origin);
 
+// Adds the end-of-sequence ids that a folder's generation_config.json names and config.json does not (Llama 3's
+// <|eot_id|>).
+Status AddGenerationEosIds(const std::string& folder, ModelConfig& config);
+
 }  // namespace headwise
 
 #endif  // HEADWISE_MODEL_LOAD_CONFIG_H_
