@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "eval/random_model.h"
 #include "eval/work_counts.h"
 #include "model/model_config.h"
+#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
@@ -24,9 +26,12 @@ namespace {
 struct BenchCommandOptions {
   EngineOptions engine;
   std::string shape;
+  std::string weights = "bf16";  // of a shape
   std::vector<std::string> plans;
   std::vector<int64_t> depths = {0, 4096};
   std::vector<int64_t> prefills = {512};
+  int64_t prefill_depth = 0;
+  std::string fill = "prefill";
   int64_t num_steps = 20;
   uint64_t seed = 0;
   bool json = false;
@@ -37,7 +42,7 @@ struct Subject {
   std::string name;
   std::unique_ptr<Engine> engine;
   WeightCounts weights;
-  bool multiplies_bf16 = false;
+  Compute compute = Compute::kF32;
   DType kv_dtype = DType::kF16;
 };
 
@@ -49,21 +54,24 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
                                                           .isa = options.engine.isa,
                                                           .num_threads = options.engine.num_threads}));
   Backend& backend = *parts.memory->backend;
+  const std::optional<DType> weights = DTypeByName(options.weights);
+  if (!weights || !CanQuantize(*weights)) {
+    return Status::InvalidInput(
+        fmt::format("--weights: found \"{}\", expected f32, f16, bf16, q8_0, q4_0, q4_k or q6_k", options.weights));
+  }
   if (options.shape.empty()) {
     HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.engine.model, backend));
   } else {
     HW_ASSIGN_OR_RETURN(
         parts.model,
-        MakeRandomModel({.shape = options.shape, .seed = options.seed, .num_threads = NumUsableCores()}, backend));
+        MakeRandomModel(
+            {.shape = options.shape, .weights = *weights, .seed = options.seed, .num_threads = NumUsableCores()},
+            backend));
   }
   Subject subject;
   subject.name = options.shape.empty() ? options.engine.model : options.shape + " (random weights)";
   subject.weights = CountWeights(parts.model->weights);
-  // Said outright, so that the peak that figures are held against is that of the products that run.
-  if (parts.options.compute == "auto") {
-    parts.options.compute = parts.model->HasHalfWeights() && backend.HasFastBF16() ? "bf16" : "f32";
-  }
-  subject.multiplies_bf16 = parts.options.compute == "bf16";
+  HW_ASSIGN_OR_RETURN(subject.compute, ResolveCompute(parts.options.compute, *parts.model, backend));
   subject.kv_dtype = DTypeByName(parts.options.kv_dtype).value_or(DType::kF16);  // MakeEngine refuses unknown ones
   HW_ASSIGN_OR_RETURN(subject.engine, MakeEngine(std::move(parts)));
   return subject;
@@ -82,18 +90,19 @@ class Report {
       : options_(options), subject_(subject), ceilings_(ceilings) {}
 
   Json Prefill(const PlanResult& result, const PrefillTiming& timing, const PlanResult& first) const {
-    const Work work = PrefillWork(ArgsFor(result, timing.num_tokens), timing.num_tokens);
+    const Work work = PrefillWork(ArgsFor(result, timing.depth + timing.num_tokens), timing.num_tokens, timing.depth);
     const double seconds = timing.timing.median;
     const auto& firsts = first.bench.prefill;
     const auto same = std::find_if(firsts.begin(), firsts.end(),
                                    [&](const PrefillTiming& other) { return other.num_tokens == timing.num_tokens; });
     return {{"tokens", timing.num_tokens},
+            {"depth", timing.depth},
             {"seconds", TimingJson(timing.timing)},
             {"tokens_per_second", static_cast<double>(timing.num_tokens) / seconds},
             {"linear_flops", work.linear_flops},
             {"attention_flops", work.attention_flops},
             {"flops_per_second", work.flops() / seconds},
-            {"peak", subject_.multiplies_bf16 ? "bf16_dot" : "f32"},
+            {"peak", NameOf(subject_.compute)},
             {"share_of_peak", work.flops() / seconds / LinearPeak()},
             {"kv_bytes", timing.kv_bytes},
             {"kv_peak_bytes", timing.kv_peak_bytes},
@@ -138,9 +147,9 @@ class Report {
                        .model_window = config.sliding_window.value_or(kNoLimit)},
             .kv_element_bytes = SizeOf(subject_.kv_dtype)};
   }
-  double LinearPeak() const { return subject_.multiplies_bf16 ? ceilings_.bf16_dot_flops : ceilings_.f32_flops; }
+  double LinearPeak() const { return ceilings_.flops(subject_.compute); }
   double AttentionPeak() const {
-    return subject_.kv_dtype == DType::kBF16 ? ceilings_.bf16_dot_flops : ceilings_.f32_flops;
+    return ceilings_.flops(subject_.kv_dtype == DType::kBF16 ? Compute::kBF16 : Compute::kF32);
   }
   static Json TimingJson(const Timing& timing) {
     return {{"median", timing.median}, {"min", timing.min}, {"max", timing.max}, {"count", timing.count}};
@@ -158,7 +167,9 @@ Json MachineJson(const cpu::Ceilings& ceilings) {
           {"read_bytes_per_second", ceilings.read_bytes_per_second},
           {"f32_flops", ceilings.f32_flops},
           {"bf16_dot_flops", ceilings.bf16_dot_flops},
-          {"has_bf16_dot", ceilings.has_bf16_dot}};
+          {"has_bf16_dot", ceilings.has_bf16_dot},
+          {"int8_dot_flops", ceilings.int8_dot_flops},
+          {"has_int8_dot", ceilings.has_int8_dot}};
 }
 
 Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject) {
@@ -177,6 +188,9 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
                         RunBench(*subject.engine, {.plan = plans[i],
                                                    .depths = options.depths,
                                                    .prefills = options.prefills,
+                                                   .prefill_depth = options.prefill_depth,
+                                                   .fill = options.fill == "random" ? BenchOptions::Fill::kRandom
+                                                                                    : BenchOptions::Fill::kPrefill,
                                                    .num_steps = options.num_steps,
                                                    .seed = options.seed,
                                                    .on_progress = [&](int64_t num_read, int64_t total) {
@@ -239,18 +253,20 @@ std::string Milliseconds(const Json& seconds) {
 void PrintText(const Json& root) {
   const Json& machine = root["machine"];
   const Json& model = root["model"];
-  const bool bf16 = model["compute"] == "bf16";
+  const auto compute = model["compute"].get<std::string>();
   fmt::print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
              machine["threads"].get<int>());
-  fmt::print("ceilings  read {} GB/s, f32 {} GFLOP/s, bf16 dot {}\n", Giga(machine["read_bytes_per_second"]),
-             Giga(machine["f32_flops"]),
-             machine["has_bf16_dot"].get<bool>() ? Giga(machine["bf16_dot_flops"]) + " GFLOP/s" : "not in hardware");
+  const auto dot = [&](const std::string& type) {
+    return machine["has_" + type].get<bool>() ? Giga(machine[type + "_flops"]) : "not in hardware";
+  };
+  fmt::print("ceilings  read {} GB/s; GFLOP/s: f32 {}, bf16 dot {}, int8 dot {}\n",
+             Giga(machine["read_bytes_per_second"]), Giga(machine["f32_flops"]), dot("bf16_dot"), dot("int8_dot"));
   fmt::print("model     {}: {} of weights read per token, KV {}; {}\n\n", model["name"].get<std::string>(),
              FormatBytes(model["weight_bytes"]), model["kv_dtype"].get<std::string>(),
              model["backend"].get<std::string>());
 
   std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
-                                bf16 ? "of bf16 peak" : "of f32 peak", "KV", "KV peak", "speed"}};
+                                fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
   std::vector<TextRow> decode{{"decode", "depth", "tokens/s", "ms", "min", "max", "GB/s", "of read", "of bound",
                                "bound", "KV full", "KV bounded", "KV peak", "speed"}};
   for (const Json& plan : root["plans"]) {
@@ -283,7 +299,7 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
   HW_ASSIGN_OR_RETURN(const Subject subject, MakeSubject(options));
   int64_t longest = 0;
   for (const int64_t length : options.depths) longest = std::max(longest, length);
-  for (const int64_t length : options.prefills) longest = std::max(longest, length);
+  for (const int64_t length : options.prefills) longest = std::max(longest, options.prefill_depth + length);
   WarnBeyondTrainedLength(*subject.engine, longest);
   HW_ASSIGN_OR_RETURN(const cpu::Ceilings ceilings,
                       cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads}));
@@ -294,7 +310,7 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
                        {"params", subject.weights.layer_params + subject.weights.output_params},
                        {"weight_bytes", subject.weights.read_bytes},
                        {"kv_dtype", NameOf(subject.kv_dtype)},
-                       {"compute", subject.multiplies_bf16 ? "bf16" : "f32"},
+                       {"compute", NameOf(subject.compute)},
                        {"backend", subject.engine->backend_description()}}},
                      {"plans", ResultsJson(Report(options, subject, ceilings), results)}};
   if (options.json) return PrintJson(root);
@@ -316,6 +332,9 @@ void AddBenchCommand(CommandLine& line) {
   CLI::Option_group& subject = *command.add_option_group("Measured on");
   subject.add_options(model, shape);
   subject.require_option(1);
+  command.add_option("--weights", options->weights, "With --shape: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
+      ->needs(shape)
+      ->capture_default_str();
   command.add_option("--plan", options->plans, "Head plan, or \"full\"; may be repeated. Default: full")
       ->allow_extra_args(false);
   command.add_option("--depth", options->depths, "Tokens in the cache before decode is timed")
@@ -323,6 +342,12 @@ void AddBenchCommand(CommandLine& line) {
       ->capture_default_str();
   command.add_option("--prefill", options->prefills, "Prompt lengths to time; depths are timed as well")
       ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--fill", options->fill, "What leads to a depth: prefill, which is timed too, or random values")
+      ->check(CLI::IsMember({"prefill", "random"}))
+      ->capture_default_str();
+  command
+      .add_option("--prefill-depth", options->prefill_depth, "With --fill random: tokens in the cache before --prefill")
       ->capture_default_str();
   command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();

@@ -42,8 +42,9 @@ struct Subject {
 
 Result<int64_t> PageBytes(const EngineOptions& options, int64_t head_dim) {
   const std::optional<DType> dtype = DTypeByName(options.kv_dtype);
-  if (!dtype)
+  if (!dtype || !IsPlainFloat(*dtype)) {
     return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", options.kv_dtype));
+  }
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
   return static_cast<int64_t>(

@@ -13,6 +13,7 @@
 #include "common_options.h"
 #include "generate.h"
 #include "model/load_config.h"
+#include "model/model.h"
 #include "planner/budget.h"
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
@@ -122,7 +123,7 @@ PlannerInput InputForShape(const ModelConfig& config, const std::map<std::string
   return input;
 }
 
-// Planning needs the shape; the hash only where the folder has weights (an import may do without).
+// Planning needs the shape; the hash only where a folder has weights (an import may do without).
 Result<PlannerInput> InputFor(const PlanOptions& options) {
   HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   PlannerInput input = InputForShape(config, options.values);
@@ -130,7 +131,7 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
   input.num_threads = options.num_threads;
   input.checkpoint = CheckpointPath(options);
   input.resume = options.resume ? PlannerInput::Resume::kYes : PlannerInput::Resume::kNo;
-  const auto weights = OpenSafetensorsFolder(options.model);
+  const auto weights = OpenModelWeights(options.model, config);
   if (weights.ok()) {
     input.source_hash = SourceHash(**weights);
   } else if (weights.status().code() != StatusCode::kNotFound) {
@@ -189,7 +190,8 @@ void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
   auto options = std::make_shared<PlanOptions>();
   options->method = &method;
   CLI::App& command = *plan.add_subcommand(std::string(method.name), std::string(method.description));
-  command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder")->required();
+  command.add_option("--model,-m", options->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")
+      ->required();
   command.add_option("--out", options->out, "Plan file to write")->required();
   for (const std::string_view name : method.options) {
     command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
@@ -213,7 +215,8 @@ void AddPlanCommand(CommandLine& line) {
 
   auto refit = std::make_shared<RefitOptions>();
   CLI::App& again = *plan.add_subcommand("refit", "The method of an earlier plan at another KV budget; runs no model");
-  again.add_option("--model,-m", refit->model, "Model that the plan is for: a Hugging Face folder")->required();
+  again.add_option("--model,-m", refit->model, "Model that the plan is for: a Hugging Face folder or a .gguf file")
+      ->required();
   again.add_option("--from", refit->plan, "Plan file")->required();
   again.add_option("--out", refit->out, "Plan file to write")->required();
   for (const std::string_view name : kBudgetOptions) {

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
+#include "engine/open_tokenizer.h"
 #include "generate.h"
 #include "text/tokenizer.h"
 
@@ -21,7 +22,7 @@ struct TokenizeOptions {
 };
 
 Status RunTokenize(const TokenizeOptions& options) {
-  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(options.model));
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model));
   HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
   if (options.decode) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));
@@ -38,7 +39,7 @@ Status RunTokenize(const TokenizeOptions& options) {
 void AddTokenizeCommand(CommandLine& line) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App& command = *line.app.add_subcommand("tokenize", "Text on standard input to a JSON list of token ids");
-  command.add_option("--model,-m", options->model, "Model: a Hugging Face folder")->required();
+  command.add_option("--model,-m", options->model, "Model: a Hugging Face folder or a .gguf file")->required();
   command.add_flag("--decode", options->decode, "The other way: a JSON list of ids to text");
   command.add_flag("--no-special", options->no_special, "Read <|...|> as text, not as special tokens");
   OnChosen(line, command, std::move(options), RunTokenize);

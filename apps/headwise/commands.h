@@ -25,6 +25,7 @@ void AddTokenizeCommand(CommandLine& line);
 void AddPlanCommand(CommandLine& line);
 void AddEvalCommand(CommandLine& line);
 void AddBenchCommand(CommandLine& line);
+void AddQuantizeCommand(CommandLine& line);
 
 // Adds `report` to `eval`.
 void AddReportTask(CommandLine& line, CLI::App& eval);

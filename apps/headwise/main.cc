@@ -29,6 +29,7 @@ constexpr void (*kCommands[])(headwise::CommandLine&) = {
     headwise::AddPlanCommand,      //
     headwise::AddEvalCommand,      //
     headwise::AddBenchCommand,     //
+    headwise::AddQuantizeCommand,  //
 };
 
 // stdout belongs to results; everything else goes to stderr.

@@ -23,8 +23,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   // One line for --stats: instruction set, threads.
   virtual std::string Description() const = 0;
-  // True where bf16 products are faster than f32 ones: what `--compute auto` asks.
-  virtual bool HasFastBF16() const = 0;
+  // True where products in `compute` are faster than f32 ones: what `--compute auto` asks.
+  virtual bool IsFast(Compute compute) const = 0;
 
   // ---- memory ----
   // Zero-filled, aligned for every op; null only when the system has no more. Large blocks are given back to the
@@ -34,8 +34,9 @@ class Backend {
   virtual void CopyFromHost(void* to, const void* host, size_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* from, size_t bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;  // both in the backend's memory
-  // A view of host weights that this backend's ops can read. A CPU returns the view itself (a mapped file is not
-  // copied); a device copies. The host memory must outlive the backend's use.
+  // A view of host weights that this backend's ops can read, in an order of its own: rows of it cannot be cut out. A CPU
+  // returns plain formats as they are (a mapped file is not copied) and packs block formats; a device copies. Where the
+  // result is the view itself, the host memory must outlive the backend's use.
   virtual Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) = 0;
 
   // ---- ops: Validate(args) first, then compute; out tensors are ready on return ----

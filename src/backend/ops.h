@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "tensor/tensor.h"
 
@@ -23,7 +25,7 @@ inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 
 // out[i] = table[ids[i]]
 struct EmbedArgs {
-  ConstTensorView table;         // [V, E] f32, f16, bf16
+  ConstTensorView table;         // [V, E] f32, f16, bf16 or a block format
   std::span<const int32_t> ids;  // [T], each in [0, V)
   TensorView out;                // [T, E] f32
 };
@@ -42,11 +44,15 @@ struct NormArgs {
 enum class Compute {
   kF32,   // x and W widened to f32
   kBF16,  // x rounded to bf16, products by bf16 dot instructions where the machine has them
+  kInt8,  // x rounded to int8 with a scale for 32 elements, for weights of block formats; with others as kBF16
 };
+
+std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8"
+std::optional<Compute> ComputeByName(std::string_view name);
 
 // out = x W^T + bias, for several matrices that share x: one launch for q, k and v.
 struct MatMulPart {
-  ConstTensorView weight;  // [N, K] f32, f16, bf16
+  ConstTensorView weight;  // [N, K] f32, f16, bf16 or a block format
   ConstTensorView bias;    // [N] f32, or absent
   TensorView out;          // [T, N] f32
 };

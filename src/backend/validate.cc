@@ -1,4 +1,4 @@
-// The shape and dtype checks of every op, in one place: backends only compute.
+// The shape and dtype checks of every op, in one place: backends only compute. And the names of number formats.
 #include <algorithm>
 
 #include "backend/ops.h"
@@ -6,8 +6,10 @@
 namespace headwise {
 namespace {
 
-bool IsFloat(const ConstTensorView& view) {
-  return view.dtype != DType::kI32;
+// Rows of numbers: a plain float format, or whole blocks.
+bool IsMatrix(const ConstTensorView& view) {
+  return view.present() && view.shape.rank() == 2 && view.dtype != DType::kI32 &&
+         view.shape[1] % BlockElements(view.dtype) == 0;
 }
 
 void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {
@@ -23,7 +25,7 @@ void CheckOptionalF32(const ConstTensorView& view, const Shape& shape, const cha
 void CheckLayout(const KvLayout& layout) {
   HW_CHECK(layout.head_dim > 0 && layout.page_tokens > 0 && layout.page_tokens % 16 == 0, "D {} P {}", layout.head_dim,
            layout.page_tokens);
-  HW_CHECK(layout.dtype != DType::kI32);
+  HW_CHECK(IsPlainFloat(layout.dtype), "{}", NameOf(layout.dtype));
 }
 
 void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, const KvLayout& layout) {
@@ -42,8 +44,19 @@ void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, c
 
 }  // namespace
 
+std::string_view NameOf(Compute compute) {
+  return compute == Compute::kF32 ? "f32" : compute == Compute::kBF16 ? "bf16" : "int8";
+}
+
+std::optional<Compute> ComputeByName(std::string_view name) {
+  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+    if (NameOf(compute) == name) return compute;
+  }
+  return std::nullopt;
+}
+
 void Validate(const EmbedArgs& args) {
-  HW_CHECK(args.table.present() && IsFloat(args.table) && args.table.shape.rank() == 2);
+  HW_CHECK(IsMatrix(args.table), "table {} {}", NameOf(args.table.dtype), args.table.shape.ToString());
   CheckF32(args.out, {static_cast<int64_t>(args.ids.size()), args.table.shape[1]}, "out");
   for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < args.table.shape[0], "id {}", id);
 }
@@ -60,9 +73,8 @@ void Validate(const MatMulArgs& args) {
   HW_CHECK(args.x.shape.rank() == 2);
   CheckF32(args.x, args.x.shape, "x");
   for (const MatMulPart& part : args.parts) {
-    HW_CHECK(part.weight.present() && IsFloat(part.weight) && part.weight.shape.rank() == 2 &&
-                 part.weight.shape[1] == args.x.shape[1],
-             "weight {} for x {}", part.weight.shape.ToString(), args.x.shape.ToString());
+    HW_CHECK(IsMatrix(part.weight) && part.weight.shape[1] == args.x.shape[1], "weight {} {} for x {}",
+             NameOf(part.weight.dtype), part.weight.shape.ToString(), args.x.shape.ToString());
     CheckOptionalF32(part.bias, {part.weight.shape[0]}, "bias");
     CheckF32(part.out, {args.x.shape[0], part.weight.shape[0]}, "out");
   }

@@ -23,8 +23,6 @@ class FileDescriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  // Closes now and says whether that worked: on some file systems a full disk is only reported here.
-  bool Close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
@@ -73,6 +71,14 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, size_bytes_);
 }
 
+void MappedFile::Release(std::span<const std::byte> range) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
+  // A wish: where it is not granted, memory is not saved.
+  if (begin < end) static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED));
+}
+
 Result<std::string> ReadFile(const std::filesystem::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return SystemError(path, "open");
@@ -91,27 +97,59 @@ Result<std::string> ReadFile(const std::filesystem::path& path) {
   }
 }
 
-Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {
+Result<AtomicFileWriter> AtomicFileWriter::Create(const std::filesystem::path& path) {
+  AtomicFileWriter writer;
   std::string pattern = path.string() + ".XXXXXX";
-  FileDescriptor fd(::mkostemp(pattern.data(), O_CLOEXEC));
-  if (fd.get() < 0) return SystemError(path, "create");
-  const auto fail = [&](const char* doing) {
-    Status status = SystemError(path, doing);
-    ::unlink(pattern.c_str());
-    return status;
-  };
-  for (std::string_view rest = content; !rest.empty();) {
-    const ssize_t n = ::write(fd.get(), rest.data(), rest.size());
+  writer.fd_ = ::mkostemp(pattern.data(), O_CLOEXEC);
+  if (writer.fd_ < 0) return SystemError(path, "create");
+  writer.path_ = path;
+  writer.partial_path_ = std::move(pattern);
+  return writer;
+}
+
+AtomicFileWriter::AtomicFileWriter(AtomicFileWriter&& other) noexcept
+    : path_(std::move(other.path_)),
+      partial_path_(std::exchange(other.partial_path_, {})),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+AtomicFileWriter& AtomicFileWriter::operator=(AtomicFileWriter&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(partial_path_, other.partial_path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+AtomicFileWriter::~AtomicFileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!partial_path_.empty()) ::unlink(partial_path_.c_str());
+}
+
+Status AtomicFileWriter::Write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail("write");
-    rest.remove_prefix(static_cast<size_t>(n));
+    if (n < 0) return SystemError(path_, "write");
+    bytes = bytes.subspan(static_cast<size_t>(n));
   }
+  return Status::Ok();
+}
+
+Status AtomicFileWriter::Commit() {
   // mkostemp makes 0600; what a person writes is readable under their umask, as with any other tool.
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  if (::fchmod(fd.get(), 0666 & ~mask) != 0 || ::fsync(fd.get()) != 0 || !fd.Close()) return fail("write");
-  if (::rename(pattern.c_str(), path.c_str()) != 0) return fail("replace");
+  if (::fchmod(fd_, 0666 & ~mask) != 0 || ::fsync(fd_) != 0) return SystemError(path_, "write");
+  // On some file systems a full disk is only reported here.
+  if (::close(std::exchange(fd_, -1)) != 0) return SystemError(path_, "write");
+  if (::rename(partial_path_.c_str(), path_.c_str()) != 0) return SystemError(path_, "replace");
+  partial_path_.clear();
   return Status::Ok();
+}
+
+Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {
+  HW_ASSIGN_OR_RETURN(AtomicFileWriter writer, AtomicFileWriter::Create(path));
+  HW_RETURN_IF_ERROR(writer.Write(std::as_bytes(std::span(content))));
+  return writer.Commit();
 }
 
 }  // namespace headwise

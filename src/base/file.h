@@ -25,6 +25,10 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
+  // Lets go of the memory that holds pages of the file which lie whole inside `range`, a part of bytes(). What is read
+  // there again comes from the file again.
+  void Release(std::span<const std::byte> range) const;
+
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_bytes_}; }
 
  private:
@@ -35,8 +39,33 @@ class MappedFile {
 // The whole file as text or bytes. A folder, a missing or an unreadable file is an error.
 Result<std::string> ReadFile(const std::filesystem::path& path);
 
-// Replaces `path` by `content` in one step: written beside it, flushed to disk, renamed. When anything fails (a full
-// disk, say) the old file is intact and no partial file is left.
+// Replaces a file in one step, for content too large to hold: written in pieces beside it, flushed to disk, renamed.
+// Whatever fails (a full disk, say) or is given up, the old file is intact and no partial file is left. Move-only.
+class AtomicFileWriter {
+ public:
+  static Result<AtomicFileWriter> Create(const std::filesystem::path& path);
+
+  AtomicFileWriter(AtomicFileWriter&& other) noexcept;
+  AtomicFileWriter& operator=(AtomicFileWriter&& other) noexcept;
+  AtomicFileWriter(const AtomicFileWriter&) = delete;
+  AtomicFileWriter& operator=(const AtomicFileWriter&) = delete;
+  // Without a Commit that succeeded, as if nothing had been written.
+  ~AtomicFileWriter();
+
+  // Appends. After an error all that is left to do is to destroy the writer.
+  Status Write(std::span<const std::byte> bytes);
+  // Puts the new file in place of the old one. Called last, and once.
+  Status Commit();
+
+ private:
+  AtomicFileWriter() = default;
+
+  std::filesystem::path path_;
+  std::string partial_path_;  // empty once there is nothing to remove
+  int fd_ = -1;
+};
+
+// Replaces `path` by `content`, as AtomicFileWriter does.
 Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace headwise

@@ -1,18 +1,25 @@
 #include "base/file.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
+#include <iterator>
+
+#include "support/full_disk.h"
 
 namespace headwise {
 namespace {
 
+namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::filesystem::path TempPath(const char* name) {
-  return std::filesystem::path(::testing::TempDir()) / name;
+fs::path TempPath(const std::string& name) {
+  return fs::path(::testing::TempDir()) / name;
 }
 
 TEST(File, ReadsBackWhatWasWritten) {
@@ -25,21 +32,101 @@ TEST(File, ReadsBackWhatWasWritten) {
   EXPECT_EQ(mapped->bytes().size(), 3u);
 }
 
+TEST(File, WhatIsReleasedCanBeReadAgain) {
+  const auto path = TempPath("headwise_released_test");
+  const std::string content(3 << 16, 'x');
+  ASSERT_TRUE(WriteFileAtomically(path, content).ok());
+  const auto mapped = MappedFile::Open(path);
+  ASSERT_TRUE(mapped.ok());
+  const auto text = [&] { return std::string(reinterpret_cast<const char*>(mapped->bytes().data()), content.size()); };
+  EXPECT_EQ(text(), content);
+  mapped->Release(mapped->bytes().subspan(100, content.size() - 200));
+  mapped->Release(mapped->bytes().first(10));  // no whole page: nothing
+  EXPECT_EQ(text(), content);
+}
+
 TEST(File, MissingFileAndFolderAreNamed) {
   EXPECT_EQ(ReadFile(TempPath("no_such_file")).status().code(), StatusCode::kNotFound);
   EXPECT_THAT(ReadFile(::testing::TempDir()).status().message(), HasSubstr("is a folder"));
 }
 
-// /dev/full accepts the open and fails the write with ENOSPC, as a full disk does; the temporary cannot be created
-// beside it, so the folder is what fails first. Either way nothing may be left behind.
-TEST(File, FailedWriteLeavesTheOldFile) {
-  const auto folder = TempPath("headwise_readonly");
-  std::filesystem::create_directories(folder);
-  const auto path = folder / "plan.json";
-  ASSERT_TRUE(WriteFileAtomically(path, "old").ok());
-  const Status status = WriteFileAtomically(folder / "missing" / "plan.json", "new");
+class AtomicWrite : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = TempPath(fmt::format("headwise_{}_{}", test->name(), ::getpid()));
+    fs::create_directories(folder_);
+    ASSERT_TRUE(WriteFileAtomically(Path(), "old").ok());
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path Path() const { return folder_ / "plan.json"; }
+  // The old file, and nothing beside it.
+  void ExpectNothingHappened() const {
+    EXPECT_EQ(ReadFile(Path()).value(), "old");
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+  }
+
+  fs::path folder_;
+};
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+TEST_F(AtomicWrite, PiecesAreOneFileOnceCommitted) {
+  auto writer = AtomicFileWriter::Create(Path());
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->Write(Bytes("one ")).ok());
+  AtomicFileWriter moved = *std::move(writer);
+  ASSERT_TRUE(moved.Write(Bytes("two")).ok());
+  EXPECT_EQ(ReadFile(Path()).value(), "old");
+  ASSERT_TRUE(moved.Commit().ok());
+  EXPECT_EQ(ReadFile(Path()).value(), "one two");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(AtomicWrite, ReadableUnderTheUmask) {
+  const mode_t mask = ::umask(027);
+  const Status status = WriteFileAtomically(Path(), "new");
+  ::umask(mask);
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(fs::status(Path()).permissions(), static_cast<fs::perms>(0640));
+}
+
+TEST_F(AtomicWrite, WithoutACommitNothingHappened) {
+  {
+    auto writer = AtomicFileWriter::Create(Path());
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE(writer->Write(Bytes("new")).ok());
+  }
+  ExpectNothingHappened();
+}
+
+TEST_F(AtomicWrite, AFullDiskLeavesTheOldFile) {
+  Status status;
+  {
+    const FullDisk full(100);
+    status = WriteFileAtomically(Path(), std::string(1000, 'x'));
+  }
+  EXPECT_EQ(status.code(), StatusCode::kIo);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("plan.json"), HasSubstr("cannot write")));
+  ExpectNothingHappened();
+}
+
+TEST_F(AtomicWrite, ATargetThatCannotBeReplacedLeavesNoPartialFile) {
+  const fs::path target = folder_ / "folder";
+  fs::create_directories(target / "full");
+  EXPECT_THAT(WriteFileAtomically(target, "new").message(), HasSubstr("cannot replace"));
+  fs::remove_all(target);
+  ExpectNothingHappened();
+}
+
+TEST_F(AtomicWrite, AMissingFolderIsNamed) {
+  const Status status = WriteFileAtomically(folder_ / "missing" / "plan.json", "new");
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(ReadFile(path).value(), "old");
+  EXPECT_THAT(status.message(), HasSubstr("missing"));
+  ExpectNothingHappened();
 }
 
 }  // namespace

@@ -3,31 +3,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "backend/all_backends.h"
 #include "base/json.h"
 #include "engine/engine_impl.h"
+#include "engine/open_tokenizer.h"
+#include "model/load_config.h"
 
 namespace headwise {
 namespace {
 
 Result<DType> KvDType(const std::string& name) {
   const std::optional<DType> dtype = DTypeByName(name);
-  if (!dtype || *dtype == DType::kI32) {
+  if (!dtype || !IsPlainFloat(*dtype)) {
     return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
   }
   return *dtype;
-}
-
-// auto: bf16 products where the weights have no more precision than that to lose and the machine multiplies bf16 fast.
-Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
-  if (name == "f32") return Compute::kF32;
-  if (name == "bf16") return Compute::kBF16;
-  if (name == "auto") {
-    return model.HasHalfWeights() && backend.HasFastBF16() ? Compute::kBF16 : Compute::kF32;
-  }
-  return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32 or bf16", name));
 }
 
 Status CheckOptions(const EngineOptions& options) {
@@ -47,35 +40,19 @@ Status CheckOptions(const EngineOptions& options) {
   return Status::Ok();
 }
 
-// generation_config.json may name end-of-sequence ids that config.json does not (Llama 3's <|eot_id|>).
-Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
-  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
-  if (!std::filesystem::exists(path)) return Status::Ok();
-  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
-  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, path));
-  if (!object.Has("eos_token_id")) return Status::Ok();
-  const Json& value = object.At("eos_token_id");
-  for (const Json& id : value.is_array() ? value : Json::array({value})) {
-    if (!id.is_number_integer()) {
-      return Status::InvalidInput(fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", path));
-    }
-    const auto eos_id = id.get<int32_t>();
-    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), eos_id) == config.eos_ids.end()) {
-      config.eos_ids.push_back(eos_id);
-    }
-  }
-  return Status::Ok();
-}
-
-Result<std::unique_ptr<Tokenizer>> LoadTokenizerIfPresent(const std::string& folder) {
-  const std::filesystem::path path(folder);
-  if (!std::filesystem::exists(path / "tokenizer.json") && !std::filesystem::exists(path / "tokenizer.model")) {
-    return std::unique_ptr<Tokenizer>();
-  }
-  return LoadTokenizer(path);
-}
-
 }  // namespace
+
+Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
+  if (name != "auto") {
+    const std::optional<Compute> compute = ComputeByName(name);
+    if (compute) return *compute;
+    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16 or int8", name));
+  }
+  const std::vector<DType> types = model.MatrixTypes();
+  if (std::ranges::any_of(types, IsBlockFormat) && backend.IsFast(Compute::kInt8)) return Compute::kInt8;
+  const bool is_wide = std::ranges::any_of(types, [](DType dtype) { return dtype == DType::kF32; });
+  return !is_wide && backend.IsFast(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
+}
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   HW_RETURN_IF_ERROR(CheckOptions(options));
@@ -87,7 +64,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
-  HW_ASSIGN_OR_RETURN(parts.tokenizer, LoadTokenizerIfPresent(options.model));
+  Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model);
+  if (!tokenizer.ok() && tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
+  if (tokenizer.ok()) parts.tokenizer = *std::move(tokenizer);
   return MakeEngine(std::move(parts));
 }
 
@@ -124,8 +103,9 @@ const Tokenizer& Engine::tokenizer() const {
   return *impl_->parts().tokenizer;
 }
 std::string Engine::backend_description() const {
-  return impl_->parts().memory->backend->Description() +
-         (impl_->parts().compute == Compute::kBF16 ? ", bf16 prefill" : ", f32");
+  return impl_->parts().memory->backend->Description() + (impl_->parts().compute == Compute::kBF16
+                                                              ? ", bf16 prefill"
+                                                              : fmt::format(", {}", NameOf(impl_->parts().compute)));
 }
 int64_t Engine::page_tokens() const {
   return impl_->parts().options.page_tokens;

@@ -25,7 +25,7 @@ class EngineImpl {
     EngineOptions options;
     std::shared_ptr<KvMemory> memory;
     std::unique_ptr<Model> model;
-    std::unique_ptr<Tokenizer> tokenizer;  // null where the folder has none
+    std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none
     Compute compute = Compute::kF32;
   };
   explicit EngineImpl(Parts parts);
@@ -74,6 +74,10 @@ class EngineImpl {
   std::mutex cancel_mutex_;
   std::set<RequestId> cancelled_;  // guarded by cancel_mutex_
 };
+
+// What products are computed in. auto takes what the machine does fastest among what loses little: int8 where weights are
+// of block formats, bf16 where they have 16 bits (bf16 loses nothing of theirs; of f16 three bits, as of activations).
+Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend);
 
 // An engine over a model that is already made: what Engine::Create does after loading, for tests and benchmarks with
 // random weights. `parts.memory` needs its backend; pool and compute are filled in here.

@@ -23,7 +23,9 @@ std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig
 
 Status RequireTokenizer(const Engine& engine) {
   if (engine.has_tokenizer()) return Status::Ok();
-  return Status::NotFound("the model folder has no tokenizer.json or tokenizer.model; expected one to read text with");
+  return Status::NotFound(
+      "the model has no tokenizer; expected a tokenizer.json or tokenizer.model in its folder, or a .gguf file with "
+      "one");
 }
 
 void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens) {

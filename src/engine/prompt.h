@@ -30,7 +30,7 @@ struct PromptOptions {
 std::optional<int32_t> BeginOfText(const Engine& engine);
 std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config);
 
-// A model folder without a tokenizer is an error.
+// A model without a tokenizer is an error.
 Status RequireTokenizer(const Engine& engine);
 
 // A prompt beyond the trained length is allowed: a warning says what to expect.

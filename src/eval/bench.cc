@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "engine/sequence.h"
+#include "eval/fill_cache.h"
 #include "model/model_config.h"
 
 namespace headwise {
@@ -141,56 +142,88 @@ Result<std::vector<double>> TimeSteps(Engine& engine, const std::shared_ptr<Sequ
 class Bench {
  public:
   Bench(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {
-    lengths_.insert(options.prefills.begin(), options.prefills.end());
-    lengths_.insert(options.depths.begin(), options.depths.end());
-    for (const int64_t length : lengths_) total_ += length;
-    const int64_t longest = lengths_.empty() ? 0 : *lengths_.rbegin();
+    prefills_.insert(options.prefills.begin(), options.prefills.end());
+    depths_.insert(options.depths.begin(), options.depths.end());
+    // A depth that a prefill leads to is that prefill, timed once.
+    if (PrefillLeads()) prefills_.insert(options.depths.begin(), options.depths.end());
+    prefills_.erase(0);
+    for (const int64_t length : prefills_) total_ += length;
+    const int64_t longest = prefills_.empty() ? 0 : *prefills_.rbegin();
     ids_ = RandomIds(longest + options.num_steps, engine.config().vocab_size, options.seed + 1);
   }
 
   Result<BenchResult> Run() {
     BenchResult result;
     HW_ASSIGN_OR_RETURN(result.verification, Verify(engine_, options_));
-    for (const int64_t length : lengths_) {
-      HW_RETURN_IF_ERROR(MeasureAt(length, result));
+    if (PrefillLeads() && depths_.contains(0)) {
+      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> empty, SequenceAt(0, options_.num_steps));
+      HW_RETURN_IF_ERROR(MeasureSteps(empty, 0, result));
+    }
+    for (const int64_t length : prefills_) {
+      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> sequence, MeasurePrefill(length, result));
       num_read_ += length;
+      if (PrefillLeads() && depths_.contains(length)) HW_RETURN_IF_ERROR(MeasureSteps(sequence, length, result));
+    }
+    if (PrefillLeads()) return result;
+    for (const int64_t depth : depths_) {
+      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> sequence, SequenceAt(depth, options_.num_steps));
+      HW_RETURN_IF_ERROR(MeasureSteps(sequence, depth, result));
     }
     return result;
   }
 
  private:
-  Status MeasureAt(int64_t length, BenchResult& result) {
-    const auto& depths = options_.depths;
-    const bool decodes = std::find(depths.begin(), depths.end(), length) != depths.end();
-    const std::span<const int32_t> ids(ids_);
-    const auto prompt = ids.first(static_cast<size_t>(length));
-    const auto num_steps = static_cast<size_t>(options_.num_steps);
+  bool PrefillLeads() const { return options_.fill == BenchOptions::Fill::kPrefill; }
+
+  // A sequence of `depth` tokens, by random values, with room for `num_more`.
+  Result<std::shared_ptr<Sequence>> SequenceAt(int64_t depth, int64_t num_more) {
+    HW_ASSIGN_OR_RETURN(
+        std::shared_ptr<Sequence> sequence,
+        engine_.NewSequence({.plan = options_.plan, .prompt_tokens = depth, .max_tokens = depth + num_more}));
+    FillCache(*sequence, depth, options_.seed);
+    return sequence;
+  }
+
+  // The prompt in a cache of its own, or behind prefill_depth random tokens; the sequence it leaves.
+  Result<std::shared_ptr<Sequence>> MeasurePrefill(int64_t length, BenchResult& result) {
+    const int64_t depth = options_.prefill_depth;
+    const auto prompt = std::span<const int32_t>(ids_).first(static_cast<size_t>(length));
+    const SequenceOptions whole = {
+        .plan = options_.plan, .prompt_tokens = depth + length, .max_tokens = depth + length + options_.num_steps};
+    std::shared_ptr<Sequence> before;
+    if (depth > 0) {
+      HW_ASSIGN_OR_RETURN(before, engine_.NewSequence(whole));
+      FillCache(*before, depth, options_.seed);
+    }
     std::shared_ptr<Sequence> sequence;
     std::vector<double> prefill_seconds;
     double spent = 0;
     do {
       sequence.reset();  // its pages first
-      HW_ASSIGN_OR_RETURN(
-          sequence, engine_.NewSequence(
-                        {.plan = options_.plan, .prompt_tokens = length, .max_tokens = length + options_.num_steps}));
-      if (length == 0) break;
+      if (before != nullptr) {
+        HW_ASSIGN_OR_RETURN(sequence, engine_.Fork(*before));
+      } else {
+        HW_ASSIGN_OR_RETURN(sequence, engine_.NewSequence(whole));
+      }
       HW_ASSIGN_OR_RETURN(const double seconds, TimePrefill(engine_, sequence, prompt, [&](int64_t num_read) {
                             if (options_.on_progress) options_.on_progress(num_read_ + num_read, total_);
                           }));
       prefill_seconds.push_back(seconds);
       spent += seconds;
     } while (spent < kMinPrefillSeconds && static_cast<int64_t>(prefill_seconds.size()) < kMaxPrefillRounds);
-    if (length > 0) {
-      result.prefill.push_back({.num_tokens = length,
-                                .timing = TimingOf(std::move(prefill_seconds)),
-                                .kv_bytes = sequence->cache->Bytes().total(),
-                                .kv_peak_bytes = sequence->cache->PeakBytes()});
-    }
-    if (!decodes) return Status::Ok();
-    HW_ASSIGN_OR_RETURN(std::vector<double> seconds,
-                        TimeSteps(engine_, sequence, ids.subspan(static_cast<size_t>(length), num_steps)));
+    result.prefill.push_back({.num_tokens = length,
+                              .depth = depth,
+                              .timing = TimingOf(std::move(prefill_seconds)),
+                              .kv_bytes = sequence->cache->Bytes().total(),
+                              .kv_peak_bytes = sequence->cache->PeakBytes()});
+    return sequence;
+  }
+
+  Status MeasureSteps(const std::shared_ptr<Sequence>& sequence, int64_t depth, BenchResult& result) {
+    const auto ids = std::span<const int32_t>(ids_).last(static_cast<size_t>(options_.num_steps));
+    HW_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeSteps(engine_, sequence, ids));
     const KvCacheBytes bytes = sequence->cache->Bytes();
-    result.decode.push_back({.depth = length,
+    result.decode.push_back({.depth = depth,
                              .timing = TimingOf(std::move(seconds)),
                              .kv_bytes_full = bytes.full,
                              .kv_bytes_bounded = bytes.bounded,
@@ -200,7 +233,8 @@ class Bench {
 
   Engine& engine_;
   const BenchOptions& options_;
-  std::set<int64_t> lengths_;
+  std::set<int64_t> prefills_;
+  std::set<int64_t> depths_;
   std::vector<int32_t> ids_;
   int64_t num_read_ = 0;
   int64_t total_ = 0;
@@ -215,6 +249,12 @@ Status CheckOptions(const BenchOptions& options) {
     if (depth < 0 || depth > kMaxTokens) {
       return Status::InvalidInput(fmt::format("depth is {}, expected 0 to {}", depth, kMaxTokens));
     }
+  }
+  if (options.prefill_depth < 0 || options.prefill_depth > kMaxTokens ||
+      (options.prefill_depth > 0 && options.fill == BenchOptions::Fill::kPrefill)) {
+    return Status::InvalidInput(
+        fmt::format("prefill depth is {}, expected 0 to {}, and 0 where the cache is not filled with random values",
+                    options.prefill_depth, kMaxTokens));
   }
   for (const int64_t prefill : options.prefills) {
     if (prefill < 1 || prefill > kMaxTokens) {

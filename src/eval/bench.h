@@ -30,7 +30,8 @@ struct Verification {
 
 struct PrefillTiming {
   int64_t num_tokens = 0;
-  Timing timing;  // of whole prompts, from an empty cache to the last token's logits
+  int64_t depth = 0;  // tokens in the cache before
+  Timing timing;      // of whole prompts, to the last token's logits
   int64_t kv_bytes = 0;
   int64_t kv_peak_bytes = 0;
 };
@@ -44,9 +45,14 @@ struct DecodeTiming {
 };
 
 struct BenchOptions {
+  // What leads to a depth: a real prefill, which is timed as well, or random values, in a fraction of the time.
+  enum class Fill { kPrefill, kRandom };
+
   std::shared_ptr<const HeadPlan> plan = {};  // null: every head full
   std::vector<int64_t> depths = {};
   std::vector<int64_t> prefills = {};
+  int64_t prefill_depth = 0;  // tokens in the cache before each of `prefills`
+  Fill fill = Fill::kPrefill;
   int64_t num_steps = 20;  // timed decode steps per depth
   uint64_t seed = 0;       // of the random ids
   std::function<void(int64_t num_read, int64_t total)> on_progress = {};
@@ -54,11 +60,11 @@ struct BenchOptions {
 
 struct BenchResult {
   Verification verification;
-  std::vector<PrefillTiming> prefill;  // ascending; depths that had to be filled are among them
+  std::vector<PrefillTiming> prefill;  // ascending; depths that were filled by one are among them
   std::vector<DecodeTiming> decode;    // ascending
 };
 
-// Random ids fill the cache, by a real prefill. An error if logits are not finite, if a run does not repeat itself, or,
+// Random ids are read. An error if logits are not finite, if a run does not repeat itself, or,
 // with every head full, if a decode step and a prefill of the same token disagree.
 Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options);
 

@@ -88,6 +88,57 @@ TEST(BenchTest, CountsBoundedHeadsApart) {
   EXPECT_LE(result->decode[0].kv_bytes_bounded, 3 * 32 * 256);
 }
 
+// What a random fill leaves is what a prefill leaves, in bytes.
+TEST(BenchTest, ARandomFillKeepsWhatAPrefillKeeps) {
+  const auto engine = RandomEngine();
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->At(0, 0) = HeadRule::Stream(4, 60);
+  plan->At(1, 1) = {.kind = HeadRule::Kind::kElasticRazor, .min_recent = 32, .divisor = 4, .compensate = true};
+  plan->At(1, 1).start = RuleStart::kEndOfPrompt;
+  for (const std::shared_ptr<const HeadPlan>& each :
+       {std::shared_ptr<const HeadPlan>(), std::shared_ptr<const HeadPlan>(plan)}) {
+    BenchOptions options = {.plan = each, .depths = {0, 700}, .num_steps = 5};
+    const auto read = RunBench(*engine, options);
+    options.fill = BenchOptions::Fill::kRandom;
+    const auto filled = RunBench(*engine, options);
+    ASSERT_TRUE(read.ok() && filled.ok()) << filled.status().message();
+    EXPECT_TRUE(filled->prefill.empty());
+    ASSERT_EQ(filled->decode.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(filled->decode[i].depth, read->decode[i].depth);
+      EXPECT_EQ(filled->decode[i].kv_bytes_full, read->decode[i].kv_bytes_full);
+      EXPECT_EQ(filled->decode[i].kv_bytes_bounded, read->decode[i].kv_bytes_bounded);
+    }
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(BenchTest, APromptIsTimedBehindRandomTokens) {
+  const auto engine = RandomEngine();
+  const auto result =
+      RunBench(*engine, {.prefills = {40}, .prefill_depth = 600, .fill = BenchOptions::Fill::kRandom, .num_steps = 5});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->prefill.size(), 1u);
+  EXPECT_EQ(result->prefill[0].depth, 600);
+  EXPECT_EQ(result->prefill[0].kv_bytes, 20 * 32 * 32 * 256);
+  EXPECT_THAT(RunBench(*engine, {.prefills = {40}, .prefill_depth = 600}).status().message(),
+              HasSubstr("prefill depth is 600"));
+}
+
+TEST(RandomModelTest, BlockFormatsTakeTheirBytesAndRun) {
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+    EngineImpl::Parts parts;
+    parts.memory = std::make_shared<KvMemory>();
+    parts.memory->backend = *MakeBackend({});
+    parts.model = *MakeRandomModel({.shape = "headwise-17m", .weights = dtype}, *parts.memory->backend);
+    const WeightCounts counts = CountWeights(parts.model->weights);
+    EXPECT_EQ(counts.read_bytes, BytesOf(dtype, counts.layer_params + counts.output_params) + 4 * 384 * (2 * 8 + 1));
+    EXPECT_EQ(parts.model->weights.owned.size(), 2u * 8 + 1) << "matrices are the backend's, only norms are left";
+    const auto engine = *MakeEngine(std::move(parts));
+    EXPECT_TRUE(RunBench(*engine, {.depths = {20}, .num_steps = 5}).ok());
+  }
+}
+
 TEST(BenchTest, RefusesLengthsThatMeanNothing) {
   const auto engine = RandomEngine();
   EXPECT_THAT(RunBench(*engine, {.depths = {-1}}).status().message(), HasSubstr("depth is -1"));

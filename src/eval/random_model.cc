@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
@@ -37,65 +38,68 @@ constexpr NamedShape kShapes[] = {
     {"headwise-17m", 8, 384, 1024, 8, 4, 64, 8192, 32768, 1e6, true},
 };
 
-// Random bits are drawn once and repeated. A prime, so that no two rows of a matrix are the same.
-constexpr size_t kBlockElements = 524287;
-constexpr size_t kPieceElements = size_t{4} << 20;
-constexpr size_t kAlignment = 64;
+// Random numbers are drawn once and repeated: a prime number of blocks, so that equal rows lie that many rows apart.
+int64_t BankElements(DType dtype) {
+  const int64_t block = BlockElements(dtype);
+  return block == 1 ? 524287 : block == 32 ? int64_t{16381} * 32 : 2039 * block;
+}
 
-// Hands out matrices from one allocation and fills them.
+constexpr size_t kPieceBytes = size_t{8} << 20;
+
+// Makes matrices of one format.
 class RandomWeights {
  public:
-  RandomWeights(int64_t num_elements, const RandomModelOptions& options)
-      : pool_(options.num_threads), rng_(options.seed), units_(kBlockElements) {
-    // Not value-initialised: these may be all bytes that the machine has.
-    memory_.reset(new (std::nothrow) std::byte[static_cast<size_t>(num_elements) * 2 + kAlignment]);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-    next_ = reinterpret_cast<uint16_t*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  RandomWeights(const RandomModelOptions& options, ModelWeights& weights)
+      : dtype_(options.weights), pool_(options.num_threads), rng_(options.seed), weights_(weights) {
+    units_.resize(static_cast<size_t>(BankElements(dtype_)));
     for (float& unit : units_) unit = static_cast<float>(2 * rng_.Uniform() - 1);
   }
 
-  bool ok() const { return memory_ != nullptr; }
-  std::unique_ptr<std::byte[]> TakeMemory() { return std::move(memory_); }
-
-  // [num_rows, num_columns] bf16 with standard deviation `deviation`.
+  // [num_rows, num_columns] with standard deviation `deviation`; without data if there is no memory for it.
   ConstTensorView Matrix(int64_t num_rows, int64_t num_columns, double deviation) {
-    const std::vector<uint16_t>& block = Block(deviation);
-    const size_t start = rng_.Below(kBlockElements);
-    const auto size = static_cast<size_t>(num_rows * num_columns);
-    uint16_t* const to = next_;
-    next_ += size;
-    const auto num_pieces = static_cast<int64_t>((size + kPieceElements - 1) / kPieceElements);
-    pool_.ParallelFor(num_pieces, [&](int64_t piece_idx, int) {
-      const size_t piece = static_cast<size_t>(piece_idx) * kPieceElements;
-      const size_t end = std::min(size, piece + kPieceElements);
+    const std::vector<std::byte>& bank = Bank(deviation);
+    const auto block_bytes = static_cast<size_t>(BlockBytes(dtype_));
+    const size_t start = rng_.Below(bank.size() / block_bytes) * block_bytes;
+    const auto size = static_cast<size_t>(BytesOf(dtype_, num_rows * num_columns));
+    // Not value-initialised: these may be all bytes that the machine has.
+    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
+    if (memory == nullptr) return {};
+    std::byte* const to = memory.get();
+    weights_.owned.push_back(std::move(memory));
+    pool_.ParallelFor(static_cast<int64_t>((size + kPieceBytes - 1) / kPieceBytes), [&](int64_t piece_idx, int) {
+      const size_t piece = static_cast<size_t>(piece_idx) * kPieceBytes;
+      const size_t end = std::min(size, piece + kPieceBytes);
       for (size_t at = piece; at < end;) {
-        const size_t from = (start + at) % kBlockElements;
-        const size_t count = std::min(end - at, kBlockElements - from);
-        std::memcpy(to + at, block.data() + from, count * sizeof(uint16_t));
+        const size_t from = (start + at) % bank.size();
+        const size_t count = std::min(end - at, bank.size() - from);
+        std::memcpy(to + at, bank.data() + from, count);
         at += count;
       }
     });
-    return {to, DType::kBF16, Shape{num_rows, num_columns}};
+    return {to, dtype_, Shape{num_rows, num_columns}};
   }
 
  private:
-  const std::vector<uint16_t>& Block(double deviation) {
-    std::vector<uint16_t>& block = blocks_[deviation];
-    if (block.empty()) {
+  const std::vector<std::byte>& Bank(double deviation) {
+    std::vector<std::byte>& bank = banks_[deviation];
+    if (bank.empty()) {
       // Uniform on [-1, 1] has variance 1/3.
       const auto scale = static_cast<float>(deviation * std::sqrt(3.0));
-      block.resize(kBlockElements);
-      std::transform(units_.begin(), units_.end(), block.begin(), [&](float unit) { return F32ToBF16(unit * scale); });
+      std::vector<float> values(units_);
+      for (float& value : values) value *= scale;
+      const auto num_values = static_cast<int64_t>(values.size());
+      bank.resize(static_cast<size_t>(BytesOf(dtype_, num_values)));
+      FromF32(dtype_, values.data(), num_values, bank.data());
     }
-    return block;
+    return bank;
   }
 
+  DType dtype_;
   ThreadPool pool_;
   Rng rng_;
+  ModelWeights& weights_;
   std::vector<float> units_;
-  std::map<double, std::vector<uint16_t>> blocks_;  // by deviation: a model has three or four
-  std::unique_ptr<std::byte[]> memory_;
-  uint16_t* next_ = nullptr;
+  std::map<double, std::vector<std::byte>> banks_;  // by deviation: a model has three or four
 };
 
 ConstTensorView Ones(int64_t n, ModelWeights& weights) {
@@ -106,11 +110,13 @@ ConstTensorView Ones(int64_t n, ModelWeights& weights) {
   return view;
 }
 
-int64_t NumMatrixElements(const ModelConfig& config) {
-  const int64_t attention = 2 * config.model_dim * (config.num_q_heads + config.num_kv_heads) * config.head_dim;
-  const int64_t mlp = 3 * config.model_dim * config.ffn_dim;
-  const int64_t table = config.vocab_size * config.model_dim;
-  return config.num_layers * (attention + mlp) + table * (config.tied_embeddings ? 1 : 2);
+bool IsComplete(const ModelWeights& weights) {
+  const auto is_there = [](const LinearWeights& linear) { return linear.weight.present(); };
+  return weights.embedding.present() && is_there(weights.output) &&
+         std::ranges::all_of(weights.layers, [&](const LayerWeights& layer) {
+           return is_there(layer.q) && is_there(layer.k) && is_there(layer.v) && is_there(layer.o) &&
+                  is_there(layer.gate) && is_there(layer.up) && is_there(layer.down);
+         });
 }
 
 }  // namespace
@@ -148,12 +154,8 @@ Result<ModelConfig> ConfigOfShape(const std::string& name) {
 
 Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options, Backend& backend) {
   HW_ASSIGN_OR_RETURN(ModelConfig config, ConfigOfShape(options.shape));
-  const int64_t num_elements = NumMatrixElements(config);
-  RandomWeights random(num_elements, options);
-  if (!random.ok()) {
-    return Status::OutOfMemory(
-        fmt::format("{}: no memory for its weights of {} bytes", options.shape, 2 * num_elements));
-  }
+  ModelWeights weights;
+  RandomWeights random(options, weights);
   const int64_t model_dim = config.model_dim;
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
@@ -162,7 +164,6 @@ Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options
     const double deviation = 1.0 / std::sqrt(static_cast<double>(num_inputs));
     return LinearWeights{.weight = random.Matrix(num_outputs, num_inputs, deviation), .bias = {}};
   };
-  ModelWeights weights;
   weights.embedding = random.Matrix(config.vocab_size, model_dim, 1.0 / std::sqrt(static_cast<double>(model_dim)));
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (LayerWeights& layer : weights.layers) {
@@ -182,7 +183,10 @@ Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options
   } else {
     weights.output = linear(config.vocab_size, model_dim);
   }
-  weights.owned.push_back(random.TakeMemory());
+  if (!IsComplete(weights)) {
+    return Status::OutOfMemory(
+        fmt::format("{}: no memory for its weights of {}", options.shape, NameOf(options.weights)));
+  }
   return MakeModel(std::move(config), std::move(weights), backend);
 }
 

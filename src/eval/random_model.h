@@ -1,4 +1,4 @@
-// Models of known shapes with random bf16 weights: speed without a download. What they compute means nothing.
+// Models of known shapes with random weights: speed without a download. What they compute means nothing.
 #ifndef HEADWISE_EVAL_RANDOM_MODEL_H_
 #define HEADWISE_EVAL_RANDOM_MODEL_H_
 
@@ -20,11 +20,13 @@ Result<ModelConfig> ConfigOfShape(const std::string& name);
 
 struct RandomModelOptions {
   std::string shape;
+  DType weights = DType::kBF16;  // of all matrices; CanQuantize (tensor/blocks.h)
   uint64_t seed = 0;
   int num_threads = 1;  // that fill the weights
 };
 
-// Two bytes per weight, no more. Sized so that activations keep their scale from layer to layer.
+// Sized so that activations keep their scale from layer to layer. Takes no more memory than the weights have bytes, and
+// one matrix more where the backend makes its own of them.
 Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options, Backend& backend);
 
 }  // namespace headwise

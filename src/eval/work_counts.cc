@@ -71,13 +71,13 @@ int64_t CountPairs(const ResolvedRule& rule, int64_t begin, int64_t end) {
   return pairs;
 }
 
-Work PrefillWork(const WorkArgs& args, int64_t num_tokens) {
+Work PrefillWork(const WorkArgs& args, int64_t num_tokens, int64_t depth) {
   Work work;
   work.linear_flops = 2.0 * static_cast<double>(args.weights.layer_params) * static_cast<double>(num_tokens) +
                       2.0 * static_cast<double>(args.weights.output_params);
   for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
-    work.attention_flops += static_cast<double>(CountPairs(rule, 0, num_tokens)) * static_cast<double>(num_heads) *
-                            FlopsPerPair(*args.config);
+    work.attention_flops += static_cast<double>(CountPairs(rule, depth, depth + num_tokens)) *
+                            static_cast<double>(num_heads) * FlopsPerPair(*args.config);
   }
   return work;
 }

@@ -44,8 +44,9 @@ struct Work {
   double bytes() const { return weight_bytes + kv_bytes; }
 };
 
-// Prompt tokens [0, num_tokens), logits of the last one. Bytes stay 0: they depend on how the backend tiles.
-Work PrefillWork(const WorkArgs& args, int64_t num_tokens);
+// Prompt tokens [depth, depth + num_tokens), logits of the last one. Bytes stay 0: they depend on how the backend
+// tiles.
+Work PrefillWork(const WorkArgs& args, int64_t num_tokens, int64_t depth = 0);
 // The one token at position `pos`, with its logits.
 Work DecodeWork(const WorkArgs& args, int64_t pos);
 

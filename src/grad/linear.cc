@@ -3,12 +3,13 @@
 #include <type_traits>
 
 #include "grad/gemm.h"
+#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
 
 constexpr int64_t kBlockRows = 128;        // rows of x per product
-constexpr int64_t kWidenElements = 65536;  // elements widened per task
+constexpr int64_t kWidenElements = 65536;  // elements widened per task: whole blocks of every format
 
 }  // namespace
 
@@ -25,8 +26,12 @@ void WidenElements(const ConstTensorView& tensor, int64_t begin, int64_t count, 
       for (int64_t i = 0; i < count; ++i) out[i] = Real{BF16ToF32(data[i])};
       return;
     }
-    default:
-      for (int64_t i = 0; i < count; ++i) out[i] = Real{LoadAsF32(tensor.dtype, tensor.data, begin + i)};
+    default: {
+      const auto* data = static_cast<const std::byte*>(tensor.data) + BytesOf(tensor.dtype, begin);
+      std::vector<float> values(static_cast<size_t>(count));
+      ToF32(tensor.dtype, data, count, values.data());
+      for (int64_t i = 0; i < count; ++i) out[i] = Real{values[static_cast<size_t>(i)]};
+    }
   }
 }
 

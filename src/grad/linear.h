@@ -40,7 +40,7 @@ class LinearRunner {
   std::vector<Real> widened_;
 };
 
-// Elements [begin, begin + count) of a tensor of f32, f16 or bf16.
+// Elements [begin, begin + count) of a tensor of any format, as it lies in a file; whole blocks.
 template <typename Real>
 void WidenElements(const ConstTensorView& tensor, int64_t begin, int64_t count, Real* out);
 

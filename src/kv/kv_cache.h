@@ -37,6 +37,7 @@ class KvCache {
 
   const KvLayout& layout() const { return pool_->layout(); }
   int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_kv_heads() const { return num_kv_heads_; }
   int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads_; }
   const ResolvedRule& rule(int64_t layer_idx, int64_t kv_head) const { return At(layer_idx, kv_head).rule; }
 

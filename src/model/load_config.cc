@@ -2,15 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
 #include "model/families/family.h"
+#include "model/gguf_model.h"
 
 namespace headwise {
 
-Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& origin) {
-  HW_ASSIGN_OR_RETURN(const Json root, ParseJson(text, origin));
+Result<ModelConfig> ModelConfigFromJson(const Json& root, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, origin));
   HW_ASSIGN_OR_RETURN(const std::string model_type, object.String("model_type"));
   HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(model_type, origin));
@@ -20,10 +21,39 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& o
   return config;
 }
 
-Result<ModelConfig> ReadModelConfig(const std::string& folder) {
-  const std::string path = (std::filesystem::path(folder) / "config.json").string();
-  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseModelConfig(text, path);
+Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& origin) {
+  HW_ASSIGN_OR_RETURN(const Json root, ParseJson(text, origin));
+  return ModelConfigFromJson(root, origin);
+}
+
+Result<ModelConfig> ReadModelConfig(const std::string& path) {
+  if (IsGgufPath(path)) {
+    HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufFile(path));
+    return GgufModelConfig(*file);
+  }
+  const std::string config = (std::filesystem::path(path) / "config.json").string();
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(config));
+  return ParseModelConfig(text, config);
+}
+
+Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
+  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, path));
+  if (!object.Has("eos_token_id")) return Status::Ok();
+  const Json& value = object.At("eos_token_id");
+  for (const Json& id : value.is_array() ? value : Json::array({value})) {
+    if (!id.is_number_integer()) {
+      return Status::InvalidInput(fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", path));
+    }
+    const auto eos_id = id.get<int32_t>();
+    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), eos_id) == config.eos_ids.end()) {
+      config.eos_ids.push_back(eos_id);
+    }
+  }
+  return Status::Ok();
 }
 
 }  // namespace headwise

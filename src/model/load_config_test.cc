@@ -2,7 +2,6 @@
 #include "model/load_config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/families/config_reader.h"
+#include "support/describe_config.h"
 #include "support/golden.h"
 
 namespace headwise {
@@ -44,23 +44,6 @@ ModelConfig MustParse(const Json& json) {
   const auto config = Parse(json);
   EXPECT_TRUE(config.ok()) << config.status().message();
   return config.ok() ? *config : ModelConfig{};
-}
-
-// Every field, so that two configs can be compared and a difference read.
-std::string Describe(const ModelConfig& c) {
-  std::string text = fmt::format("{} L{} E{} F{} Hq{} Hkv{} D{} V{} length {} ", c.family, c.num_layers, c.model_dim,
-                                 c.ffn_dim, c.num_q_heads, c.num_kv_heads, c.head_dim, c.vocab_size, c.trained_length);
-  text += fmt::format("norm {} {} mlp {} residual {} tied {} bias {} {} {} {} ", static_cast<int>(c.norm), c.norm_eps,
-                      static_cast<int>(c.mlp), static_cast<int>(c.residual), c.tied_embeddings, c.norm_bias, c.qkv_bias,
-                      c.o_bias, c.mlp_bias);
-  text += fmt::format("positions {} rope {} {} {} {} {} {} {} slopes [{}] ", static_cast<int>(c.positions),
-                      c.rope.rotary_dims, c.rope.theta, static_cast<int>(c.rope.scaling), c.rope.factor,
-                      c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.original_max_position,
-                      fmt::join(c.alibi_slopes, ", "));
-  text += fmt::format("scale {:.6} clip {} window {} sinks {} {} bos {} eos [{}]", c.softmax_scale,
-                      c.qkv_clip.value_or(-1), c.sliding_window.value_or(-1), c.zero_sink, c.learned_sinks,
-                      c.bos_id.value_or(-1), fmt::join(c.eos_ids, ", "));
-  return text;
 }
 
 TEST(LoadConfig, BothGenerationsOfKeyNamesGiveTheSameConfig) {
@@ -207,10 +190,11 @@ TEST(LoadConfig, MptOptions) {
 
 // What the Hugging Face config classes assume for absent keys.
 TEST(LoadConfig, DefaultsOfAbsentKeys) {
-  EXPECT_EQ(Describe(MustParse({{"model_type", "llama"}})),
-            "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
-            "false false false false positions 0 rope 128 10000 0 1 1 4 0 slopes [] scale 0.0883883 clip -1 "
-            "window -1 sinks false false bos 1 eos [2]");
+  EXPECT_EQ(
+      Describe(MustParse({{"model_type", "llama"}})),
+      "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
+      "false false false false positions 0 rope 128 10000 0 1 1 4 0 divisors [] slopes [] scale 0.0883883 clip -1 "
+      "window -1 sinks false false bos 1 eos [2]");
   const ModelConfig mistral = MustParse({{"model_type", "mistral"}});
   EXPECT_EQ(mistral.num_kv_heads, 8);
   EXPECT_EQ(mistral.sliding_window, 4096);

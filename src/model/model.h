@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "model/model_config.h"
@@ -20,16 +21,20 @@ struct Model {
   std::string source_hash;
   std::unique_ptr<WeightSource> source;  // keeps the mapped files alive
 
-  // True if every matrix has 16-bit elements: bf16 products then lose nothing of the weights' own precision (f16
-  // weights lose three bits, as activations do).
-  bool HasHalfWeights() const;
+  // The number formats of its matrices, each once.
+  std::vector<DType> MatrixTypes() const;
 };
 
-// Reads a Hugging Face folder. Errors name the file, what was found and what was expected.
-Result<std::unique_ptr<Model>> LoadModel(const std::string& folder, Backend& backend);
+// Reads a Hugging Face folder or a .gguf file. Errors name the file, what was found and what was expected.
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend);
 
-// A model from weights already in host memory (tests and benchmarks with random weights).
-Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend);
+// The weights of the model at `path`, under the names that its family gives them. `config` is the model's.
+Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config);
+
+// A model from weights already in host memory. What the backend has copied is let go: of `host_weights`, and of
+// `source` where they are views into one.
+Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend,
+                                         const WeightSource* source = nullptr);
 
 }  // namespace headwise
 

@@ -53,6 +53,15 @@ Status CheckPositions(const ModelConfig& config, const std::string& origin) {
   if (!(rope.factor >= 1.0) || !std::isfinite(rope.factor)) {
     return Status::InvalidInput(fmt::format("{}: rope factor is {}, expected at least 1", origin, rope.factor));
   }
+  if (!rope.freq_divisors.empty() && static_cast<int64_t>(rope.freq_divisors.size()) != rope.rotary_dims / 2) {
+    return Status::InvalidInput(
+        fmt::format("{}: {} divisors of {} rope frequencies", origin, rope.freq_divisors.size(), rope.rotary_dims / 2));
+  }
+  for (const float divisor : rope.freq_divisors) {
+    if (divisor > 0.0f && std::isfinite(divisor)) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: a rope frequency has the divisor {}, expected more than 0", origin, divisor));
+  }
   return Status::Ok();
 }
 

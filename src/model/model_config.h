@@ -28,7 +28,8 @@ enum class ResidualKind {
 
 enum class PositionKind { kRope, kAlibi };
 
-// Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says.
+// Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says, then
+// divided by freq_divisors[i].
 struct RopeConfig {
   enum class Scaling { kNone, kLinear, kLlama3, kDynamicNtk };
   int64_t rotary_dims = 0;  // the first rotary_dims of head_dim are rotated, in halves (Hugging Face order)
@@ -38,6 +39,7 @@ struct RopeConfig {
   double low_freq_factor = 1.0;       // kLlama3
   double high_freq_factor = 4.0;      // kLlama3
   int64_t original_max_position = 0;  // kLlama3
+  std::vector<float> freq_divisors;   // [rotary_dims / 2], or empty: all 1
   // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
 };
 

@@ -12,7 +12,7 @@ namespace headwise {
 
 // y = x W^T + b.
 struct LinearWeights {
-  ConstTensorView weight;  // [N, K] f32, f16 or bf16
+  ConstTensorView weight;  // [N, K] f32, f16, bf16 or a block format
   ConstTensorView bias;    // [N] f32, or absent
 };
 
@@ -35,12 +35,13 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  ConstTensorView embedding;  // [V, E] f32, f16 or bf16
+  ConstTensorView embedding;  // [V, E] f32, f16, bf16 or a block format
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights output;  // [V, E]; the embedding where they are tied
 
-  // Host memory behind views that could not point into the file: widened norms and biases, unpacked matrices.
+  // Host memory behind views that could not point into the file: widened norms and biases, unpacked matrices. A view
+  // points to the start of its block.
   std::vector<std::unique_ptr<std::byte[]>> owned;
 };
 

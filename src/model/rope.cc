@@ -34,6 +34,7 @@ std::vector<double> RopeFrequencies(const ModelConfig& config, int64_t prompt_to
     double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / dims);
     if (rope.scaling == RopeConfig::Scaling::kLinear) frequency /= rope.factor;
     if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = ScaleLlama3(rope, frequency);
+    if (!rope.freq_divisors.empty()) frequency /= rope.freq_divisors[static_cast<size_t>(i)];
     frequencies.push_back(frequency);
   }
   return frequencies;

@@ -7,6 +7,7 @@
 
 #include "backend/all_backends.h"
 #include "base/cpu_info.h"
+#include "engine/open_tokenizer.h"
 #include "engine/prompt.h"
 #include "grad/grad_decoder.h"
 
@@ -46,11 +47,11 @@ Status CheckLengths(const CalibrationOptions& options, const PlannerModel& model
 Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   PlannerModel opened;
   opened.num_threads = input.num_threads > 0 ? input.num_threads : NumUsableCores();
-  // Only its memory is used: gradients have code of their own.
-  HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "cpu", .num_threads = 1}));
+  // Only its memory is used: gradients have code of their own, which reads weights as they lie in the file.
+  HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "ref"}));
   HW_ASSIGN_OR_RETURN(opened.model, LoadModel(input.model, *opened.backend));
   HW_RETURN_IF_ERROR(CheckHasGradient(opened.model->config).Annotate(input.model));
-  HW_ASSIGN_OR_RETURN(opened.tokenizer, LoadTokenizer(input.model));
+  HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model));
   opened.bos_id = BeginOfText(*opened.tokenizer, opened.model->config);
   return opened;
 }

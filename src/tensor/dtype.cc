@@ -1,30 +1,67 @@
 #include "tensor/dtype.h"
 
+#include <iterator>
+
 #include "base/check.h"
 
 namespace headwise {
 
+namespace {
+
+struct Format {
+  std::string_view name;
+  int64_t block_elements;
+  int64_t block_bytes;
+};
+
+// In the order of DType. Bytes of blocks: two-byte scales and minima, then packed scales, high bits, low bits.
+constexpr Format kFormats[] = {
+    {"f32", 1, 4},
+    {"f16", 1, 2},
+    {"bf16", 1, 2},
+    {"i32", 1, 4},
+    {"q8_0", 32, 2 + 32},
+    {"q4_0", 32, 2 + 16},
+    {"q4_1", 32, 4 + 16},
+    {"q5_0", 32, 2 + 4 + 16},
+    {"q5_1", 32, 4 + 4 + 16},
+    {"q4_k", 256, 4 + 12 + 128},
+    {"q5_k", 256, 4 + 12 + 32 + 128},
+    {"q6_k", 256, 2 + 16 + 64 + 128},
+    {"iq4_nl", 32, 2 + 16},
+};
+
+const Format& FormatOf(DType dtype) {
+  return kFormats[static_cast<size_t>(dtype)];
+}
+
+}  // namespace
+
+int64_t BlockElements(DType dtype) {
+  return FormatOf(dtype).block_elements;
+}
+
+int64_t BlockBytes(DType dtype) {
+  return FormatOf(dtype).block_bytes;
+}
+
 int64_t SizeOf(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kI32 ? 4 : 2;
+  HW_CHECK(!IsBlockFormat(dtype), "{} has no bytes per element", NameOf(dtype));
+  return BlockBytes(dtype);
+}
+
+int64_t BytesOf(DType dtype, int64_t num_elements) {
+  HW_CHECK(num_elements % BlockElements(dtype) == 0, "{} elements of {}", num_elements, NameOf(dtype));
+  return num_elements / BlockElements(dtype) * BlockBytes(dtype);
 }
 
 std::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kI32:
-      return "i32";
-  }
-  return "?";
+  return FormatOf(dtype).name;
 }
 
 std::optional<DType> DTypeByName(std::string_view name) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
-    if (NameOf(dtype) == name) return dtype;
+  for (size_t i = 0; i < std::size(kFormats); ++i) {
+    if (kFormats[i].name == name) return static_cast<DType>(i);
   }
   return std::nullopt;
 }
@@ -72,10 +109,10 @@ float LoadAsF32(DType dtype, const void* data, int64_t idx) {
       return F16ToF32(static_cast<const uint16_t*>(data)[idx]);
     case DType::kBF16:
       return BF16ToF32(static_cast<const uint16_t*>(data)[idx]);
-    case DType::kI32:
+    default:
       break;
   }
-  HW_CHECK(false, "{} is not a float format", NameOf(dtype));
+  HW_CHECK(false, "{} is not a plain float format", NameOf(dtype));
 }
 
 void StoreF32As(DType dtype, void* data, int64_t idx, float value) {
@@ -89,10 +126,10 @@ void StoreF32As(DType dtype, void* data, int64_t idx, float value) {
     case DType::kBF16:
       static_cast<uint16_t*>(data)[idx] = F32ToBF16(value);
       return;
-    case DType::kI32:
+    default:
       break;
   }
-  HW_CHECK(false, "{} is not a float format", NameOf(dtype));
+  HW_CHECK(false, "{} is not a plain float format", NameOf(dtype));
 }
 
 }  // namespace headwise

@@ -1,4 +1,5 @@
-// Number formats of tensors, and the exact conversions between them.
+// Number formats of tensors, and the exact conversions between the plain ones. Block formats, in which some elements
+// share a scale, are read and written in tensor/blocks.h.
 #ifndef HEADWISE_TENSOR_DTYPE_H_
 #define HEADWISE_TENSOR_DTYPE_H_
 
@@ -9,10 +10,38 @@
 
 namespace headwise {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kI32 };
+// Plain formats first. Block formats are those of GGUF files, by the names they have there.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kI32,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+};
 
-int64_t SizeOf(DType dtype);           // bytes per element
-std::string_view NameOf(DType dtype);  // "f32", "f16", "bf16", "i32"
+inline bool IsPlainFloat(DType dtype) {
+  return dtype < DType::kI32;
+}
+inline bool IsBlockFormat(DType dtype) {
+  return dtype >= DType::kQ8_0;
+}
+// Elements that share a scale, neighbours in a row, and the bytes they take together. A plain format's block is one
+// element. Rows of a block format are whole blocks.
+int64_t BlockElements(DType dtype);  // 1, 32 or 256
+int64_t BlockBytes(DType dtype);
+// Bytes per element. Requires: a plain format.
+int64_t SizeOf(DType dtype);
+// Bytes of so many elements. Requires: whole blocks.
+int64_t BytesOf(DType dtype, int64_t num_elements);
+std::string_view NameOf(DType dtype);  // "f32", "bf16", "q8_0", "q4_k", ...
 std::optional<DType> DTypeByName(std::string_view name);
 
 inline float BF16ToF32(uint16_t bits) {
@@ -34,7 +63,7 @@ float F16ToF32(uint16_t bits);
 // Rounds to nearest, ties to even; overflow gives infinity, small values subnormals.
 uint16_t F32ToF16(float value);
 
-// Element `idx` of an array of `dtype` as f32; dtype must be a float format.
+// Element `idx` of an array of `dtype` as f32; dtype must be a plain float format.
 float LoadAsF32(DType dtype, const void* data, int64_t idx);
 void StoreF32As(DType dtype, void* data, int64_t idx, float value);
 

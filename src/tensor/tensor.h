@@ -55,7 +55,7 @@ struct TensorView {
   Shape shape;
 
   bool present() const { return data != nullptr; }
-  int64_t size_bytes() const { return shape.num_elements() * SizeOf(dtype); }
+  int64_t size_bytes() const { return BytesOf(dtype, shape.num_elements()); }
   // Rows [begin, begin + count) of the outermost dimension.
   TensorView Rows(int64_t begin, int64_t count) const;
 };
@@ -72,7 +72,7 @@ struct ConstTensorView {
       : data(view.data), dtype(view.dtype), shape(view.shape) {}
 
   bool present() const { return data != nullptr; }
-  int64_t size_bytes() const { return shape.num_elements() * SizeOf(dtype); }
+  int64_t size_bytes() const { return BytesOf(dtype, shape.num_elements()); }
   ConstTensorView Rows(int64_t begin, int64_t count) const;
 };
 

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <queue>
+#include <utility>
 
 #include "text/utf8.h"
 
@@ -14,7 +15,65 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
+Status ReadVocabulary(const JsonObject& model, BpeParts& parts) {
+  HW_ASSIGN_OR_RETURN(const JsonObject vocab, model.Object("vocab"));
+  for (const auto& [token, value] : model.At("vocab").items()) {
+    if (!value.is_number_integer() || value.get<double>() < 0 ||
+        value.get<double>() > std::numeric_limits<int32_t>::max() / 2) {
+      return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id that could be one", vocab.origin(), token));
+    }
+    parts.entries.push_back({token, value.get<int32_t>()});
+  }
+  return Status::Ok();
+}
+
+Status ReadOptions(const JsonObject& model, BpeParts& parts) {
+  // Dropout is for training; encoding with it would not even be repeatable.
+  HW_ASSIGN_OR_RETURN(const double dropout, model.DoubleOr("dropout", 0.0));
+  if (dropout != 0.0) return Status::Unsupported(fmt::format("{}: dropout {}, expected none", parts.origin, dropout));
+  HW_ASSIGN_OR_RETURN(parts.continuing_prefix, model.StringOr("continuing_subword_prefix", ""));
+  HW_ASSIGN_OR_RETURN(parts.end_of_word_suffix, model.StringOr("end_of_word_suffix", ""));
+  HW_ASSIGN_OR_RETURN(parts.fuse_unknown, model.BoolOr("fuse_unk", false));
+  HW_ASSIGN_OR_RETURN(parts.ignore_merges, model.BoolOr("ignore_merges", false));
+  HW_ASSIGN_OR_RETURN(parts.byte_fallback, model.BoolOr("byte_fallback", false));
+  if (!model.Has("unk_token")) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(const std::string unknown, model.String("unk_token"));
+  for (const Vocabulary::Entry& entry : parts.entries) {
+    if (entry.token == unknown) parts.unknown_id = entry.id;
+  }
+  if (parts.unknown_id) return Status::Ok();
+  return Status::InvalidInput(fmt::format("{}: unk_token \"{}\" is not in the vocabulary", parts.origin, unknown));
+}
+
+Status ReadMerges(const JsonObject& model, BpeParts& parts) {
+  if (!model.Has("merges") || !model.At("merges").is_array()) {
+    return Status::InvalidInput(fmt::format("{}: \"merges\" is missing or not a list", parts.origin));
+  }
+  for (const Json& merge : model.At("merges")) {
+    const auto rank = static_cast<uint32_t>(parts.merges.size());
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      parts.merges.push_back({merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(), rank});
+    } else if (merge.is_string()) {
+      HW_ASSIGN_OR_RETURN(BpeParts::Merge cut, CutMerge(merge.get_ref<const std::string&>(), rank, parts.origin));
+      parts.merges.push_back(cut);
+    } else {
+      return Status::InvalidInput(
+          fmt::format("{}: merge {} is neither \"a b\" nor [\"a\", \"b\"]", parts.origin, rank));
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
+
+Result<BpeParts::Merge> CutMerge(std::string_view text, uint32_t rank, std::string_view origin) {
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
+    return Status::InvalidInput(
+        fmt::format("{}: merge {} is \"{}\", expected two tokens and a space", origin, rank, text));
+  }
+  return BpeParts::Merge{text.substr(0, space), text.substr(space + 1), rank};
+}
 
 struct BpeModel::Candidate {
   uint32_t rank;
@@ -27,110 +86,59 @@ struct BpeModel::Candidate {
   }
 };
 
-Result<BpeModel> BpeModel::FromJson(const JsonObject& model, const std::unordered_set<std::string>& reserved) {
+Result<BpeModel> BpeModel::FromJson(const JsonObject& model, std::unordered_set<std::string> reserved) {
+  BpeParts parts;
+  parts.origin = model.origin();
+  parts.reserved = std::move(reserved);
+  HW_RETURN_IF_ERROR(ReadVocabulary(model, parts));
+  HW_RETURN_IF_ERROR(ReadOptions(model, parts));
+  HW_RETURN_IF_ERROR(ReadMerges(model, parts));
+  return FromParts(std::move(parts));
+}
+
+Result<BpeModel> BpeModel::FromParts(BpeParts parts) {
   BpeModel bpe;
-  bpe.origin_ = model.origin();
-  HW_RETURN_IF_ERROR(bpe.ReadVocabulary(model, reserved));
-  HW_RETURN_IF_ERROR(bpe.ReadOptions(model));
-  HW_RETURN_IF_ERROR(bpe.ReadMerges(model));
+  bpe.origin_ = std::move(parts.origin);
+  bpe.entries_ = std::move(parts.entries);
+  HW_ASSIGN_OR_RETURN(const Vocabulary all, Vocabulary::Of(bpe.entries_, bpe.origin_));
+  std::vector<Vocabulary::Entry> text_entries;
+  for (const Vocabulary::Entry& entry : bpe.entries_) {
+    if (!parts.reserved.contains(entry.token)) text_entries.push_back(entry);
+  }
+  HW_ASSIGN_OR_RETURN(bpe.text_vocabulary_, Vocabulary::Of(text_entries, bpe.origin_));
+  bpe.unknown_id_ = parts.unknown_id;
+  bpe.fuse_unknown_ = parts.fuse_unknown;
+  bpe.ignore_merges_ = parts.ignore_merges;
+  bpe.continuing_prefix_ = std::move(parts.continuing_prefix);
+  bpe.end_of_word_suffix_ = std::move(parts.end_of_word_suffix);
+  if (parts.byte_fallback) {
+    for (int byte = 0; byte < 256; ++byte) {
+      bpe.byte_ids_.push_back(bpe.text_vocabulary_.IdOf(fmt::format("<0x{:02X}>", byte)).value_or(-1));
+    }
+  }
+  bpe.merges_.reserve(parts.merges.size());
+  for (const BpeParts::Merge& merge : parts.merges) HW_RETURN_IF_ERROR(bpe.AddMerge(merge, all));
   return bpe;
 }
 
-Status BpeModel::ReadVocabulary(const JsonObject& model, const std::unordered_set<std::string>& reserved) {
-  HW_ASSIGN_OR_RETURN(const JsonObject vocab, model.Object("vocab"));
-  std::vector<Vocabulary::Entry> text_entries;
-  for (const auto& [token, value] : model.At("vocab").items()) {
-    if (!value.is_number_integer() || value.get<double>() < 0 ||
-        value.get<double>() > std::numeric_limits<int32_t>::max() / 2) {
-      return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id that could be one", vocab.origin(), token));
-    }
-    entries_.push_back({token, value.get<int32_t>()});
-    if (!reserved.contains(token)) text_entries.push_back(entries_.back());
-  }
-  // Once for all tokens, so that errors are about the file and not about a part of it.
-  HW_RETURN_IF_ERROR([&] {
-    auto all = Vocabulary::Of(entries_, vocab.origin());
-    return all.ok() ? Status::Ok() : std::move(all).status();
-  }());
-  HW_ASSIGN_OR_RETURN(text_vocabulary_, Vocabulary::Of(text_entries, vocab.origin()));
-  return Status::Ok();
-}
-
-Status BpeModel::ReadOptions(const JsonObject& model) {
-  // Dropout is for training; encoding with it would not even be repeatable.
-  HW_ASSIGN_OR_RETURN(const double dropout, model.DoubleOr("dropout", 0.0));
-  if (dropout != 0.0) return Status::Unsupported(fmt::format("{}: dropout {}, expected none", origin_, dropout));
-  HW_ASSIGN_OR_RETURN(continuing_prefix_, model.StringOr("continuing_subword_prefix", ""));
-  HW_ASSIGN_OR_RETURN(end_of_word_suffix_, model.StringOr("end_of_word_suffix", ""));
-  HW_ASSIGN_OR_RETURN(fuse_unknown_, model.BoolOr("fuse_unk", false));
-  HW_ASSIGN_OR_RETURN(ignore_merges_, model.BoolOr("ignore_merges", false));
-  if (model.Has("unk_token")) {
-    HW_ASSIGN_OR_RETURN(const std::string unknown, model.String("unk_token"));
-    for (const Vocabulary::Entry& entry : entries_) {
-      if (entry.token == unknown) unknown_id_ = entry.id;
-    }
-    if (!unknown_id_) {
-      return Status::InvalidInput(fmt::format("{}: unk_token \"{}\" is not in the vocabulary", origin_, unknown));
-    }
-  }
-  HW_ASSIGN_OR_RETURN(const bool byte_fallback, model.BoolOr("byte_fallback", false));
-  if (byte_fallback) {
-    for (int byte = 0; byte < 256; ++byte) {
-      byte_ids_.push_back(text_vocabulary_.IdOf(fmt::format("<0x{:02X}>", byte)).value_or(-1));
-    }
-  }
-  return Status::Ok();
-}
-
-Status BpeModel::ReadMerges(const JsonObject& model) {
-  if (!model.Has("merges") || !model.At("merges").is_array()) {
-    return Status::InvalidInput(fmt::format("{}: \"merges\" is missing or not a list", origin_));
-  }
-  const Json& merges = model.At("merges");
-  merges_.reserve(merges.size());
-  uint32_t rank = 0;
-  for (const Json& merge : merges) {
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      HW_RETURN_IF_ERROR(
-          AddMerge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(), rank));
-    } else if (merge.is_string()) {
-      const std::string_view text = merge.get_ref<const std::string&>();
-      const size_t space = text.find(' ');
-      if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        return Status::InvalidInput(
-            fmt::format("{}: merge {} is \"{}\", expected two tokens and a space", origin_, rank, text));
-      }
-      HW_RETURN_IF_ERROR(AddMerge(text.substr(0, space), text.substr(space + 1), rank));
-    } else {
-      return Status::InvalidInput(fmt::format("{}: merge {} is neither \"a b\" nor [\"a\", \"b\"]", origin_, rank));
-    }
-    ++rank;
-  }
-  return Status::Ok();
-}
-
-Status BpeModel::AddMerge(std::string_view left, std::string_view right, uint32_t rank) {
+Status BpeModel::AddMerge(const BpeParts::Merge& merge, const Vocabulary& all) {
   // The right part of a pair is inside a word and carries the prefix; the merged token carries only the left one's.
-  std::string_view tail = right;
+  std::string_view tail = merge.right;
   if (!continuing_prefix_.empty() && tail.starts_with(continuing_prefix_))
     tail.remove_prefix(continuing_prefix_.size());
-  const std::string merged = std::string(left).append(tail);
-  const auto known = [&](std::string_view token) { return text_vocabulary_.IdOf(token); };
-  const auto left_id = known(left);
-  const auto right_id = known(right);
-  const auto merged_id = known(merged);
+  const std::string merged = std::string(merge.left).append(tail);
+  const auto left_id = text_vocabulary_.IdOf(merge.left);
+  const auto right_id = text_vocabulary_.IdOf(merge.right);
+  const auto merged_id = text_vocabulary_.IdOf(merged);
   if (left_id && right_id && merged_id) {
-    merges_.insert_or_assign(PairKey(*left_id, *right_id), Merge{rank, *merged_id});
+    merges_.insert_or_assign(PairKey(*left_id, *right_id), Merge{merge.rank, *merged_id});
     return Status::Ok();
   }
-  for (const std::string_view token : {left, right, std::string_view(merged)}) {
-    bool exists = known(token).has_value();
-    // A reserved token is in the file but not for text: the merge is not for text either.
-    for (size_t i = 0; !exists && i < entries_.size(); ++i) exists = entries_[i].token == token;
-    if (!exists) {
-      return Status::InvalidInput(
-          fmt::format("{}: merge {} needs the token \"{}\", which is not in the vocabulary", origin_, rank, token));
-    }
+  // A reserved token is in the file but not for text: the merge is not for text either.
+  for (const std::string_view token : {merge.left, merge.right, std::string_view(merged)}) {
+    if (all.IdOf(token)) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: merge {} needs the token \"{}\", which is not in the vocabulary", origin_, merge.rank, token));
   }
   return Status::Ok();
 }

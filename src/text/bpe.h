@@ -19,11 +19,38 @@
 
 namespace headwise {
 
+// What a BPE model is made of, whichever file it comes from.
+struct BpeParts {
+  // Two tokens that become one: the lowest rank in a word first, and of equal ranks the leftmost.
+  struct Merge {
+    std::string_view left;
+    std::string_view right;
+    uint32_t rank = 0;
+  };
+
+  std::string origin;                      // opens error messages
+  std::vector<Vocabulary::Entry> entries;  // all tokens of the file
+  // Tokens that ordinary text must never become, not even by a merge: what is left to Encode is text that was not
+  // recognised as a special token, or must not be.
+  std::unordered_set<std::string> reserved;
+  std::vector<Merge> merges;  // views of what outlives the call
+  std::optional<int32_t> unknown_id;
+  bool byte_fallback = false;  // unknown characters become tokens like <0x0A>, one per byte
+  bool fuse_unknown = false;
+  bool ignore_merges = false;  // a word that is a token needs no merges
+  std::string continuing_prefix;
+  std::string end_of_word_suffix;
+};
+
+// The form that files write merges in: "left right". `text` must outlive the merge.
+Result<BpeParts::Merge> CutMerge(std::string_view text, uint32_t rank, std::string_view origin);
+
 class BpeModel final : public WordEncoder {
  public:
-  // `model` is the "model" object of a tokenizer.json. `reserved` are tokens that ordinary text must never become, not
-  // even by a merge: what is left to Encode is text that was not recognised as a special token, or must not be.
-  static Result<BpeModel> FromJson(const JsonObject& model, const std::unordered_set<std::string>& reserved);
+  // An error if a merge needs a token that is not among the entries.
+  static Result<BpeModel> FromParts(BpeParts parts);
+  // `model` is the "model" object of a tokenizer.json.
+  static Result<BpeModel> FromJson(const JsonObject& model, std::unordered_set<std::string> reserved);
 
   const std::vector<Vocabulary::Entry>& entries() const { return entries_; }
 
@@ -45,10 +72,8 @@ class BpeModel final : public WordEncoder {
   struct Candidate;
 
   BpeModel() = default;
-  Status ReadVocabulary(const JsonObject& model, const std::unordered_set<std::string>& reserved);
-  Status ReadOptions(const JsonObject& model);
-  Status ReadMerges(const JsonObject& model);
-  Status AddMerge(std::string_view left, std::string_view right, uint32_t rank);
+  // `all` has the reserved tokens too.
+  Status AddMerge(const BpeParts::Merge& merge, const Vocabulary& all);
 
   Status SplitIntoSymbols(std::string_view word, std::vector<Symbol>& symbols) const;
   void MergeSymbols(std::vector<Symbol>& symbols) const;

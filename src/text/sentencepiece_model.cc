@@ -48,20 +48,21 @@ class SentencePieceEncoder final : public WordEncoder {
 };
 
 // Whether the model puts a space in front of a text, which decoding must take away again.
-bool AddsDummyPrefix(const sentencepiece::SentencePieceProcessor& processor) {
+SpacePrefix PrefixOf(const sentencepiece::SentencePieceProcessor& processor) {
   std::vector<std::string> pieces;
-  return processor.Encode("a", &pieces).ok() && !pieces.empty() && pieces[0].starts_with(kSpaceMark);
-}
-
-Result<TokenDecoder> MakeDecoder(bool strips_prefix, std::string_view origin) {
-  Json steps = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
-                            {{"type", "ByteFallback"}},
-                            {{"type", "Fuse"}}});
-  if (strips_prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  return TokenDecoder::FromJson({{"type", "Sequence"}, {"decoders", std::move(steps)}}, origin);
+  const bool adds = processor.Encode("a", &pieces).ok() && !pieces.empty() && pieces[0].starts_with(kSpaceMark);
+  return adds ? SpacePrefix::kAdded : SpacePrefix::kNone;
 }
 
 }  // namespace
+
+Result<TokenDecoder> SentencePieceDecoder(SpacePrefix prefix, std::string_view origin) {
+  Json steps = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}},
+                            {{"type", "ByteFallback"}},
+                            {{"type", "Fuse"}}});
+  if (prefix == SpacePrefix::kAdded) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return TokenDecoder::FromJson({{"type", "Sequence"}, {"decoders", std::move(steps)}}, origin);
+}
 
 Result<TokenizerParts> ReadSentencePieceModel(std::string_view bytes, const std::vector<AddedToken>& more,
                                               std::string_view origin) {
@@ -88,7 +89,7 @@ Result<TokenizerParts> ReadSentencePieceModel(std::string_view bytes, const std:
   const auto known = [&](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
   parts.bos_id = known(processor->bos_id());
   parts.eos_id = known(processor->eos_id());
-  HW_ASSIGN_OR_RETURN(parts.decoder, MakeDecoder(AddsDummyPrefix(*processor), origin));
+  HW_ASSIGN_OR_RETURN(parts.decoder, SentencePieceDecoder(PrefixOf(*processor), origin));
   parts.word_encoder =
       std::make_unique<SentencePieceEncoder>(std::move(processor), std::move(reserved), std::string(origin));
   return parts;

@@ -22,6 +22,11 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
 Result<TokenizerParts> ReadSentencePieceModel(std::string_view bytes, const std::vector<AddedToken>& more,
                                               std::string_view origin);
 
+// The text of tokens that have a mark for each space and a token for each byte; with a prefix, one space in front is
+// not of the text.
+enum class SpacePrefix { kNone, kAdded };
+Result<TokenDecoder> SentencePieceDecoder(SpacePrefix prefix, std::string_view origin);
+
 // One entry of "added_tokens" or "added_tokens_decoder".
 Result<AddedToken> ReadAddedToken(const JsonObject& object, int64_t id);
 

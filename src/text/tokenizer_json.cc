@@ -119,7 +119,7 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
   for (const AddedToken& token : parts.added_tokens) {
     if (token.special) reserved.insert(token.content);
   }
-  HW_ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::FromJson(model, reserved));
+  HW_ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::FromJson(model, std::move(reserved)));
   parts.entries = bpe.entries();
   parts.word_encoder = std::make_unique<BpeModel>(std::move(bpe));
   HW_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::FromJson(AtOrNull(root, "normalizer"), origin));

@@ -1,9 +1,10 @@
-// Where weights come from: names to read-only views in host memory. Safetensors now; a new format implements this.
+// Where weights come from: names to read-only views in host memory. Safetensors and GGUF; a new format implements this.
 #ifndef HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
 #define HEADWISE_WEIGHTS_WEIGHT_SOURCE_H_
 
 #include <headwise/status.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,8 +27,19 @@ class WeightSource {
   // dtype or rank that has no view, or not aligned to its elements.
   virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
 
-  // Get, and an error unless the shape is `shape` and the dtype a float format.
+  // The bytes of a view that Get gave are not needed for now: memory that a mapped file takes for them may go. They can
+  // still be read.
+  virtual void Release(const ConstTensorView& /*view*/) const {}
+
+  // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) may have a block
+  // format; vectors and all else are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
+
+  // Where the rows of a tensor are in another order than in the family's own checkpoints: row i of what Get gives is
+  // row [i] of the checkpoint's. Empty where both have the same.
+  virtual std::vector<int64_t> RowOrder(std::string_view /*name*/) const { return {}; }
+  // The hash of the checkpoint that these weights were made of, where they say; else empty.
+  virtual std::string RecordedHash() const { return {}; }
 };
 
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
@@ -38,7 +50,8 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& pat
 
 // sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
 // on (docs/head-plan.md). Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses
-// (masks and counters of other dtypes) are not weights and are left out.
+// (masks and counters of other dtypes) are not weights and are left out. A recorded hash comes first: a plan goes with
+// every copy of the weights that it was made on.
 std::string SourceHash(const WeightSource& source);
 
 }  // namespace headwise

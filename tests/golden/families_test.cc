@@ -5,6 +5,9 @@
 
 #include <filesystem>
 
+#include "engine/quantize.h"
+#include "model/gguf_names.h"
+#include "model/load_config.h"
 #include "support/engines.h"
 #include "support/golden.h"
 #include "support/tolerance.h"
@@ -55,6 +58,22 @@ TEST_P(Family, AnyChunkingGivesTheSameLogits) {
       EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32) << choice.name() << " " << chunk;
     }
   }
+}
+
+// Written as a .gguf file, rows in the order of such files, and read back from it: nothing is lost in f32.
+TEST_P(Family, AsAFileItGivesTheSameLogits) {
+  const ModelConfig config = ReadModelConfig(Folder()).value();
+  if (FindGgufArchitecture(config.family) == nullptr) GTEST_SKIP() << "the format has no place for " << config.family;
+  const std::string path = (fs::path(::testing::TempDir()) / ("headwise_family_" + GetParam() + ".gguf")).string();
+  const auto written = QuantizeModel({.model = Folder(), .out = path, .type = DType::kF32});
+  ASSERT_TRUE(written.ok()) << written.status().message();
+  const auto engine = MustCreate(ExactOptions(path, {.backend = "ref", .isa = "auto"}));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_FALSE(engine->has_tokenizer());
+  const GoldenTensors golden = Golden();
+  const ForcedRows rows = MustRunForced(*engine, golden.Ids("ids_a"));
+  EXPECT_LE(MaxDifference(rows.logits, golden.F32("logits_a")), kTinyLogitsF32);
+  fs::remove(path);
 }
 
 TEST_P(Family, GreedyContinuationsAreTheGoldens) {

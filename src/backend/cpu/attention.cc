@@ -290,7 +290,7 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
                                .recent = work.recent,
                                .sink_reach = work.sink_reach,
                                .sink_pos_limit = work.sink_pos_limit,
-                               .use_bf16 = args.compute == Compute::kBF16,
+                               .use_bf16 = args.compute != Compute::kF32,
                                .scratch = scratch.OfThread(thread_idx)});
   });
 }

@@ -120,6 +120,8 @@ Result<Ceilings> MeasureCeilings(const CeilingOptions& options) {
   HW_ASSIGN_OR_RETURN(ceilings.read_bytes_per_second, MeasureRead(kernels->peak, pool));
   ceilings.f32_flops = MeasureCompute(kernels->peak.f32_multiply_add, pool);
   ceilings.bf16_dot_flops = ceilings.has_bf16_dot ? MeasureCompute(kernels->peak.bf16_dot, pool) : ceilings.f32_flops;
+  ceilings.has_int8_dot = kernels->matmul.has_int8_dot;
+  ceilings.int8_dot_flops = ceilings.has_int8_dot ? MeasureCompute(kernels->peak.int8_dot, pool) : ceilings.f32_flops;
   return ceilings;
 }
 

@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "backend/ops.h"
+
 namespace headwise::cpu {
 
 struct Ceilings {
@@ -17,6 +19,13 @@ struct Ceilings {
   double f32_flops = 0;       // operations per second; a multiply-add is two
   double bf16_dot_flops = 0;  // the f32 figure where the instruction set has no bf16 dot product
   bool has_bf16_dot = false;
+  double int8_dot_flops = 0;  // the f32 figure where the instruction set has no int8 dot product
+  bool has_int8_dot = false;
+
+  // What products in `compute` can reach.
+  double flops(Compute compute) const {
+    return compute == Compute::kF32 ? f32_flops : compute == Compute::kBF16 ? bf16_dot_flops : int8_dot_flops;
+  }
 };
 
 struct CeilingOptions {

@@ -4,14 +4,16 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/packed_weights.h"
 #include "base/cpu_info.h"
+#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
@@ -57,7 +59,10 @@ class CpuBackend final : public Backend {
   std::string Description() const override {
     return fmt::format("cpu: {}, {} thread{}", kernels_.isa, pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
   }
-  bool HasFastBF16() const override { return kernels_.attention.has_bf16_dot; }
+  bool IsFast(Compute compute) const override {
+    return compute == Compute::kBF16 ? kernels_.matmul.has_bf16_dot
+                                     : compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
+  }
 
   std::byte* Allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
@@ -82,15 +87,26 @@ class CpuBackend final : public Backend {
   void Copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
-  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override { return host; }
+  // Plain formats are read where they lie; block formats are packed.
+  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {
+    if (!IsBlockFormat(host.dtype)) return host;
+    size_t bytes = cpu::PackedBytes(host.dtype, host.shape);
+    if (bytes >= kHugePageBytes) bytes = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    packed_.emplace_back(*this, bytes);
+    cpu::PackWeights(host, packed_.back().data(), pool_);
+    return ConstTensorView(packed_.back().data(), host.dtype, host.shape);
+  }
 
   void Embed(const EmbedArgs& args) override {
     Validate(args);
     const int64_t dim = args.table.shape[1];
     ForRows(static_cast<int64_t>(args.ids.size()), dim, [&](int64_t row) {
-      const int64_t from = args.ids[static_cast<size_t>(row)] * dim;
-      for (int64_t i = 0; i < dim; ++i) {
-        F32(args.out)[row * dim + i] = LoadAsF32(args.table.dtype, args.table.data, from + i);
+      const int64_t id = args.ids[static_cast<size_t>(row)];
+      float* out = F32(args.out) + row * dim;
+      if (IsBlockFormat(args.table.dtype)) {
+        cpu::UnpackRow(args.table.dtype, args.table.shape, args.table.data, id, out);
+      } else {
+        ToF32(args.table.dtype, args.table.Rows(id, 1).data, dim, out);
       }
     });
   }
@@ -190,6 +206,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
   cpu::AttentionScratch attention_scratch_;
+  std::vector<DeviceBuffer> packed_;  // adopted weights of block formats
 };
 
 }  // namespace

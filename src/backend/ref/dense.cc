@@ -1,8 +1,10 @@
 // Everything but attention, as plain loops.
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "backend/ref/ref_ops.h"
+#include "tensor/blocks.h"
 
 namespace headwise::ref {
 
@@ -10,10 +12,7 @@ void Embed(const EmbedArgs& args) {
   Validate(args);
   const int64_t dim = args.table.shape[1];
   for (size_t t = 0; t < args.ids.size(); ++t) {
-    for (int64_t e = 0; e < dim; ++e) {
-      F32(args.out)
-      [static_cast<int64_t>(t) * dim + e] = LoadAsF32(args.table.dtype, args.table.data, args.ids[t] * dim + e);
-    }
+    ToF32(args.table.dtype, args.table.Rows(args.ids[t], 1).data, dim, F32(args.out) + static_cast<int64_t>(t) * dim);
   }
 }
 
@@ -41,15 +40,17 @@ void Norm(const NormArgs& args) {
 void MatMul(const MatMulArgs& args) {
   Validate(args);
   const int64_t depth = args.x.shape[1];
+  // kInt8 is an approximation of what is computed here without it.
   const auto operand = [&](float x) { return args.compute == Compute::kBF16 ? BF16ToF32(F32ToBF16(x)) : x; };
+  std::vector<float> weights(static_cast<size_t>(depth));
   for (const MatMulPart& part : args.parts) {
     const int64_t num_outputs = part.weight.shape[0];
-    for (int64_t t = 0; t < args.x.shape[0]; ++t) {
-      for (int64_t n = 0; n < num_outputs; ++n) {
+    for (int64_t n = 0; n < num_outputs; ++n) {
+      ToF32(part.weight.dtype, part.weight.Rows(n, 1).data, depth, weights.data());
+      for (int64_t t = 0; t < args.x.shape[0]; ++t) {
         double sum = part.bias.present() ? F32(part.bias)[n] : 0.0;
         for (int64_t k = 0; k < depth; ++k) {
-          sum += static_cast<double>(operand(F32(args.x)[t * depth + k])) *
-                 operand(LoadAsF32(part.weight.dtype, part.weight.data, n * depth + k));
+          sum += static_cast<double>(operand(F32(args.x)[t * depth + k])) * operand(weights[static_cast<size_t>(k)]);
         }
         float& out = F32(part.out)[t * num_outputs + n];
         out = static_cast<float>(args.write == MatMulArgs::Write::kAdd ? out + sum : sum);

@@ -12,7 +12,7 @@ class RefBackend final : public Backend {
  public:
   std::string_view name() const override { return "ref"; }
   std::string Description() const override { return "ref: plain loops, 1 thread"; }
-  bool HasFastBF16() const override { return false; }
+  bool IsFast(Compute /*compute*/) const override { return false; }
 
   std::byte* Allocate(size_t bytes) override { return static_cast<std::byte*>(std::calloc(bytes, 1)); }
   void Free(std::byte* memory, size_t) override { std::free(memory); }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace headwise {
 
 TensorView WeightReader::Own(DType dtype, const Shape& shape) {
@@ -13,16 +15,23 @@ TensorView WeightReader::Own(DType dtype, const Shape& shape) {
   return view;
 }
 
+Result<ConstTensorView> WeightReader::InOrder(const std::string& name, const Shape& shape) {
+  HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name, shape));
+  const std::vector<int64_t> order = source_.RowOrder(name);
+  if (order.empty()) return view;
+  HW_CHECK(static_cast<int64_t>(order.size()) == shape[0], "{} of {}", order.size(), shape[0]);
+  std::vector<int64_t> rows(order.size());
+  for (size_t i = 0; i < order.size(); ++i) rows[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return GatherRows(view, rows);
+}
+
 Result<ConstTensorView> WeightReader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return source_.Get(name, {rows, columns});
+  return InOrder(name, {rows, columns});
 }
 
 Result<ConstTensorView> WeightReader::Vector(const std::string& name, int64_t size) {
-  HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name, {size}));
-  if (view.dtype == DType::kF32) return view;
-  const TensorView wide = Own(DType::kF32, {size});
-  for (int64_t i = 0; i < size; ++i) StoreF32As(DType::kF32, wide.data, i, LoadAsF32(view.dtype, view.data, i));
-  return ConstTensorView(wide);
+  HW_ASSIGN_OR_RETURN(const ConstTensorView view, InOrder(name, {size}));
+  return Widened(view);
 }
 
 Status WeightReader::Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear) {
@@ -39,6 +48,14 @@ Status WeightReader::Norm(const std::string& name, Bias bias, NormWeights& norm)
     HW_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", config_.model_dim));
   }
   return Status::Ok();
+}
+
+ConstTensorView WeightReader::Widened(const ConstTensorView& from) {
+  if (from.dtype == DType::kF32) return from;
+  const TensorView wide = Own(DType::kF32, from.shape);
+  const int64_t size = from.shape.num_elements();
+  for (int64_t i = 0; i < size; ++i) StoreF32As(DType::kF32, wide.data, i, LoadAsF32(from.dtype, from.data, i));
+  return wide;
 }
 
 ConstTensorView WeightReader::GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows) {
@@ -75,8 +92,15 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   const int64_t q_rows = config_.num_q_heads * dim;
   const int64_t kv_rows = config_.num_kv_heads * dim;
   LinearWeights fused;
-  HW_RETURN_IF_ERROR(Linear(name, q_rows + 2 * kv_rows, config_.model_dim, bias, fused));
-  if (order == FusedOrder::kBlocks || config_.num_kv_heads == 1) {  // one group is three blocks
+  HW_ASSIGN_OR_RETURN(fused.weight, source_.Get(name + ".weight", {q_rows + 2 * kv_rows, config_.model_dim}));
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name + ".bias", {q_rows + 2 * kv_rows}));
+    fused.bias = Widened(view);
+  }
+  // The one order that a source may have in place of groups is blocks.
+  const bool has_blocks = order == FusedOrder::kBlocks || !source_.RowOrder(name + ".weight").empty();
+  const bool one_group = config_.num_kv_heads == 1;  // which is three blocks
+  if (has_blocks || one_group) {
     layer.q.weight = fused.weight.Rows(0, q_rows);
     layer.k.weight = fused.weight.Rows(q_rows, kv_rows);
     layer.v.weight = fused.weight.Rows(q_rows + kv_rows, kv_rows);

@@ -11,7 +11,7 @@
 
 namespace headwise {
 
-// How the rows of one fused query-key-value matrix are ordered.
+// How the rows of one fused query-key-value matrix are ordered in the family's checkpoints.
 enum class FusedOrder {
   kBlocks,  // all query rows, then all key rows, then all value rows
   kGroups,  // per KV head: its group's query rows, its key rows, its value rows
@@ -25,7 +25,7 @@ class WeightReader {
   WeightReader(const ModelConfig& config, const WeightSource& source, ModelWeights& weights)
       : config_(config), source_(source), weights_(weights) {}
 
-  // [rows, columns]: a view into the mapped file.
+  // [rows, columns]: a view into the mapped file, or a copy where its rows are in another order there.
   Result<ConstTensorView> Matrix(const std::string& name, int64_t rows, int64_t columns);
   // [size], widened to f32.
   Result<ConstTensorView> Vector(const std::string& name, int64_t size);
@@ -33,7 +33,8 @@ class WeightReader {
   Status Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear);
   // name.weight [E] and, with a bias, name.bias [E].
   Status Norm(const std::string& name, Bias bias, NormWeights& norm);
-  // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views; groups are copied.
+  // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views, also those that a source has in place of groups;
+  // groups are copied.
   Status FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer);
   // A copy of a matrix with every row scaled to length 1, in the same dtype.
   ConstTensorView NormalizedRows(const ConstTensorView& from);
@@ -44,6 +45,10 @@ class WeightReader {
   // Memory of that shape that lives as long as the weights.
   TensorView Own(DType dtype, const Shape& shape);
   ConstTensorView GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows);
+  // The tensor with its rows in the checkpoint's order.
+  Result<ConstTensorView> InOrder(const std::string& name, const Shape& shape);
+  // As f32; the same view where it is.
+  ConstTensorView Widened(const ConstTensorView& from);
 
   const ModelConfig& config_;
   const WeightSource& source_;

@@ -18,6 +18,9 @@ void Fold(const FoldArgs& args);
 
 void FewRows(const FewRowsArgs& args);
 void Tile(const TileArgs& args);
+void PackedFewRows(const PackedArgs& args);
+void PackedTile(const PackedArgs& args, void* scratch);
+void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
 void RoundRow(const float* x, int64_t n, float* pairs);
 
 void NormRow(const NormRowArgs& args);
@@ -33,6 +36,7 @@ void SoftmaxGradRow(const float* p, float* g, int64_t n, float delta, float scal
 
 double PeakF32(int64_t num_iterations, float* sink);
 double PeakBF16Dot(int64_t num_iterations, float* sink);
+double PeakInt8Dot(int64_t num_iterations, float* sink);
 float ReadSum(const float* x, int64_t n);
 
 }  // namespace headwise::cpu::HW_ISA

@@ -2,20 +2,46 @@
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/matmul_few_rows-inl.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/kernels/matmul_packed-inl.h"
+#include "backend/cpu/kernels/matmul_packed_tile-inl.h"
 #include "backend/cpu/kernels/matmul_tile-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
 
+// Calls `body` with the type of packed weights as a compile-time constant.
+#define HW_PACKED_CASE(type, body)           \
+  case WeightType::type: {                   \
+    constexpr auto kType = WeightType::type; \
+    body;                                    \
+    return;                                  \
+  }
+#define HW_WITH_PACKED_TYPE(type, body) \
+  switch (type) {                       \
+    HW_PACKED_CASE(kQ8_0, body)         \
+    HW_PACKED_CASE(kQ4_0, body)         \
+    HW_PACKED_CASE(kQ4_1, body)         \
+    HW_PACKED_CASE(kQ5_0, body)         \
+    HW_PACKED_CASE(kQ5_1, body)         \
+    HW_PACKED_CASE(kQ4_K, body)         \
+    HW_PACKED_CASE(kQ5_K, body)         \
+    HW_PACKED_CASE(kQ6_K, body)         \
+    HW_PACKED_CASE(kIQ4_NL, body)       \
+    default:                            \
+      return;                           \
+  }
+
 template <typename Steps>
 void TileBy(const TileArgs& args) {
   switch (args.type) {
     case WeightType::kF32:
-      return TileOf<Steps, WeightType::kF32>(args);
+      return TileOf<Steps, PackBlock<Steps, WeightType::kF32>>(args);
     case WeightType::kF16:
-      return TileOf<Steps, WeightType::kF16>(args);
+      return TileOf<Steps, PackBlock<Steps, WeightType::kF16>>(args);
     case WeightType::kBF16:
-      return TileOf<Steps, WeightType::kBF16>(args);
+      return TileOf<Steps, PackBlock<Steps, WeightType::kBF16>>(args);
+    default:
+      HW_WITH_PACKED_TYPE(args.type, (TileOf<Steps, PackPanels<Steps, kType>>(args)));
   }
 }
 
@@ -29,6 +55,47 @@ void FewRows(const FewRowsArgs& args) {
       return kFewRowsOf<WeightType::kF16>[args.num_rows - 1](args);
     case WeightType::kBF16:
       return kFewRowsOf<WeightType::kBF16>[args.num_rows - 1](args);
+    default:
+      return;  // panels: PackedFewRows
+  }
+}
+
+void PackedFewRows(const PackedArgs& args) {
+  HW_WITH_PACKED_TYPE(args.type, PackedFewRowsOf<kType>(args));
+}
+
+void PackedTile(const PackedArgs& args, void* scratch) {
+  HW_WITH_PACKED_TYPE(args.type, PackedTileOf<kType>(args, scratch));
+}
+
+void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
+  for (int64_t run = 0; run < n / kRunElements; ++run, to += stride) {
+    VF largest = hn::Zero(kDF);
+    for (int64_t i = 0; i < kRunElements; i += kLanes) {
+      largest = hn::Max(largest, hn::Abs(hn::LoadU(kDF, x + run * kRunElements + i)));
+    }
+    const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
+    // So small that its inverse might not be finite: nothing.
+    const float inverse = magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f;
+    VI sums[2] = {hn::Zero(DI()), hn::Zero(DI())};
+    alignas(64) int32_t codes[kRunElements];
+    for (int64_t i = 0; i < kRunElements; i += kLanes) {
+      const VF scaled = hn::Mul(hn::LoadU(kDF, x + run * kRunElements + i), hn::Set(kDF, inverse));
+      const VI rounded = hn::NearestInt(scaled);
+      hn::Store(rounded, DI(), codes + i);
+      sums[i / (kRunElements / 2)] = hn::Add(sums[i / (kRunElements / 2)], rounded);
+    }
+    for (int64_t i = 0; i < kRunElements; ++i) to->codes[i] = static_cast<int8_t>(codes[i]);
+    const int32_t half_sums[2] = {hn::GetLane(hn::SumOfLanes(DI(), sums[0])),
+                                  hn::GetLane(hn::SumOfLanes(DI(), sums[1]))};
+    const int32_t sum = half_sums[0] + half_sums[1];
+    to->scale = magnitude / 127.0f;
+    to->scaled_sum = to->scale * static_cast<float>(sum);
+    to->start_8 = -8 * sum;
+    to->start_16 = -16 * sum;
+    to->start_128 = -128 * sum;
+    to->start_32[0] = -32 * half_sums[0];
+    to->start_32[1] = -32 * half_sums[1];
   }
 }
 

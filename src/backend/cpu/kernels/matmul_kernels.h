@@ -1,13 +1,14 @@
-// Matrix products of one instruction set: y = x W^T (+ bias) (+ y). Weights are row-major as in the file and are never
-// copied as a whole; the product of many rows reorders one tile at a time.
+// Matrix products of one instruction set: y = x W^T (+ bias) (+ y). Weights of plain formats are row-major as in the
+// file and are never copied as a whole; the product of many rows reorders one tile at a time. Weights of block formats
+// lie in panels (packed_weights.h).
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_KERNELS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_KERNELS_H_
 
 #include <cstdint>
 
-namespace headwise::cpu {
+#include "backend/cpu/kernels/packed_weights.h"
 
-enum class WeightType : uint8_t { kF32, kF16, kBF16 };
+namespace headwise::cpu {
 
 // At most this many rows of x go through `few_rows`: it reads each weight once and is bound by memory.
 inline constexpr int64_t kMaxFewRows = 8;
@@ -54,14 +55,50 @@ struct TileArgs {
   float* scratch;       // kTileScratchBytes, 64-byte aligned
 };
 
+// 32 elements of a row of x as they are, and their sum.
+struct FloatRun {
+  float values[kRunElements];
+  float sum;
+};
+
+// Products with weights in panels.
+struct PackedArgs {
+  // Run k of row r of x is x[r * x_row_stride + k * x_run_stride]; one of the two is null.
+  const QuantizedRun* x_int8;
+  const FloatRun* x_f32;
+  int64_t x_row_stride;
+  int64_t x_run_stride;
+  int64_t num_rows;
+  const void* weight;  // the panel of the first output
+  WeightType type;
+  int64_t depth;        // K
+  int64_t num_outputs;  // of this piece, which begins with a panel
+  const float* bias;    // [num_outputs] or null
+  float* out;           // [num_rows, out_stride], first output of this piece
+  int64_t out_stride;   // floats
+  bool add;             // out += instead of out =
+};
+
+// Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes.
+inline constexpr int64_t kTileRuns = 32;
+
 struct MatMulKernels {
   // Row r of the result does not depend on num_rows, bit for bit: a token decoded in a batch equals it alone.
   void (*few_rows)(const FewRowsArgs& args);
   // An element depends on its row of x and its row of W only, bit for bit, not on the tile's bounds.
   void (*tile)(const TileArgs& args);
+  // The same two promises.
+  void (*packed_few_rows)(const PackedArgs& args);
+  // Many rows, x_int8 only: f32 and bf16 products go through `tile`. `scratch` has kTileScratchBytes, num_outputs is at
+  // most kTileOutputs.
+  void (*packed_tile)(const PackedArgs& args, void* scratch);
+  // Rounds each 32 elements of x to int8 with a scale of their own: the largest magnitude becomes 127. Runs are
+  // `stride` apart in `to`. `n` is a multiple of 32.
+  void (*quantize_row)(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
   bool has_bf16_dot;  // Compute::kBF16 is faster than f32 here; elsewhere it is computed in f32
+  bool has_int8_dot;
 };
 
 }  // namespace headwise::cpu

@@ -229,7 +229,8 @@ void MultiplyBlock(const TileArgs& args, int64_t first_step, int64_t num_steps, 
   }
 }
 
-template <typename Steps, WeightType kType>
+// kPack(args, first element, steps) fills scratch with a block of the tile's weights.
+template <typename Steps, void (*kPack)(const TileArgs&, int64_t, int64_t)>
 void TileOf(const TileArgs& args) {
   alignas(64) float bias[kTileOutputs];
   for (int64_t i = 0; i < kTileOutputs; ++i) bias[i] = args.bias != nullptr && i < args.num_outputs ? args.bias[i] : 0;
@@ -237,7 +238,7 @@ void TileOf(const TileArgs& args) {
   // One pass even without steps: the bias has to be written.
   for (int64_t first = 0; first == 0 || first < num_steps; first += kBlockSteps) {
     const int64_t block_steps = num_steps - first < kBlockSteps ? num_steps - first : kBlockSteps;
-    PackBlock<Steps, kType>(args, first * Steps::kPerStep, block_steps);
+    kPack(args, first * Steps::kPerStep, block_steps);
     MultiplyBlock<Steps>(args, first, block_steps, bias, args.add || first > 0);
     if (first == 0) {
       for (float& value : bias) value = 0;

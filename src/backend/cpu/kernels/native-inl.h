@@ -1,5 +1,6 @@
-// The few instructions that Highway 1.0.3 lacks: bf16 dot products and conversions (AVX-512 BF16). Elsewhere the same
-// functions are made of what there is: slower, and equal up to the order of two additions.
+// The few instructions that Highway 1.0.3 lacks: dot products of bf16 and of bytes, and conversions to bf16 (AVX-512
+// BF16 and VNNI). Elsewhere the same functions are made of what there is: slower, and equal up to the order of two
+// additions.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 
@@ -66,6 +67,72 @@ HWY_INLINE VF PackBF16Pairs(VF even, VF odd) {
 HWY_INLINE VF PackBF16Sequence(VF lo, VF hi) {
   const DF df;
   return PackBF16Pairs(hn::ConcatEven(df, hi, lo), hn::ConcatOdd(df, hi, lo));
+}
+
+#endif
+
+using D8 = hn::Repartition<uint8_t, DF>;
+using VB = hn::Vec<D8>;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+
+// sum[i] += code[4i] x[4i] + ... + code[4i+3] x[4i+3] for codes of at most kBits unsigned bits and x signed bytes, not
+// -128. Where codes of 8 bits would overflow 16-bit sums, they are read as code - 128 instead: kCentersCodes.
+#if defined(__AVX512VNNI__)
+
+constexpr bool kCentersCodes = false;
+constexpr bool kHasInt8Dot = true;
+
+template <int kBits>
+HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
+  return VI{_mm512_dpbusd_epi32(sum.raw, codes.raw, x.raw)};
+}
+
+#elif defined(__AVX2__) || defined(__SSSE3__)
+
+constexpr bool kCentersCodes = true;
+constexpr bool kHasInt8Dot = true;
+
+template <int kBits>
+HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
+#if defined(__AVX2__)
+  using V = __m256i;
+  const auto abs = [](V a) { return _mm256_abs_epi8(a); };
+  const auto sign = [](V a, V b) { return _mm256_sign_epi8(a, b); };
+  const auto pairs = [](V a, V b) { return _mm256_maddubs_epi16(a, b); };
+  const auto quads = [](V a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); };
+#else
+  using V = __m128i;
+  const auto abs = [](V a) { return _mm_abs_epi8(a); };
+  const auto sign = [](V a, V b) { return _mm_sign_epi8(a, b); };
+  const auto pairs = [](V a, V b) { return _mm_maddubs_epi16(a, b); };
+  const auto quads = [](V a) { return _mm_madd_epi16(a, _mm_set1_epi16(1)); };
+#endif
+  V magnitudes = codes.raw;
+  V signed_x = x.raw;
+  if constexpr (kBits == 8) {
+    // |code - 128| |x| + the same is at most 128 * 127 * 2, which 16 bits hold.
+    const V centered = hn::Xor(codes, hn::Set(D8(), uint8_t{0x80})).raw;
+    magnitudes = abs(centered);
+    signed_x = sign(signed_x, centered);
+  }
+  return hn::Add(sum, VI{quads(pairs(magnitudes, signed_x))});
+}
+
+#else
+
+constexpr bool kCentersCodes = false;
+constexpr bool kHasInt8Dot = false;
+
+template <int kBits>
+HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
+  const DI di;
+  const VI code = hn::BitCast(di, codes);
+  const VI mask = hn::Set(di, 0xFF);
+  sum = hn::Add(sum, hn::Mul(hn::And(code, mask), hn::ShiftRight<24>(hn::ShiftLeft<24>(x))));
+  sum = hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<8>(code), mask), hn::ShiftRight<24>(hn::ShiftLeft<16>(x))));
+  sum = hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<16>(code), mask), hn::ShiftRight<24>(hn::ShiftLeft<8>(x))));
+  return hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<24>(code), mask), hn::ShiftRight<24>(x)));
 }
 
 #endif

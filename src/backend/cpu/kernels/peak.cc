@@ -9,18 +9,31 @@ namespace {
 // two a cycle). With 16 registers three stay for the operands.
 constexpr int kNumSums = 12;
 
-template <typename Operation>
+HWY_INLINE void StartSum(VF& sum, int i) {
+  sum = hn::Set(kDF, static_cast<float>(i) * 0.125f);
+}
+HWY_INLINE void StartSum(VI& sum, int i) {
+  sum = hn::Set(DI(), i);
+}
+HWY_INLINE VF AsF32(VF sum) {
+  return sum;
+}
+HWY_INLINE VF AsF32(VI sum) {
+  return hn::ConvertTo(kDF, sum);
+}
+
+template <typename Sum, typename Operation>
 HWY_INLINE void Repeat(int64_t num_iterations, float* sink, const Operation& operation) {
-  VF sums[kNumSums];
+  Sum sums[kNumSums];
   HW_UNROLL
-  for (int i = 0; i < kNumSums; ++i) sums[i] = hn::Set(kDF, static_cast<float>(i) * 0.125f);
+  for (int i = 0; i < kNumSums; ++i) StartSum(sums[i], i);
   for (int64_t n = 0; n < num_iterations; ++n) {
     HW_UNROLL
     for (int i = 0; i < kNumSums; ++i) sums[i] = operation(sums[i]);
   }
-  VF total = sums[0];
+  VF total = AsF32(sums[0]);
   HW_UNROLL
-  for (int i = 1; i < kNumSums; ++i) total = hn::Add(total, sums[i]);
+  for (int i = 1; i < kNumSums; ++i) total = hn::Add(total, AsF32(sums[i]));
   *sink = hn::GetLane(hn::SumOfLanes(kDF, total));
 }
 
@@ -30,7 +43,7 @@ double PeakF32(int64_t num_iterations, float* sink) {
   // The sums tend to 0.75 / (1 - 0.25): neither overflow nor subnormal numbers, which some processors handle slowly.
   const VF a = hn::Set(kDF, 0.25f);
   const VF b = hn::Set(kDF, 0.75f);
-  Repeat(num_iterations, sink, [&](VF sum) HWY_ATTR { return hn::MulAdd(sum, a, b); });
+  Repeat<VF>(num_iterations, sink, [&](VF sum) HWY_ATTR { return hn::MulAdd(sum, a, b); });
   return 2.0 * static_cast<double>(hn::Lanes(kDF)) * kNumSums * static_cast<double>(num_iterations);
 }
 
@@ -38,8 +51,16 @@ double PeakBF16Dot(int64_t num_iterations, float* sink) {
   // Each step adds 2^-20 per lane: far from overflow after a billion steps.
   const float pair = PackBF16Pair(0x1p-11f, 0x1p-11f);
   const VF a = hn::Set(kDF, pair);
-  Repeat(num_iterations, sink, [&](VF sum) HWY_ATTR { return BF16Dot(sum, a, a); });
+  Repeat<VF>(num_iterations, sink, [&](VF sum) HWY_ATTR { return BF16Dot(sum, a, a); });
   return 4.0 * static_cast<double>(hn::Lanes(kDF)) * kNumSums * static_cast<double>(num_iterations);
+}
+
+double PeakInt8Dot(int64_t num_iterations, float* sink) {
+  // Each step adds 1 per lane, modulo 2^32 after four billion of them; what the sums are does not matter.
+  const VB codes = hn::BitCast(D8(), hn::Set(DI(), 1));
+  const VI x = hn::Set(DI(), 1);
+  Repeat<VI>(num_iterations, sink, [&](VI sum) HWY_ATTR { return CodeDot<4>(sum, codes, x); });
+  return 8.0 * static_cast<double>(hn::Lanes(kDF)) * kNumSums * static_cast<double>(num_iterations);
 }
 
 float ReadSum(const float* x, int64_t n) {

@@ -12,7 +12,14 @@ namespace headwise::cpu::HW_ISA {
 extern const KernelTable kKernelTable;
 constexpr KernelTable kKernelTable = {
     .isa = HW_STRINGIFY(HW_ISA),
-    .matmul = {.few_rows = FewRows, .tile = Tile, .round_row = RoundRow, .has_bf16_dot = kHasBF16Dot},
+    .matmul = {.few_rows = FewRows,
+               .tile = Tile,
+               .packed_few_rows = PackedFewRows,
+               .packed_tile = PackedTile,
+               .quantize_row = QuantizeRow,
+               .round_row = RoundRow,
+               .has_bf16_dot = kHasBF16Dot,
+               .has_int8_dot = kHasInt8Dot},
     .attention = {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
@@ -21,7 +28,7 @@ constexpr KernelTable kKernelTable = {
                     .gelu_tanh = GeluTanh,
                     .clamp = ClampRow},
     .softmax = {.max = MaxRow, .exp = ExpRow, .gradient = SoftmaxGradRow},
-    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .read_sum = ReadSum},
+    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .int8_dot = PeakInt8Dot, .read_sum = ReadSum},
 };
 
 }  // namespace headwise::cpu::HW_ISA

@@ -1,0 +1,164 @@
+// Products of a few rows of x with weights in panels, as in decoding. Memory is the limit: every byte of a panel is
+// read once for all rows and unpacked in registers.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_PACKED_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_PACKED_INL_H_
+
+#include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/kernels/packed_panel-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+// Where the sum of products of codes starts that is to end at that of (code - offset). A machine that centers codes of
+// 8 bits by itself has nothing to correct there.
+template <WeightType kType, int kHalf>
+HWY_INLINE VI StartOf(const QuantizedRun& x) {
+  constexpr int kOffset = FormatOf(kType).offset;
+  if constexpr (kOffset == 0 || (kOffset == 128 && kCentersCodes))
+    return hn::Zero(DI());
+  else if constexpr (kOffset == 8)
+    return hn::Set(DI(), x.start_8);
+  else if constexpr (kOffset == 16)
+    return hn::Set(DI(), x.start_16);
+  else if constexpr (kOffset == 128)
+    return hn::Set(DI(), x.start_128);
+  else
+    return hn::Set(DI(), x.start_32[kHalf]);
+}
+
+// Elements [4 quad, 4 quad + 4) in every lane.
+HWY_INLINE VI QuadOf(const QuantizedRun& x, int quad) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, x.codes + 4 * quad, sizeof(bytes));
+  return hn::Set(DI(), bytes);
+}
+
+template <int64_t kRows>
+HWY_INLINE void StoreRows(const VF (&sum)[kRows], const PackedArgs& args, int64_t first_row, int64_t output) {
+  const int64_t num_outputs = args.num_outputs - output < kLanes ? args.num_outputs - output : kLanes;
+  for (int64_t r = 0; r < kRows; ++r) {
+    float* out = args.out + (first_row + r) * args.out_stride + output;
+    alignas(64) float values[kLanes];
+    hn::Store(sum[r], kDF, values);
+    for (int64_t i = 0; i < num_outputs; ++i) {
+      const float value = args.bias != nullptr ? values[i] + args.bias[output + i] : values[i];
+      out[i] = args.add ? out[i] + value : value;
+    }
+  }
+}
+
+template <WeightType kType, int64_t kRows>
+HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row,
+                             VF (&sum)[kRows]) {
+  PanelReader<kType> reader(panel, args.depth, sub);
+  constexpr int kBits = PanelReader<kType>::kCodeBits;
+  constexpr PackedFormat kFormat = FormatOf(kType);
+  const QuantizedRun* x = args.x_int8 + first_row * args.x_row_stride;
+  const int64_t num_runs = args.depth / kRunElements;
+  for (int64_t run = 0; run < num_runs; ++run, x += args.x_run_stride) {
+    reader.BeginRun(run);
+    reader.Prefetch();
+    VI dot[kFormat.has_half_runs ? 2 : 1][kRows];
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      dot[0][r] = StartOf<kType, 0>(x[r * args.x_row_stride]);
+      if constexpr (kFormat.has_half_runs) dot[1][r] = StartOf<kType, 1>(x[r * args.x_row_stride]);
+    }
+    ForQuads([&]<int kQuad>() HW_INLINE_LAMBDA {
+      constexpr int kHalf = kFormat.has_half_runs ? kQuad / 4 : 0;
+      const VB codes = reader.template Codes<kQuad>();
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        dot[kHalf][r] = CodeDot<kBits>(dot[kHalf][r], codes, QuadOf(x[r * args.x_row_stride], kQuad));
+      }
+    });
+    const VF a = reader.template A<0>();
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      const QuantizedRun& row = x[r * args.x_row_stride];
+      const VF scale = hn::Set(kDF, row.scale);
+      sum[r] = hn::MulAdd(a, hn::Mul(hn::ConvertTo(kDF, dot[0][r]), scale), sum[r]);
+      if constexpr (kFormat.has_half_runs) {
+        sum[r] = hn::MulAdd(reader.template A<1>(), hn::Mul(hn::ConvertTo(kDF, dot[1][r]), scale), sum[r]);
+      }
+      if constexpr (kFormat.has_min) sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, row.scaled_sum), sum[r]);
+    }
+  }
+}
+
+template <WeightType kType, int64_t kRows>
+HWY_INLINE void SubPanelF32(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row,
+                            VF (&sum)[kRows]) {
+  PanelReader<kType> reader(panel, args.depth, sub);
+  constexpr PackedFormat kFormat = FormatOf(kType);
+  const FloatRun* x = args.x_f32 + first_row * args.x_row_stride;
+  const int64_t num_runs = args.depth / kRunElements;
+  for (int64_t run = 0; run < num_runs; ++run, x += args.x_run_stride) {
+    reader.BeginRun(run);
+    reader.Prefetch();
+    VF dot[kFormat.has_half_runs ? 2 : 1][kRows];
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      dot[0][r] = hn::Zero(kDF);
+      if constexpr (kFormat.has_half_runs) dot[1][r] = hn::Zero(kDF);
+    }
+    ForQuads([&]<int kQuad>() HW_INLINE_LAMBDA {
+      constexpr int kHalf = kFormat.has_half_runs ? kQuad / 4 : 0;
+      const VB values = reader.template Values<kQuad>();
+      const VF w[4] = {ByteAsF32<0>(values), ByteAsF32<1>(values), ByteAsF32<2>(values), ByteAsF32<3>(values)};
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        const float* row = x[r * args.x_row_stride].values + 4 * kQuad;
+        HW_UNROLL
+        for (int k = 0; k < 4; ++k) dot[kHalf][r] = hn::MulAdd(w[k], hn::Set(kDF, row[k]), dot[kHalf][r]);
+      }
+    });
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      sum[r] = hn::MulAdd(reader.template A<0>(), dot[0][r], sum[r]);
+      if constexpr (kFormat.has_half_runs) sum[r] = hn::MulAdd(reader.template A<1>(), dot[1][r], sum[r]);
+      if constexpr (kFormat.has_min) {
+        sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, x[r * args.x_row_stride].sum), sum[r]);
+      }
+    }
+  }
+}
+
+template <WeightType kType, int64_t kRows>
+void PackedRows(const PackedArgs& args, int64_t first_row) {
+  const auto* panel = static_cast<const uint8_t*>(args.weight);
+  for (int64_t output = 0; output < args.num_outputs; output += kPanelRows, panel += PanelBytes(kType, args.depth)) {
+    for (int64_t sub = 0; sub < kSubPanels && output + sub * kLanes < args.num_outputs; ++sub) {
+      VF sum[kRows];
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(kDF);
+      if (args.x_int8 != nullptr) {
+        SubPanelInt8<kType, kRows>(args, panel, sub, first_row, sum);
+      } else {
+        SubPanelF32<kType, kRows>(args, panel, sub, first_row, sum);
+      }
+      StoreRows<kRows>(sum, args, first_row, output + sub * kLanes);
+    }
+  }
+}
+
+// Rows together: their sums, dots and the weights stay in registers. More of them take further passes over a task's
+// weights, which are in the cache then.
+template <WeightType kType>
+void PackedFewRowsOf(const PackedArgs& args) {
+  constexpr int64_t kMost = kLanes == 16 ? (FormatOf(kType).has_half_runs ? 4 : 8) : 2;
+  int64_t row = 0;
+  if constexpr (kMost >= 8) {
+    for (; row + 8 <= args.num_rows; row += 8) PackedRows<kType, 8>(args, row);
+  }
+  if constexpr (kMost >= 4) {
+    for (; row + 4 <= args.num_rows; row += 4) PackedRows<kType, 4>(args, row);
+  }
+  for (; row + 2 <= args.num_rows; row += 2) PackedRows<kType, 2>(args, row);
+  if (row < args.num_rows) PackedRows<kType, 1>(args, row);
+}
+
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_MATMUL_PACKED_INL_H_

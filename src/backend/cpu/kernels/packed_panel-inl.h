@@ -1,0 +1,159 @@
+// Reading panels of block-format weights (packed_weights.h) as vectors: scales as f32, codes as bytes. Included by the
+// matmul kernel sources only, once per instruction set.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_PACKED_PANEL_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_PACKED_PANEL_INL_H_
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "backend/cpu/kernels/native-inl.h"
+#include "backend/cpu/kernels/packed_weights.h"
+#include "backend/cpu/kernels/vector-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+// A panel is computed in pieces of as many outputs as a vector has lanes.
+constexpr int64_t kSubPanels = kPanelRows / kLanes;
+
+// body.operator()<0>() ... <7>(): which bits of a byte belong to a quad is known when compiling.
+template <int kQuad = 0, typename Body>
+HWY_INLINE void ForQuads(const Body& body) {
+  body.template operator()<kQuad>();
+  if constexpr (kQuad + 1 < kRunQuads) ForQuads<kQuad + 1>(body);
+}
+#define HW_INLINE_LAMBDA __attribute__((always_inline))
+
+HWY_INLINE VF HalvesAsF32(const uint8_t* halves) {
+  const hn::Rebind<hwy::float16_t, DF> d16;
+  return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves)));
+}
+HWY_INLINE VF BytesAsF32(const uint8_t* bytes) {
+  const hn::Rebind<uint8_t, DF> d8;
+  return hn::ConvertTo(kDF, hn::PromoteTo(DI(), hn::LoadU(d8, bytes)));
+}
+HWY_INLINE VF SignedBytesAsF32(const uint8_t* bytes) {
+  const hn::Rebind<int8_t, DF> d8;
+  return hn::ConvertTo(kDF, hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(bytes))));
+}
+
+// Outputs [sub * kLanes, + kLanes) of one panel.
+template <WeightType kType>
+class PanelReader {
+ public:
+  static constexpr PackedFormat kFormat = FormatOf(kType);
+  // Bits of an unpacked code.
+  static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
+
+  HWY_INLINE PanelReader(const void* panel, int64_t depth, int64_t sub)
+      : scales_(static_cast<const uint8_t*>(panel)),
+        codes_(scales_ + PanelScaleBytes(kType, depth) + sub * 4 * kLanes),
+        lane_(sub * kLanes) {}
+
+  // Requires: `run` is the first of a block, or the block has been begun.
+  HWY_INLINE void BeginRun(int64_t run) {
+    const int64_t run_of_block = run % BlockRuns(kType);
+    const uint8_t* block = scales_ + run / BlockRuns(kType) * BlockScaleBytes(kType);
+    run_codes_ = codes_ + run * RunCodeBytes(kType);
+    if (run_of_block == 0) {
+      d_ = HalvesAsF32(block + 2 * lane_);
+      if constexpr (kFormat.has_min) min_ = HalvesAsF32(block + 2 * (kPanelRows + lane_));
+    }
+    if constexpr (kFormat.has_super) {
+      run_scales_ = block + (kFormat.has_min ? 4 : 2) * kPanelRows + run_of_block * 2 * kPanelRows + lane_;
+    }
+  }
+
+  // Of elements [16 half, 16 half + 16) of the run.
+  template <int kHalf>
+  HWY_INLINE VF A() const {
+    if constexpr (kFormat.has_half_runs) {
+      return hn::Mul(d_, SignedBytesAsF32(run_scales_ + kHalf * kPanelRows));
+    } else if constexpr (kFormat.has_super) {
+      return hn::Mul(d_, BytesAsF32(run_scales_));
+    } else {
+      return d_;
+    }
+  }
+  HWY_INLINE VF B() const {
+    if constexpr (kFormat.has_super) {
+      return hn::Neg(hn::Mul(min_, BytesAsF32(run_scales_ + kPanelRows)));
+    } else {
+      return min_;
+    }
+  }
+
+  // Lane i: the codes of output i for elements [4 kQuad, 4 kQuad + 4) of the run.
+  template <int kQuad>
+  HWY_INLINE VB Codes() const {
+    const D8 d8;
+    if constexpr (kFormat.bits == 8) {
+      return hn::Load(d8, run_codes_ + kQuad * kQuadBytes);
+    } else {
+      VB codes = hn::Load(d8, run_codes_ + kQuad % 4 * kQuadBytes);
+      codes = Bits<kQuad / 4 * 4, 0, 0x0F>(codes);
+      if constexpr (kFormat.bits == 5) {
+        codes = hn::Or(codes, Bits<kQuad, 4, 0x10>(hn::Load(d8, run_codes_ + 4 * kQuadBytes)));
+      } else if constexpr (kFormat.bits == 6) {
+        codes = hn::Or(codes, Bits<kQuad % 4 * 2, 4, 0x30>(hn::Load(d8, run_codes_ + (4 + kQuad / 4) * kQuadBytes)));
+      }
+      if constexpr (kType == WeightType::kIQ4_NL) {
+        const VB table = hn::LoadDup128(d8, kTable);
+        codes = hn::TableLookupBytes(table, codes);
+      }
+      return codes;
+    }
+  }
+
+  // The same as codes - offset: signed bytes.
+  template <int kQuad>
+  HWY_INLINE VB Values() const {
+    if constexpr (kFormat.offset == 0) return Codes<kQuad>();
+    return hn::Sub(Codes<kQuad>(), hn::Set(D8(), static_cast<uint8_t>(kFormat.offset)));
+  }
+
+  // Memory is asked for this far ahead; panels follow each other, so the end of one asks for the next.
+  HWY_INLINE void Prefetch() const {
+    constexpr int64_t kAhead = 4096;
+    for (int64_t line = 0; line < RunCodeBytes(kType); line += 64) hwy::Prefetch(run_codes_ + kAhead + line);
+  }
+
+ private:
+  // Bits of every byte, from bit kFrom on, moved to bit kTo on. Shifts are of 16 bits; the mask drops what comes over
+  // from the neighbour.
+  template <int kFrom, int kTo, int kMask>
+  static HWY_INLINE VB Bits(VB bytes) {
+    const D8 d8;
+    const hn::Repartition<uint16_t, D8> d16;
+    auto wide = hn::BitCast(d16, bytes);
+    if constexpr (kFrom > kTo) wide = hn::ShiftRight<kFrom - kTo>(wide);
+    if constexpr (kFrom < kTo) wide = hn::ShiftLeft<kTo - kFrom>(wide);
+    return hn::And(hn::BitCast(d8, wide), hn::Set(d8, static_cast<uint8_t>(kMask)));
+  }
+
+  // The levels of iq4_nl (tensor/block_reader.h) + 128.
+  alignas(16) static constexpr uint8_t kTable[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                     129, 141, 153, 166, 181, 197, 217, 241};
+
+  const uint8_t* scales_;
+  const uint8_t* codes_;
+  int64_t lane_;
+  const uint8_t* run_codes_ = nullptr;
+  const uint8_t* run_scales_ = nullptr;
+  VF d_ = hn::Zero(kDF);
+  VF min_ = hn::Zero(kDF);
+};
+
+// Element kElement (0 .. 3) of every lane of signed bytes, as f32.
+template <int kElement>
+HWY_INLINE VF ByteAsF32(VB values) {
+  const VI wide = hn::BitCast(DI(), values);
+  if constexpr (kElement == 3)
+    return hn::ConvertTo(kDF, hn::ShiftRight<24>(wide));
+  else
+    return hn::ConvertTo(kDF, hn::ShiftRight<24>(hn::ShiftLeft<24 - 8 * kElement>(wide)));
+}
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_PACKED_PANEL_INL_H_

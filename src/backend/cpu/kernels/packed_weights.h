@@ -1,0 +1,117 @@
+// Block-format matrices in the order in which kernels read them. A panel holds 16 rows of W, 16 outputs, side by side:
+// sums of products then grow in the lanes of a vector, one output each, and nothing is ever added across lanes.
+//
+// Along K a panel is cut into runs of 32 elements, and these into 8 quads. A quad is 64 bytes, [16 outputs][4 elements
+// of K], the operand of one int8 dot instruction. What its codes stand for:  value = a * (code - offset) + b  with `a`
+// and `b` of the (output, run); q6_k has an `a` per half run, only formats with minima have a `b`.
+//
+//   panel:  scales of all blocks | codes of all runs          both 64-byte aligned
+//   scales of one block:  f16 d[16], f16 min[16] where the format has minima; then where it has scales of scales, per
+//   run:
+//           u8 scale[16], u8 min[16] (q4_k, q5_k), or i8 scale[2 halves][16] (q6_k)
+//   codes of one run:
+//     8 bits  8 quads, code = value + 128
+//     4 bits  4 x 64 bytes: quad j in the low nibbles of row j, quad j + 4 in its high nibbles
+//     5 bits  the low 4 as above, then 64 bytes whose bit j is the high bit of quad j
+//     6 bits  the low 4 as above, then 2 x 64 bytes: bits 2 (j % 4) and up of row j / 4 are the high bits of quad j
+// All formats but q4_k and q5_k (3 and 2 % more) take the bytes they take in the file.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
+
+#include <cstdint>
+
+namespace headwise::cpu {
+
+// Plain formats lie row-major as in the file, the others in panels.
+enum class WeightType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+};
+constexpr bool IsPacked(WeightType type) {
+  return type >= WeightType::kQ8_0;
+}
+
+inline constexpr int64_t kPanelRows = 16;    // outputs of a panel
+inline constexpr int64_t kRunElements = 32;  // of K
+inline constexpr int64_t kRunQuads = 8;
+inline constexpr int64_t kQuadBytes = 4 * kPanelRows;
+inline constexpr int64_t kSuperRuns = 8;  // runs of a block with scales of scales
+
+struct PackedFormat {
+  int bits = 0;    // of a code in memory
+  int offset = 0;  // of a code once it is unpacked
+  bool has_min = false;
+  bool has_super = false;      // scales of scales: a block is 8 runs
+  bool has_half_runs = false;  // a scale for 16 elements
+};
+constexpr PackedFormat FormatOf(WeightType type) {
+  switch (type) {
+    case WeightType::kQ8_0:
+      return {.bits = 8, .offset = 128};
+    case WeightType::kQ4_0:
+      return {.bits = 4, .offset = 8};
+    case WeightType::kQ4_1:
+      return {.bits = 4, .has_min = true};
+    case WeightType::kQ5_0:
+      return {.bits = 5, .offset = 16};
+    case WeightType::kQ5_1:
+      return {.bits = 5, .has_min = true};
+    case WeightType::kQ4_K:
+      return {.bits = 4, .has_min = true, .has_super = true};
+    case WeightType::kQ5_K:
+      return {.bits = 5, .has_min = true, .has_super = true};
+    case WeightType::kQ6_K:
+      return {.bits = 6, .offset = 32, .has_super = true, .has_half_runs = true};
+    case WeightType::kIQ4_NL:
+      return {.bits = 4, .offset = 128};  // a table gives 8 bits
+    default:
+      return {};
+  }
+}
+
+constexpr int64_t BlockRuns(WeightType type) {
+  return FormatOf(type).has_super ? kSuperRuns : 1;
+}
+constexpr int64_t RunCodeBytes(WeightType type) {
+  return kRunQuads * kQuadBytes * FormatOf(type).bits / 8;
+}
+constexpr int64_t BlockScaleBytes(WeightType type) {
+  const PackedFormat format = FormatOf(type);
+  return (format.has_min ? 2 : 1) * kPanelRows * 2 + (format.has_super ? kSuperRuns * 2 * kPanelRows : 0);
+}
+// Requires: `depth` (K) is whole blocks.
+constexpr int64_t PanelScaleBytes(WeightType type, int64_t depth) {
+  const int64_t bytes = depth / kRunElements / BlockRuns(type) * BlockScaleBytes(type);
+  return (bytes + 63) / 64 * 64;
+}
+constexpr int64_t PanelBytes(WeightType type, int64_t depth) {
+  return PanelScaleBytes(type, depth) + depth / kRunElements * RunCodeBytes(type);
+}
+
+// 32 elements of a row of x as int8: x = scale * code. One cache line.
+struct alignas(64) QuantizedRun {
+  int8_t codes[kRunElements];
+  float scale;
+  float scaled_sum;  // scale * sum of codes
+  // Where a sum of products of codes starts, so that it ends at that of (code - offset): -offset * sum of codes.
+  int32_t start_8;
+  int32_t start_16;
+  int32_t start_128;
+  int32_t start_32[2];  // of each half
+  int32_t unused;
+};
+static_assert(sizeof(QuantizedRun) == 64);
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_

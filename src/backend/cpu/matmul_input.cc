@@ -1,0 +1,163 @@
+#include "backend/cpu/matmul_input.h"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+// Elements of x that one task rounds or copies.
+constexpr int64_t kCopyTaskElements = 64 << 10;
+
+// Floats: 2 KiB, half of what separates two addresses of one set in the usual first-level cache.
+constexpr int64_t kBadStride = 512;
+
+const float* InterleavedRows(const ConstTensorView& x, MatMulScratch& scratch) {
+  const int64_t num_rows = x.shape[0];
+  const int64_t depth = x.shape[1];
+  const int64_t num_blocks = CeilDiv(depth, kFewRowsBlock);
+  float* const blocks = scratch.Floats(static_cast<size_t>(num_blocks * num_rows * kFewRowsBlock));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * depth;
+    for (int64_t block = 0; block < num_blocks; ++block, from += kFewRowsBlock) {
+      float* to = blocks + (block * num_rows + row) * kFewRowsBlock;
+      const int64_t num = std::min(kFewRowsBlock, depth - block * kFewRowsBlock);
+      std::copy_n(from, num, to);
+      std::fill_n(to + num, kFewRowsBlock - num, 0.0f);
+    }
+  }
+  return blocks;
+}
+
+const FloatRun* FloatRuns(const ConstTensorView& x, MatMulScratch& scratch) {
+  const int64_t num_rows = x.shape[0];
+  const int64_t depth = x.shape[1];
+  const int64_t num_runs = depth / kRunElements;
+  auto* const runs = scratch.Runs<FloatRun>(static_cast<size_t>(num_runs * num_rows));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * depth;
+    for (int64_t run = 0; run < num_runs; ++run, from += kRunElements) {
+      FloatRun& to = runs[run * num_rows + row];
+      std::copy_n(from, kRunElements, to.values);
+      to.sum = std::accumulate(from, from + kRunElements, 0.0f);
+    }
+  }
+  return runs;
+}
+
+bool HasPacked(const MatMulArgs& args) {
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsBlockFormat(part.weight.dtype); });
+}
+bool HasPlain(const MatMulArgs& args) {
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsBlockFormat(part.weight.dtype); });
+}
+
+// body(row) for all rows of x, several to a task where they are short.
+template <typename Body>
+void ForRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
+  const int64_t num_rows = x.shape[0];
+  const int64_t rows_per_task = std::max<int64_t>(1, kCopyTaskElements / std::max<int64_t>(1, x.shape[1]));
+  pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
+    const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
+    for (int64_t row = task_idx * rows_per_task; row < end; ++row) {
+      body(row, static_cast<const float*>(x.data) + row * x.shape[1]);
+    }
+  });
+}
+
+// x rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and one more: the
+// micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would push each
+// other out of the first-level cache.
+void MakeSteps(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+               TileInput& input) {
+  const int64_t depth = args.x.shape[1];
+  const bool rounds = args.compute != Compute::kF32 && kernels.has_bf16_dot;
+  input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
+  if (!rounds && depth % kBadStride != 0) {
+    input.steps = static_cast<const float*>(args.x.data);
+    input.steps_stride = depth;
+    return;
+  }
+  const int64_t num_steps = rounds ? CeilDiv(depth, 2) : depth;
+  input.steps_stride = CeilDiv(num_steps, 16) * 16 + 16;
+  float* const rows = scratch.Floats(static_cast<size_t>(args.x.shape[0] * input.steps_stride));
+  input.steps = rows;
+  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+    float* to = rows + row * input.steps_stride;
+    if (rounds) {
+      kernels.round_row(x, depth, to);
+    } else {
+      std::copy_n(x, depth, to);
+    }
+  });
+}
+
+// A run more than a row has, for the same reason.
+void MakeRuns(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+              TileInput& input) {
+  const int64_t depth = args.x.shape[1];
+  input.runs_stride = depth / kRunElements + 1;
+  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(args.x.shape[0] * input.runs_stride));
+  input.runs = runs;
+  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+    kernels.quantize_row(x, depth, runs + row * input.runs_stride, /*stride=*/1);
+  });
+}
+
+}  // namespace
+
+void MatMulScratch::AlignedDelete::operator()(std::byte* memory) const {
+  ::operator delete[](memory, std::align_val_t{kAlignment});
+}
+
+MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
+  void* memory = ::operator new[](bytes, std::align_val_t{kAlignment}, std::nothrow);
+  HW_CHECK(memory != nullptr, "no memory for {} bytes", bytes);
+  return Memory(static_cast<std::byte*>(memory));
+}
+
+void MatMulScratch::ReserveTiles(int num_threads) {
+  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(kTileScratchBytes));
+}
+
+std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
+  if (wanted > bytes) {
+    memory.reset();
+    memory = NewMemory(wanted);
+    bytes = wanted;
+  }
+  return memory.get();
+}
+
+FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, MatMulScratch& scratch) {
+  FewRowsInput input;
+  const int64_t num_rows = args.x.shape[0];
+  const int64_t depth = args.x.shape[1];
+  if (HasPlain(args)) input.interleaved = InterleavedRows(args.x, scratch);
+  if (!HasPacked(args)) return input;
+  if (args.compute != Compute::kInt8) {
+    input.runs_f32 = FloatRuns(args.x, scratch);
+    return input;
+  }
+  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(depth / kRunElements * num_rows));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    kernels.quantize_row(static_cast<const float*>(args.x.data) + row * depth, depth, runs + row, num_rows);
+  }
+  input.runs_int8 = runs;
+  return input;
+}
+
+TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+  TileInput input;
+  const bool in_int8 = args.compute == Compute::kInt8;
+  if (HasPlain(args) || !in_int8) MakeSteps(args, kernels, pool, scratch, input);
+  if (HasPacked(args) && in_int8) MakeRuns(args, kernels, pool, scratch, input);
+  return input;
+}
+
+}  // namespace headwise::cpu

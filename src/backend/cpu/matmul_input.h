@@ -1,0 +1,83 @@
+// x of a matrix product in the forms in which the kernels read it, and the memory for them.
+#ifndef HEADWISE_BACKEND_CPU_MATMUL_INPUT_H_
+#define HEADWISE_BACKEND_CPU_MATMUL_INPUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/ops.h"
+#include "base/thread_pool.h"
+
+namespace headwise::cpu {
+
+// Outputs [first_output, first_output + num_outputs) of a part, for rows [first_row, first_row + num_rows) of x.
+struct MatMulTask {
+  size_t part_idx = 0;
+  int64_t first_output = 0;
+  int64_t num_outputs = 0;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+};
+
+// Memory that matrix products keep between calls; grows to what a call needs.
+class MatMulScratch {
+ public:
+  // kTileScratchBytes for each of `num_threads`.
+  void ReserveTiles(int num_threads);
+  float* TileOfThread(int thread_idx) {
+    return reinterpret_cast<float*>(tiles_[static_cast<size_t>(thread_idx)].get());
+  }
+  // Room for that many floats, or runs of one kind; 64-byte aligned, each shared by all threads.
+  float* Floats(size_t count) { return reinterpret_cast<float*>(floats_.Reserve(count * sizeof(float))); }
+  template <typename Run>
+  Run* Runs(size_t count) {
+    return reinterpret_cast<Run*>(runs_.Reserve(count * sizeof(Run)));
+  }
+  std::vector<MatMulTask>& tasks() { return tasks_; }
+
+ private:
+  struct AlignedDelete {
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte[], AlignedDelete>;
+  static Memory NewMemory(size_t bytes);
+  struct Block {
+    std::byte* Reserve(size_t wanted);
+    Memory memory;
+    size_t bytes = 0;
+  };
+
+  std::vector<Memory> tiles_;
+  Block floats_;
+  Block runs_;
+  std::vector<MatMulTask> tasks_;
+};
+
+inline int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// What is not needed is not made: plain weights need the first, packed ones one of the others.
+struct FewRowsInput {
+  const float* interleaved = nullptr;       // [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
+  const QuantizedRun* runs_int8 = nullptr;  // [K / 32][rows]
+  const FloatRun* runs_f32 = nullptr;       // [K / 32][rows]
+};
+FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, MatMulScratch& scratch);
+
+// Packed weights read runs where there are some, and steps as plain weights do otherwise.
+struct TileInput {
+  const float* steps = nullptr;  // [rows, steps_stride]
+  int64_t steps_stride = 0;
+  StepType step_type = StepType::kF32;
+  const QuantizedRun* runs = nullptr;  // [rows, runs_stride]
+  int64_t runs_stride = 0;
+};
+TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch);
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_MATMUL_INPUT_H_

@@ -1,0 +1,237 @@
+// Block-format weights: packed they stand for the same values, and every instruction set's products equal those of f64.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+#include "backend/cpu/matmul.h"
+#include "backend/cpu/packed_weights.h"
+#include "tensor/blocks.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,
+                              DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL};
+
+// Where the two-byte scales of a block lie.
+std::vector<size_t> HalvesOf(DType dtype) {
+  switch (dtype) {
+    case DType::kQ6_K:
+      return {208};
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {0, 2};
+    default:
+      return {0};
+  }
+}
+
+// All codes and scales occur; halves are of both signs and between 1/64 and 1/4.
+std::vector<std::byte> RandomBlocks(DType dtype, const Shape& shape, std::mt19937& rng) {
+  std::vector<std::byte> bytes(static_cast<size_t>(BytesOf(dtype, shape.num_elements())));
+  std::uniform_int_distribution<int> any(0, 255);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(any(rng));
+  std::uniform_real_distribution<float> scale(1.0f / 64, 0.25f);
+  for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(BlockBytes(dtype))) {
+    for (const size_t at : HalvesOf(dtype)) {
+      const uint16_t half = F32ToF16(any(rng) < 128 ? scale(rng) : -scale(rng));
+      std::memcpy(bytes.data() + block + at, &half, sizeof(half));
+    }
+  }
+  return bytes;
+}
+
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+// A packed matrix, and what it stands for.
+struct PackedMatrix {
+  PackedMatrix(DType dtype, const Shape& shape, std::mt19937& rng) : shape_of(shape) {
+    const std::vector<std::byte> blocks = RandomBlocks(dtype, shape, rng);
+    values.resize(static_cast<size_t>(shape.num_elements()));
+    ToF32(dtype, blocks.data(), shape.num_elements(), values.data());
+    memory.resize((PackedBytes(dtype, shape) + 63) / 64);
+    ThreadPool pool(2);
+    PackWeights(ConstTensorView(blocks.data(), dtype, shape), memory.data()->bytes, pool);
+    view = ConstTensorView(memory.data(), dtype, shape);
+  }
+  Shape shape_of;
+  std::vector<float> values;
+  std::vector<Line> memory;
+  ConstTensorView view;
+};
+
+class PackedWeights : public testing::TestWithParam<DType> {};
+
+TEST_P(PackedWeights, RowsUnpackToWhatTheBlocksStandFor) {
+  std::mt19937 rng(1);
+  const Shape shape{21, 768};
+  const PackedMatrix matrix(GetParam(), shape, rng);
+  std::vector<float> row(768);
+  for (int64_t r = 0; r < shape[0]; ++r) {
+    UnpackRow(GetParam(), shape, matrix.memory.data(), r, row.data());
+    for (size_t i = 0; i < row.size(); ++i) {
+      ASSERT_EQ(row[i], matrix.values[static_cast<size_t>(r) * row.size() + i]) << "row " << r << " element " << i;
+    }
+  }
+}
+
+TEST_P(PackedWeights, TakeTheBytesTheyTakeInTheFile) {
+  const Shape shape{32, 4096};
+  const double in_file = static_cast<double>(BytesOf(GetParam(), shape.num_elements()));
+  const double more = GetParam() == DType::kQ4_K || GetParam() == DType::kQ5_K ? 1.03 : 1.0;
+  EXPECT_LE(static_cast<double>(PackedBytes(GetParam(), shape)), in_file * more);
+}
+
+struct Problem {
+  int64_t num_rows, num_outputs, depth;
+  Compute compute = Compute::kF32;
+  MatMulArgs::Write write = MatMulArgs::Write::kStore;
+};
+
+// x as the product sees it.
+std::vector<double> SeenX(const std::vector<float>& x, const Problem& p, const MatMulKernels& kernels) {
+  std::vector<double> seen(x.begin(), x.end());
+  if (p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows) {
+    for (double& value : seen) value = BF16ToF32(F32ToBF16(static_cast<float>(value)));
+  }
+  if (p.compute != Compute::kInt8) return seen;
+  for (size_t run = 0; run < seen.size(); run += kRunElements) {
+    float largest = 0;
+    for (size_t i = run; i < run + kRunElements; ++i) largest = std::max(largest, std::abs(x[i]));
+    for (size_t i = run; i < run + kRunElements && largest > 0; ++i) {
+      seen[i] = std::nearbyint(x[i] * (127.0f / largest)) * static_cast<double>(largest / 127.0f);
+    }
+  }
+  return seen;
+}
+
+double SeenWeight(float value, const Problem& p, const MatMulKernels& kernels) {
+  const bool rounds = p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
+  return rounds ? BF16ToF32(F32ToBF16(value)) : value;
+}
+
+std::vector<float> Product(const Problem& p, const PackedMatrix& weight, const std::vector<float>& x,
+                           const std::vector<float>& bias, std::vector<float> out, const MatMulKernels& kernels) {
+  ThreadPool pool(2);
+  MatMulScratch scratch;
+  const MatMulPart part{.weight = weight.view,
+                        .bias = ConstTensorView(bias.data(), DType::kF32, {p.num_outputs}),
+                        .out = {out.data(), DType::kF32, {p.num_rows, p.num_outputs}}};
+  RunMatMul({.x = ConstTensorView(x.data(), DType::kF32, {p.num_rows, p.depth}),
+             .parts = {&part, 1},
+             .write = p.write,
+             .compute = p.compute},
+            kernels, pool, scratch);
+  return out;
+}
+
+std::vector<float> Normal(int64_t count, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(rng);
+  return values;
+}
+
+void CheckProblem(const Problem& p, DType dtype, const MatMulKernels& kernels, std::mt19937& rng) {
+  const PackedMatrix weight(dtype, {p.num_outputs, p.depth}, rng);
+  const std::vector<float> x = Normal(p.num_rows * p.depth, rng);
+  const std::vector<float> bias = Normal(p.num_outputs, rng);
+  const std::vector<float> before = Normal(p.num_rows * p.num_outputs, rng);
+  const std::vector<float> out = Product(p, weight, x, bias, before, kernels);
+  const std::vector<double> seen = SeenX(x, p, kernels);
+  for (int64_t row = 0; row < p.num_rows; ++row) {
+    for (int64_t output = 0; output < p.num_outputs; ++output) {
+      const auto at = static_cast<size_t>(row * p.num_outputs + output);
+      double expected = bias[static_cast<size_t>(output)];
+      if (p.write == MatMulArgs::Write::kAdd) expected += before[at];
+      double magnitudes = std::abs(expected);
+      for (int64_t k = 0; k < p.depth; ++k) {
+        const double term = seen[static_cast<size_t>(row * p.depth + k)] *
+                            SeenWeight(weight.values[static_cast<size_t>(output * p.depth + k)], p, kernels);
+        expected += term;
+        magnitudes += std::abs(term);
+      }
+      // As in matmul_test.cc; formats with minima or an offset add and take away terms of up to 16 times the weight.
+      const double tolerance = 16 * static_cast<double>(p.depth / 32 + 36) * std::ldexp(1.0, -24) * magnitudes;
+      ASSERT_NEAR(out[at], expected, tolerance)
+          << NameOf(dtype) << " M " << p.num_rows << " N " << p.num_outputs << " K " << p.depth << " compute "
+          << static_cast<int>(p.compute) << " row " << row << " output " << output;
+    }
+  }
+}
+
+TEST_P(PackedWeights, ProductsEqualThoseInDouble) {
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    const auto kernels = FindKernels(isa);
+    if (!kernels.ok()) continue;  // this machine cannot run it
+    SCOPED_TRACE(isa);
+    std::mt19937 rng(2);
+    for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+      for (const int64_t num_rows : {1, 2, 3, 5, 8, 9, 13, 20}) {
+        const int64_t num_outputs = 16 * num_rows % 90 + num_rows % 5;
+        const int64_t depth = num_rows % 3 == 0 ? 1280 : num_rows % 3 == 1 ? 256 : 1024;
+        const auto write = num_rows % 2 == 0 ? MatMulArgs::Write::kAdd : MatMulArgs::Write::kStore;
+        CheckProblem({num_rows, num_outputs, depth, compute, write}, GetParam(), (*kernels)->matmul, rng);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(PackedWeights, ARowDoesNotDependOnItsNeighbours) {
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    const auto kernels = FindKernels(isa);
+    if (!kernels.ok()) continue;
+    std::mt19937 rng(3);
+    const int64_t depth = 512, num_outputs = 37;
+    const PackedMatrix weight(GetParam(), {num_outputs, depth}, rng);
+    const std::vector<float> bias = Normal(num_outputs, rng);
+    for (const Compute compute : {Compute::kF32, Compute::kInt8}) {
+      const std::vector<float> x = Normal(8 * depth, rng);
+      const std::vector<float> alone = Product({1, num_outputs, depth, compute}, weight, {x.begin(), x.begin() + depth},
+                                               bias, std::vector<float>(num_outputs), (*kernels)->matmul);
+      for (const int64_t num_rows : {2, 3, 4, 5, 6, 7, 8}) {
+        const std::vector<float> together =
+            Product({num_rows, num_outputs, depth, compute}, weight, {x.begin(), x.begin() + num_rows * depth}, bias,
+                    std::vector<float>(static_cast<size_t>(num_rows * num_outputs)), (*kernels)->matmul);
+        for (size_t i = 0; i < alone.size(); ++i) ASSERT_EQ(together[i], alone[i]) << isa << " rows " << num_rows;
+      }
+    }
+  }
+}
+
+// A scale of 0, and x of 0, subnormal and with one outlier.
+TEST_P(PackedWeights, SpecialValuesOfX) {
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    const auto kernels = FindKernels(isa);
+    if (!kernels.ok()) continue;
+    std::vector<QuantizedRun> runs(3);
+    std::vector<float> x(96, 0.0f);
+    std::fill_n(x.begin() + 32, 32, 1e-42f);
+    x[64] = -1e30f;
+    x[65] = 1.0f;
+    (*kernels)->matmul.quantize_row(x.data(), 96, runs.data(), 1);
+    for (const QuantizedRun& run : runs) EXPECT_TRUE(std::isfinite(run.scale) && std::isfinite(run.scaled_sum)) << isa;
+    EXPECT_EQ(runs[0].scale, 0.0f);
+    for (int i = 0; i < 32; ++i) {
+      EXPECT_EQ(runs[0].codes[i], 0);
+      EXPECT_EQ(runs[1].codes[i], 0);
+      EXPECT_EQ(runs[2].codes[i], i == 0 ? -127 : 0) << isa;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PackedWeights, testing::ValuesIn(kFormats),
+                         [](const auto& instance) { return std::string(NameOf(instance.param)); });
+
+}  // namespace
+}  // namespace headwise::cpu

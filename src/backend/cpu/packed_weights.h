@@ -1,0 +1,26 @@
+// Making and reading the packed form of block-format matrices (kernels/packed_weights.h): once, when a model is loaded.
+#ifndef HEADWISE_BACKEND_CPU_PACKED_WEIGHTS_H_
+#define HEADWISE_BACKEND_CPU_PACKED_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/kernels/packed_weights.h"
+#include "base/thread_pool.h"
+#include "tensor/tensor.h"
+
+namespace headwise::cpu {
+
+// Requires: a float or block format.
+WeightType WeightTypeOf(DType dtype);
+
+// Bytes of a matrix [N, K] in panels. Requires: a block format.
+size_t PackedBytes(DType dtype, const Shape& shape);
+// From rows of blocks, as in a file, to panels; rows behind the last are 0. `packed` has PackedBytes, 64-byte aligned.
+void PackWeights(const ConstTensorView& from, std::byte* packed, ThreadPool& pool);
+// Row `row` of the packed matrix as f32: [K].
+void UnpackRow(DType dtype, const Shape& shape, const void* packed, int64_t row, float* values);
+
+}  // namespace headwise::cpu
+
+#endif  // HEADWISE_BACKEND_CPU_PACKED_WEIGHTS_H_

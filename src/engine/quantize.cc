@@ -1,0 +1,224 @@
+#include "engine/quantize.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/cpu_info.h"
+#include "base/thread_pool.h"
+#include "model/families/family.h"
+#include "model/gguf_export.h"
+#include "model/gguf_model.h"
+#include "model/gguf_names.h"
+#include "model/load_config.h"
+#include "tensor/blocks.h"
+#include "text/gguf_tokenizer_export.h"
+#include "weights/gguf.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Remembers which tensors a family reads: a checkpoint holds others too, counters and masks that nobody needs.
+class RecordingSource final : public WeightSource {
+ public:
+  explicit RecordingSource(const WeightSource& source) : source_(source) {}
+
+  const std::string& origin() const override { return source_.origin(); }
+  std::vector<std::string> Names() const override { return source_.Names(); }
+  bool Has(std::string_view name) const override { return source_.Has(name); }
+  using WeightSource::Get;
+  Result<ConstTensorView> Get(std::string_view name) const override {
+    auto view = source_.Get(name);
+    if (view.ok()) read_.emplace(name);
+    return view;
+  }
+  const std::set<std::string>& read() const { return read_; }
+
+ private:
+  const WeightSource& source_;
+  mutable std::set<std::string> read_;
+};
+
+// The wanted format, or the next one that rows of so many elements fit.
+DType TypeFor(DType wanted, const std::string& file_name, int64_t columns) {
+  const bool is_table = file_name == "token_embd.weight" || file_name == "output.weight";
+  const bool is_small = wanted == DType::kQ4_0 || wanted == DType::kQ4_K;
+  for (const DType type : {is_table && is_small ? DType::kQ6_K : wanted, DType::kQ8_0}) {
+    if (columns % BlockElements(type) == 0) return type;
+  }
+  return DType::kF16;
+}
+
+// Row i of the file is row order[i] of `from`, or row i where there is no order.
+void FillRows(const ConstTensorView& from, const std::vector<int64_t>& order, DType type, ThreadPool& pool,
+              std::span<std::byte> to) {
+  const int64_t num_rows = from.shape[0];
+  const int64_t columns = from.shape.rank() == 2 ? from.shape[1] : 1;
+  const int64_t from_bytes = BytesOf(from.dtype, columns);
+  const int64_t to_bytes = BytesOf(type, columns);
+  pool.ParallelFor(num_rows, [&](int64_t row, int) {
+    const int64_t source_row = order.empty() ? row : order[static_cast<size_t>(row)];
+    const auto* source = static_cast<const std::byte*>(from.data) + source_row * from_bytes;
+    std::byte* target = to.data() + row * to_bytes;
+    if (from.dtype == type) {
+      std::memcpy(target, source, static_cast<size_t>(to_bytes));
+      return;
+    }
+    std::vector<float> values(static_cast<size_t>(columns));
+    ToF32(from.dtype, source, columns, values.data());
+    FromF32(type, values.data(), columns, target);
+  });
+}
+
+void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
+  metadata.SetString("tokenizer.ggml.model", arrays.kind);
+  if (arrays.kind == "gpt2") {
+    metadata.SetString("tokenizer.ggml.pre", arrays.splitting.empty() ? "default" : arrays.splitting);
+  }
+  metadata.Set("tokenizer.ggml.tokens", {GgufType::kString, std::move(arrays.tokens)});
+  metadata.Set("tokenizer.ggml.token_type", {GgufType::kI32, std::move(arrays.token_types)});
+  if (!arrays.scores.empty()) metadata.Set("tokenizer.ggml.scores", {GgufType::kF32, std::move(arrays.scores)});
+  if (!arrays.merges.empty()) metadata.Set("tokenizer.ggml.merges", {GgufType::kString, std::move(arrays.merges)});
+  if (arrays.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *arrays.bos_id);
+  if (arrays.unknown_id) metadata.SetU32("tokenizer.ggml.unknown_token_id", *arrays.unknown_id);
+  metadata.SetBool("tokenizer.ggml.add_bos_token", arrays.adds_bos);
+  if (arrays.adds_space_prefix) metadata.SetBool("tokenizer.ggml.add_space_prefix", *arrays.adds_space_prefix);
+  if (!arrays.chat_template.empty()) metadata.SetString("tokenizer.chat_template", std::move(arrays.chat_template));
+  if (!arrays.tokenizer_json.empty()) {
+    metadata.SetString("tokenizer.huggingface.json", std::move(arrays.tokenizer_json));
+  }
+}
+
+// A checkpoint that is being made into a file.
+class Conversion {
+ public:
+  explicit Conversion(const QuantizeOptions& options)
+      : options_(options), pool_(options.num_threads > 0 ? options.num_threads : NumUsableCores()) {}
+
+  Result<QuantizeResult> Run() {
+    HW_RETURN_IF_ERROR(Open());
+    HW_RETURN_IF_ERROR(ListTensors());
+    int64_t num_bytes = 0;
+    HW_RETURN_IF_ERROR(WriteGguf(options_.out, metadata_, tensors_, [&](const GgufTensor& tensor) {
+      num_bytes += BytesOf(tensor.dtype, tensor.shape.num_elements());
+      if (options_.on_progress) options_.on_progress(num_bytes, result_.file_bytes);
+    }));
+    return result_;
+  }
+
+ private:
+  Status Open() {
+    if (IsGgufPath(options_.model)) {
+      return Status::InvalidInput(fmt::format("{}: is a file, expected a Hugging Face folder", options_.model));
+    }
+    HW_ASSIGN_OR_RETURN(config_, ReadModelConfig(options_.model));
+    HW_RETURN_IF_ERROR(AddGenerationEosIds(options_.model, config_));
+    const fs::path folder(options_.model);
+    HW_ASSIGN_OR_RETURN(const Json checkpoint, ReadJsonFile((folder / "config.json").string()));
+    auto metadata = GgufMetadataOf(config_, checkpoint);
+    if (!metadata.ok()) return std::move(metadata).status().Annotate(options_.model);
+    metadata_ = *std::move(metadata);
+    architecture_ = FindGgufArchitecture(config_.family);
+    HW_ASSIGN_OR_RETURN(source_, OpenSafetensorsFolder(options_.model));
+    const fs::path named = fs::absolute(folder).lexically_normal();
+    metadata_.SetString("general.name", (named.has_filename() ? named : named.parent_path()).filename().string());
+    metadata_.SetString(kGgufSourceHashKey, SourceHash(*source_));
+    return AddTokenizer(folder);
+  }
+
+  Status AddTokenizer(const fs::path& folder) {
+    auto tokenizer = ExportTokenizer(folder, config_.vocab_size, architecture_->name);
+    if (tokenizer.ok()) {
+      const std::optional<int64_t> eos_id = tokenizer->eos_id;
+      SetTokenizer(*std::move(tokenizer), metadata_);
+      return SetEndIds(eos_id);
+    }
+    if (tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
+    metadata_.SetString("tokenizer.ggml.model", "none");
+    return Status::Ok();
+  }
+
+  // Files have a key each for the end of a text, of a turn and of a message; an answer ends with any of them.
+  Status SetEndIds(std::optional<int64_t> of_tokenizer) {
+    std::vector<int64_t> ids(config_.eos_ids.begin(), config_.eos_ids.end());
+    const auto first = of_tokenizer ? std::ranges::find(ids, *of_tokenizer) : ids.end();
+    if (first != ids.end()) std::rotate(ids.begin(), first, first + 1);
+    if (ids.empty() && of_tokenizer) ids.push_back(*of_tokenizer);
+    constexpr const char* kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                     "tokenizer.ggml.eom_token_id"};
+    if (ids.size() > std::size(kKeys)) {
+      return Status::Unsupported(fmt::format("{}: {} end-of-sequence tokens, expected at most {} for a GGUF file",
+                                             options_.model, ids.size(), std::size(kKeys)));
+    }
+    for (size_t i = 0; i < ids.size(); ++i) metadata_.SetU32(kKeys[i], ids[i]);
+    return Status::Ok();
+  }
+
+  Status ListTensors() {
+    HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(config_.family, options_.model));
+    const RecordingSource recording(*source_);
+    auto weights = family->read_weights(config_, recording);
+    if (!weights.ok()) return std::move(weights).status();
+    for (const std::string& name : recording.read()) HW_RETURN_IF_ERROR(AddTensor(name));
+    divisors_ = GgufRopeDivisors(config_);
+    if (divisors_.empty()) return Status::Ok();
+    const ConstTensorView view(divisors_.data(), DType::kF32, {static_cast<int64_t>(divisors_.size())});
+    Add(kGgufRopeFreqs, view, {}, DType::kF32);
+    return Status::Ok();
+  }
+
+  Status AddTensor(const std::string& name) {
+    const std::optional<std::string> file_name = GgufTensorName(*architecture_, name);
+    if (!file_name) {
+      return Status::Unsupported(fmt::format("{}: tensor \"{}\" has no name in the GGUF architecture {}",
+                                             source_->origin(), name, architecture_->name));
+    }
+    HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_->Get(name));
+    DType type = DType::kF32;
+    if (view.shape.rank() == 2) {
+      type = TypeFor(options_.type, *file_name, view.shape[1]);
+      ++result_.num_matrices[type];
+    }
+    Add(*file_name, view, GgufRowOrder(*architecture_, config_, name), type);
+    return Status::Ok();
+  }
+
+  void Add(const std::string& file_name, const ConstTensorView& view, std::vector<int64_t> order, DType type) {
+    result_.source_bytes += view.size_bytes();
+    result_.file_bytes += BytesOf(type, view.shape.num_elements());
+    tensors_.push_back({.name = file_name,
+                        .dtype = type,
+                        .shape = view.shape,
+                        .fill = [this, view, order = std::move(order), type](std::span<std::byte> bytes) {
+                          FillRows(view, order, type, pool_, bytes);
+                          return Status::Ok();
+                        }});
+  }
+
+  const QuantizeOptions& options_;
+  ThreadPool pool_;
+  ModelConfig config_;
+  const GgufArchitecture* architecture_ = nullptr;
+  std::unique_ptr<WeightSource> source_;
+  GgufMetadata metadata_;
+  std::vector<float> divisors_;
+  std::vector<GgufTensor> tensors_;
+  QuantizeResult result_;
+};
+
+}  // namespace
+
+Result<QuantizeResult> QuantizeModel(const QuantizeOptions& options) {
+  return Conversion(options).Run();
+}
+
+}  // namespace headwise

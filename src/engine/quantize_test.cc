@@ -1,0 +1,123 @@
+// The bundled model as a .gguf file of every format. That every family comes back whole is
+// tests/golden/families_test.cc.
+#include "engine/quantize.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/open_tokenizer.h"
+#include "model/gguf_names.h"
+#include "model/load_config.h"
+#include "support/describe_config.h"
+#include "support/engines.h"
+#include "support/golden.h"
+#include "tensor/blocks.h"
+#include "weights/gguf.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Quantize : public ::testing::Test {
+ protected:
+  ~Quantize() override { fs::remove(path_); }
+  QuantizeResult MustWrite(DType type) {
+    const auto result = QuantizeModel({.model = BundledModel(), .out = path_, .type = type});
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() ? *result : QuantizeResult();
+  }
+
+  const std::string path_ =
+      (fs::path(::testing::TempDir()) /
+       fmt::format("headwise_quantize_{}.gguf", ::testing::UnitTest::GetInstance()->current_test_info()->name()))
+          .string();
+};
+
+TEST_F(Quantize, ConfigTokenizerAndHashAreThoseOfTheCheckpoint) {
+  MustWrite(DType::kQ8_0);
+  EXPECT_EQ(Describe(*ReadModelConfig(path_)), Describe(*ReadModelConfig(BundledModel())));
+  const auto before = OpenTokenizer(BundledModel());
+  const auto after = OpenTokenizer(path_);
+  ASSERT_TRUE(after.ok()) << after.status().message();
+  for (const char* text : {"It's 1984, isn't it?\n\n  <|im_start|>user", "naïve Ωmega\t\t12345 日本語", " "}) {
+    EXPECT_EQ(*(*after)->Encode(text, SpecialText::kParse), *(*before)->Encode(text, SpecialText::kParse)) << text;
+  }
+  EXPECT_EQ((*after)->bos_id(), (*before)->bos_id());
+  EXPECT_EQ((*after)->eos_id(), (*before)->eos_id());
+  EXPECT_EQ((*after)->AddsBos(), (*before)->AddsBos());
+  EXPECT_EQ((*after)->chat_template(), (*before)->chat_template());
+  const auto file = OpenGgufFile(path_);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(*(*file)->metadata().String("tokenizer.ggml.pre"), "qwen2");
+  EXPECT_EQ(*(*file)->metadata().String(kGgufSourceHashKey), SourceHash(**OpenSafetensorsFolder(BundledModel())));
+}
+
+TEST_F(Quantize, MatricesGetTheFormatOrTheNextThatFits) {
+  // Rows of 384 and of 1,024: only the second are whole blocks of 256.
+  using Counts = std::map<DType, int64_t>;
+  EXPECT_EQ(MustWrite(DType::kQ8_0).num_matrices, (Counts{{DType::kQ8_0, 57}}));
+  EXPECT_EQ(MustWrite(DType::kQ4_0).num_matrices, (Counts{{DType::kQ8_0, 1}, {DType::kQ4_0, 56}}));
+  EXPECT_EQ(MustWrite(DType::kQ4_K).num_matrices, (Counts{{DType::kQ8_0, 41}, {DType::kQ4_K, 16}}));
+}
+
+// Every element is what FromF32 makes of the checkpoint's: nothing else touches the numbers on the way.
+TEST_F(Quantize, WhatIsWrittenIsTheQuantizedCheckpoint) {
+  MustWrite(DType::kQ4_0);
+  const auto file = OpenGgufFile(path_);
+  ASSERT_TRUE(file.ok());
+  const auto source = OpenSafetensorsFolder(BundledModel());
+  const auto before = (*source)->Get("model.layers.2.mlp.down_proj.weight");
+  const auto after = (*file)->Get("blk.2.ffn_down.weight");
+  ASSERT_TRUE(after.ok() && after->dtype == DType::kQ4_0 && after->shape == before->shape);
+  const auto count = static_cast<size_t>(before->shape.num_elements());
+  std::vector<float> values(count);
+  ToF32(before->dtype, before->data, before->shape.num_elements(), values.data());
+  std::vector<std::byte> expected(static_cast<size_t>(after->size_bytes()));
+  FromF32(DType::kQ4_0, values.data(), before->shape.num_elements(), expected.data());
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), static_cast<const std::byte*>(after->data)));
+}
+
+// The largest difference of logits, in units of their standard deviation.
+double LogitsApart(const std::string& path, const std::string& compute) {
+  EngineOptions options = ExactOptions(path, {.backend = "cpu", .isa = "auto"});
+  options.compute = compute;
+  const auto quantized = MustCreate(options);
+  const auto exact = MustCreate(ExactOptions(BundledModel(), {.backend = "cpu", .isa = "auto"}));
+  std::vector<int32_t> ids = {0};
+  for (int32_t i = 0; i < 40; ++i) ids.push_back(300 + 37 * i);
+  const ForcedRows a = MustRunForced(*quantized, ids);
+  const ForcedRows b = MustRunForced(*exact, ids);
+  double squares = 0;
+  for (const float logit : b.logits) squares += static_cast<double>(logit) * logit;
+  return MaxDifference(a.logits, b.logits) / std::sqrt(squares / static_cast<double>(b.logits.size()));
+}
+
+TEST_F(Quantize, LogitsStayNearThoseOfTheCheckpoint) {
+  MustWrite(DType::kBF16);
+  EXPECT_LE(LogitsApart(path_, "f32"), 1e-4) << "the checkpoint is bf16";
+  MustWrite(DType::kQ8_0);
+  for (const char* compute : {"f32", "bf16", "int8"}) EXPECT_LE(LogitsApart(path_, compute), 0.3) << compute;
+  MustWrite(DType::kQ4_0);
+  EXPECT_GE(LogitsApart(path_, "f32"), 0.05) << "four bits are not eight";
+}
+
+TEST_F(Quantize, BadInputIsNamedAndNothingIsLost) {
+  std::ofstream(path_) << "precious";
+  EXPECT_THAT(QuantizeModel({.model = "/nowhere", .out = path_}).status().message(), HasSubstr("/nowhere"));
+  EXPECT_THAT(QuantizeModel({.model = path_, .out = path_}).status().message(), HasSubstr("expected a Hugging Face"));
+  EXPECT_THAT(QuantizeModel({.model = BundledModel(), .out = "/nowhere/x.gguf"}).status().message(),
+              HasSubstr("/nowhere/x.gguf"));
+  std::string content;
+  std::ifstream(path_) >> content;
+  EXPECT_EQ(content, "precious");
+}
+
+}  // namespace
+}  // namespace headwise

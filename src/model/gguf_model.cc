@@ -1,0 +1,118 @@
+#include "model/gguf_model.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/gguf_names.h"
+#include "model/load_config.h"
+
+namespace headwise {
+namespace {
+
+GgufTensorNames NamesIn(const GgufFile& file) {
+  const std::vector<std::string> names = file.Names();
+  return GgufTensorNames(names.begin(), names.end());
+}
+
+class GgufWeights final : public WeightSource {
+ public:
+  GgufWeights(std::unique_ptr<GgufFile> file, const GgufArchitecture& architecture, const ModelConfig& config,
+              std::string hash)
+      : file_(std::move(file)), architecture_(architecture), config_(config), hash_(std::move(hash)) {
+    for (const std::string& file_name : file_->Names()) {
+      for (std::string& name : FamilyTensorNames(architecture, file_name)) {
+        file_names_.emplace(std::move(name), file_name);
+      }
+    }
+  }
+
+  const std::string& origin() const override { return file_->origin(); }
+  std::vector<std::string> Names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, file_name] : file_names_) names.push_back(name);
+    return names;
+  }
+  bool Has(std::string_view name) const override { return file_names_.contains(name); }
+  using WeightSource::Get;
+  Result<ConstTensorView> Get(std::string_view name) const override {
+    const auto found = file_names_.find(name);
+    if (found != file_names_.end()) return file_->Get(found->second);
+    return Status::NotFound(fmt::format("{}: tensor \"{}\" is missing, which is \"{}\" in family {}", origin(),
+                                        GgufTensorName(architecture_, name).value_or("?"), name, architecture_.family));
+  }
+  void Release(const ConstTensorView& view) const override { file_->Release(view); }
+  std::vector<int64_t> RowOrder(std::string_view name) const override {
+    return GgufRowOrder(architecture_, config_, name);
+  }
+  std::string RecordedHash() const override { return hash_; }
+
+ private:
+  std::unique_ptr<GgufFile> file_;
+  const GgufArchitecture& architecture_;  // a row of the table, which outlives all
+  ModelConfig config_;
+  std::string hash_;
+  std::map<std::string, std::string, std::less<>> file_names_;  // by the family's
+};
+
+// GgufConfigJson looks at the first layer to see which tensors there are. One that is in another layer alone, or beyond
+// the last one, or in no row of the table would be left out without a word.
+Status CheckAllAreKnown(const GgufArchitecture& architecture, const ModelConfig& config, const GgufFile& file) {
+  const GgufTensorNames names = NamesIn(file);
+  for (const std::string& name : names) {
+    if (name == kGgufRopeFreqs) continue;
+    if (FamilyTensorNames(architecture, name).empty()) {
+      return Status::Unsupported(
+          fmt::format("{}: tensor \"{}\" has no place in family {}", file.origin(), name, config.family));
+    }
+    constexpr std::string_view kLayers = "blk.";
+    if (!name.starts_with(kLayers)) continue;
+    const size_t dot = name.find('.', kLayers.size());
+    const std::string layer = name.substr(kLayers.size(), dot - kLayers.size());
+    // Compared as numbers of any length: the table lets digits through, without zeros in front.
+    const std::string end = fmt::to_string(config.num_layers);
+    const bool is_inside = layer.size() != end.size() ? layer.size() < end.size() : layer < end;
+    if (!is_inside || !names.contains(fmt::format("blk.0{}", name.substr(dot)))) {
+      return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is there, expected {} layers of the same tensors",
+                                              file.origin(), name, config.num_layers));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+bool IsGgufPath(const std::string& path) {
+  const std::filesystem::path file(path);
+  std::error_code ignored;
+  const auto type = std::filesystem::status(file, ignored).type();
+  return type == std::filesystem::file_type::regular ||
+         (type == std::filesystem::file_type::not_found && file.extension() == ".gguf");
+}
+
+Result<ModelConfig> GgufModelConfig(const GgufFile& file) {
+  HW_ASSIGN_OR_RETURN(const Json json, GgufConfigJson(file.metadata(), NamesIn(file)));
+  HW_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromJson(json, file.origin()));
+  if (!file.Has(kGgufRopeFreqs)) return config;
+  HW_ASSIGN_OR_RETURN(const ConstTensorView divisors, file.Get(kGgufRopeFreqs, Shape{config.rope.rotary_dims / 2}));
+  for (int64_t i = 0; i < divisors.shape[0]; ++i) {
+    config.rope.freq_divisors.push_back(LoadAsF32(divisors.dtype, divisors.data, i));
+  }
+  HW_RETURN_IF_ERROR(ValidateConfig(config, file.origin()));
+  return config;
+}
+
+Result<std::unique_ptr<WeightSource>> GgufModelWeights(std::unique_ptr<GgufFile> file, const ModelConfig& config) {
+  const GgufArchitecture* architecture = FindGgufArchitecture(config.family);
+  HW_CHECK(architecture != nullptr, "{}", config.family);
+  HW_RETURN_IF_ERROR(CheckAllAreKnown(*architecture, config, *file));
+  HW_ASSIGN_OR_RETURN(std::string hash, file->metadata().StringOr(kGgufSourceHashKey, ""));
+  return std::unique_ptr<WeightSource>(
+      std::make_unique<GgufWeights>(std::move(file), *architecture, config, std::move(hash)));
+}
+
+}  // namespace headwise

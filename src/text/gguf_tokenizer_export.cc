@@ -1,0 +1,194 @@
+#include "text/gguf_tokenizer_export.h"
+
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+
+#include <utility>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "text/gguf_splitting.h"
+#include "text/gguf_tokenizer.h"
+#include "text/tokenizer.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status PutToken(GgufTokenizerArrays& arrays, int64_t id, const std::string& token, GgufTokenType type,
+                std::string_view origin) {
+  if (id < 0 || id >= static_cast<int64_t>(arrays.tokens.size())) {
+    return Status::InvalidInput(
+        fmt::format("{}: token \"{}\" has the id {}, expected one below {}, the vocabulary of the "
+                    "model",
+                    origin, token, id, arrays.tokens.size()));
+  }
+  arrays.tokens[static_cast<size_t>(id)] = token;
+  arrays.token_types[static_cast<size_t>(id)] = static_cast<int64_t>(type);
+  return Status::Ok();
+}
+
+void NameTheUnused(GgufTokenizerArrays& arrays) {
+  for (size_t id = 0; id < arrays.tokens.size(); ++id) {
+    if (!arrays.tokens[id].empty()) continue;
+    arrays.tokens[id] = fmt::format("[PAD{}]", id);
+    arrays.token_types[id] = static_cast<int64_t>(GgufTokenType::kUnused);
+  }
+}
+
+bool IsByteToken(std::string_view token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with(">");
+}
+
+// "left right", however the file writes it.
+Result<std::string> MergeText(const Json& merge, std::string_view origin) {
+  if (merge.is_string()) return merge.get<std::string>();
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  }
+  return Status::InvalidInput(fmt::format("{}: a merge is {}, expected two tokens", origin, merge.dump()));
+}
+
+// The name of how the file cuts words, if all else that goes with the name is as in the file too.
+Result<std::string> SplittingOf(const JsonObject& root, const JsonObject& model, std::string_view architecture) {
+  const std::string name = NameOfGgufSplitting(root.Has("pre_tokenizer") ? root.At("pre_tokenizer") : Json());
+  if (name.empty()) return name;
+  HW_ASSIGN_OR_RETURN(const GgufSplitting* splitting, FindGgufSplitting(name, architecture, root.origin()));
+  HW_ASSIGN_OR_RETURN(const bool ignores_merges, model.BoolOr("ignore_merges", false));
+  const bool composes = root.Has("normalizer");
+  const bool is_nfc = composes && root.At("normalizer").value("type", Json()) == "NFC";
+  const bool fits = ignores_merges == splitting->ignore_merges && composes == is_nfc &&
+                    composes == ComposesCharacters(*splitting, architecture);
+  return fits ? name : std::string();
+}
+
+Status ExportByteLevel(const JsonObject& model, GgufTokenizerArrays& arrays) {
+  arrays.kind = "gpt2";
+  if (!model.Has("merges") || !model.At("merges").is_array()) {
+    return Status::InvalidInput(fmt::format("{}: no list \"merges\"", model.origin()));
+  }
+  for (const Json& merge : model.At("merges")) {
+    HW_ASSIGN_OR_RETURN(std::string text, MergeText(merge, model.origin()));
+    arrays.merges.push_back(std::move(text));
+  }
+  return Status::Ok();
+}
+
+// Tokens stand in the order in which they were learnt, so that a later one has a lower score.
+Status ExportByteFallback(const JsonObject& model, GgufTokenizerArrays& arrays) {
+  arrays.kind = "llama";
+  HW_ASSIGN_OR_RETURN(const std::string unknown, model.StringOr("unk_token", ""));
+  for (size_t id = 0; id < arrays.tokens.size(); ++id) {
+    arrays.scores.push_back(-static_cast<double>(id));
+    if (IsByteToken(arrays.tokens[id])) arrays.token_types[id] = static_cast<int64_t>(GgufTokenType::kByte);
+    if (!unknown.empty() && arrays.tokens[id] == unknown) {
+      arrays.token_types[id] = static_cast<int64_t>(GgufTokenType::kUnknown);
+      arrays.unknown_id = static_cast<int64_t>(id);
+    }
+  }
+  return Status::Ok();
+}
+
+// Whether any step of a pipeline puts something in front of a text.
+bool PrependsSpace(const Json& pipeline) {
+  if (pipeline.is_object() && pipeline.value("type", Json()) == "Prepend") return true;
+  if (pipeline.is_object() && pipeline.value("type", Json()) == "Metaspace") {
+    return pipeline.value("prepend_scheme", Json("always")) != "never" &&
+           pipeline.value("add_prefix_space", Json(true)) != false;
+  }
+  if (!pipeline.is_structured()) return false;
+  for (const Json& part : pipeline) {
+    if (PrependsSpace(part)) return true;
+  }
+  return false;
+}
+
+Status ExportAddedTokens(const JsonObject& root, GgufTokenizerArrays& arrays) {
+  if (!root.Has("added_tokens") || !root.At("added_tokens").is_array()) return Status::Ok();
+  for (const Json& value : root.At("added_tokens")) {
+    HW_ASSIGN_OR_RETURN(const JsonObject token, JsonObject::Of(value, root.origin()));
+    HW_ASSIGN_OR_RETURN(const int64_t id, token.Int("id"));
+    HW_ASSIGN_OR_RETURN(const std::string content, token.String("content"));
+    HW_ASSIGN_OR_RETURN(const bool special, token.BoolOr("special", false));
+    if (id == arrays.unknown_id) continue;
+    const GgufTokenType type = special ? GgufTokenType::kControl : GgufTokenType::kUserDefined;
+    HW_RETURN_IF_ERROR(PutToken(arrays, id, content, type, root.origin()));
+  }
+  return Status::Ok();
+}
+
+Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, GgufTokenizerArrays& arrays) {
+  const std::string origin = path.string();
+  HW_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject model, root.Object("model"));
+  if (!model.Has("vocab") || !model.At("vocab").is_object()) {
+    return Status::Unsupported(fmt::format("{}: the model has no object \"vocab\", expected a BPE model", origin));
+  }
+  for (const auto& [token, id] : model.At("vocab").items()) {
+    if (!id.is_number_integer()) return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id", origin, token));
+    HW_RETURN_IF_ERROR(PutToken(arrays, id.get<int64_t>(), token, GgufTokenType::kNormal, origin));
+  }
+  HW_ASSIGN_OR_RETURN(const bool falls_back, model.BoolOr("byte_fallback", false));
+  HW_RETURN_IF_ERROR(falls_back ? ExportByteFallback(model, arrays) : ExportByteLevel(model, arrays));
+  HW_RETURN_IF_ERROR(ExportAddedTokens(root, arrays));
+  if (falls_back) {
+    const auto prepends = [&](const char* key) { return root.Has(key) && PrependsSpace(root.At(key)); };
+    arrays.adds_space_prefix = prepends("normalizer") || prepends("pre_tokenizer");
+    return Status::Ok();
+  }
+  HW_ASSIGN_OR_RETURN(arrays.splitting, SplittingOf(root, model, architecture));
+  // What the arrays cannot say is said whole.
+  if (arrays.splitting.empty()) arrays.tokenizer_json = std::move(text);
+  return Status::Ok();
+}
+
+Status ExportSentencePiece(const fs::path& path, GgufTokenizerArrays& arrays) {
+  const std::string origin = path.string();
+  HW_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  sentencepiece::SentencePieceProcessor processor;
+  const auto status = processor.LoadFromSerializedProto(absl::string_view(bytes.data(), bytes.size()));
+  if (!status.ok()) {
+    return Status::InvalidInput(fmt::format("{}: not a SentencePiece model: {}", origin, status.ToString()));
+  }
+  arrays.kind = "llama";
+  arrays.scores.assign(arrays.tokens.size(), 0.0);
+  for (int id = 0; id < processor.GetPieceSize(); ++id) {
+    const GgufTokenType type = processor.IsUnknown(id)   ? GgufTokenType::kUnknown
+                               : processor.IsControl(id) ? GgufTokenType::kControl
+                               : processor.IsUnused(id)  ? GgufTokenType::kUnused
+                               : processor.IsByte(id)    ? GgufTokenType::kByte
+                                                         : GgufTokenType::kNormal;
+    HW_RETURN_IF_ERROR(PutToken(arrays, id, processor.IdToPiece(id), type, origin));
+    arrays.scores[static_cast<size_t>(id)] = static_cast<double>(processor.GetScore(id));
+  }
+  if (processor.unk_id() >= 0) arrays.unknown_id = processor.unk_id();
+  std::vector<std::string> pieces;
+  arrays.adds_space_prefix = processor.Encode("a", &pieces).ok() && !pieces.empty() && pieces[0].starts_with("\u2581");
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_t vocab_size,
+                                            std::string_view architecture) {
+  // Read as every other command reads it: what tokenizer_config.json adds is in there.
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(model_folder));
+  GgufTokenizerArrays arrays;
+  arrays.tokens.resize(static_cast<size_t>(vocab_size));
+  arrays.token_types.assign(static_cast<size_t>(vocab_size), static_cast<int64_t>(GgufTokenType::kNormal));
+  const fs::path json = model_folder / "tokenizer.json";
+  std::error_code ignored;
+  HW_RETURN_IF_ERROR(fs::exists(json, ignored) ? ExportTokenizerJson(json, architecture, arrays)
+                                               : ExportSentencePiece(model_folder / "tokenizer.model", arrays));
+  NameTheUnused(arrays);
+  arrays.bos_id = tokenizer->bos_id();
+  arrays.eos_id = tokenizer->eos_id();
+  arrays.adds_bos = tokenizer->AddsBos();
+  arrays.chat_template = tokenizer->chat_template();
+  return arrays;
+}
+
+}  // namespace headwise
