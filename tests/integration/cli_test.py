@@ -78,6 +78,12 @@ class CliTest(unittest.TestCase):
         self.succeeds("plan", *arguments, "--model", model or MODEL, "--out", path)
         return path
 
+    def short_model(self):
+        """Planners take their lengths from the trained length."""
+        config = json.loads((MODEL / "config.json").read_text())
+        config["max_position_embeddings"] = 1024
+        return self.model_variant(**{"config.json": json.dumps(config).encode()})
+
     def model_variant(self, name="variant", **changes):
         """A model folder like MODEL: links to its files, except those given as name=bytes (None: left out)."""
         folder = self.path / name
@@ -334,12 +340,6 @@ class Planners(CliTest):
     TRAINING = ("--steps", 6, "--passkeys", 2, "--passkey-words", 4, "--min-tokens", 300, "--max-tokens", 400,
                 "--train-sink", 4, "--train-recent", 32)
 
-    def short_model(self):
-        """Planners take their lengths from the trained length."""
-        config = json.loads((MODEL / "config.json").read_text())
-        config["max_position_embeddings"] = 1024
-        return self.model_variant(**{"config.json": json.dumps(config).encode()})
-
     def kv_at(self, plan, tokens):
         done = self.succeeds("inspect", "--model", MODEL, "--plan", plan, "--lengths", tokens, "--json")
         return json.loads(done.stdout)["kv"][0]
@@ -479,6 +479,52 @@ class Tools(CliTest):
         streaming = self.plan("streaming", "--sink", 16, "--recent", 64, "--positions", "cache")
         done = self.succeeds("chat", "--model", MODEL, "--plan", streaming, "--max-new-tokens", 8, stdin=b"Hello.\n")
         self.assertIn(b"for ever", done.stderr)
+
+
+class GgufFiles(CliTest):
+    def quantized(self, type_name):
+        path = self.path / f"{type_name}.gguf"
+        self.succeeds("quantize", "--model", MODEL, "--type", type_name, "--out", path)
+        return path
+
+    def test_a_file_is_a_model(self):
+        path = self.quantized("q8_0")
+        for compute in ("int8", "bf16", "f32"):
+            done = self.succeeds("run", "--model", path, "--prompt", line_prompt("velvet-wagon"), "--max-new-tokens", 40,
+                                 "--compute", compute, "--json")
+            self.assertIn("12650", json.loads(done.stdout)["text"], compute)
+        done = self.succeeds("inspect", "--model", path)
+        self.assertIn("llama", done.stdout.decode())
+        plan = self.path / "plan.json"
+        self.succeeds("plan", "streaming", "--model", path, "--sink", 4, "--recent", 60, "--out", plan)
+        done = self.succeeds("run", "--model", MODEL, "--plan", plan, "--prompt", "One", "--max-new-tokens", 2)
+        self.assertNotIn("other weights", done.stderr.decode())  # the file remembers its checkpoint
+
+    def test_planners_read_it(self):
+        plan = self.path / "razor.json"
+        model = self.path / "short.gguf"
+        self.succeeds("quantize", "--model", self.short_model(), "--type", "q4_0", "--out", model)
+        self.succeeds("plan", "razor", "--model", model, "--out", plan)
+        self.assertTrue(plan.exists())
+
+    def test_quantize_json(self):
+        done = self.succeeds("quantize", "--model", MODEL, "--type", "q4_k", "--out", self.path / "k.gguf", "--json")
+        result = json.loads(done.stdout)
+        self.assertEqual(result["matrices"], {"q4_k": 16, "q8_0": 41})
+        self.assertLess(result["file_bytes"], result["source_bytes"])
+
+    def test_bad_files(self):
+        path = self.quantized("q8_0")
+        whole = path.read_bytes()
+        for size in (3, 100, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            self.refuses("run", "--model", path, "--prompt", "x", says=str(path))
+        path.write_bytes(b"GGUF" + b"\xff" * 1000)
+        self.refuses("run", "--model", path, "--prompt", "x", says=str(path))
+        self.refuses("run", "--model", self.path / "none.gguf", "--prompt", "x", says="none.gguf")
+        self.refuses("quantize", "--model", path, "--out", self.path / "x.gguf", says="expected a Hugging Face folder")
+        self.refuses("quantize", "--model", MODEL, "--type", "q3_k", "--out", self.path / "x.gguf", says="q3_k", status=2)
+        self.assertFalse((self.path / "x.gguf").exists())
 
 
 class Evaluation(CliTest):
