@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "backend/all_backends.h"
+#include "backend/kv_format.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "commands.h"
@@ -18,7 +18,6 @@
 #include "model/model_config.h"
 #include "planner/plan_svg.h"
 #include "planner/plan_view.h"
-#include "tensor/dtype.h"
 
 namespace headwise {
 namespace {
@@ -41,14 +40,11 @@ struct Subject {
 };
 
 Result<int64_t> PageBytes(const EngineOptions& options, int64_t head_dim) {
-  const std::optional<DType> dtype = DTypeByName(options.kv_dtype);
-  if (!dtype || !IsPlainFloat(*dtype)) {
-    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", options.kv_dtype));
-  }
+  HW_ASSIGN_OR_RETURN(const KvFormat format, KvFormatByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
   return static_cast<int64_t>(
-      backend->PageBytes({.head_dim = head_dim, .page_tokens = options.page_tokens, .dtype = *dtype}));
+      backend->PageBytes({.head_dim = head_dim, .page_tokens = options.page_tokens, .format = format}));
 }
 
 Result<Subject> LoadSubject(const InspectOptions& options) {

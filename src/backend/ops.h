@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include "backend/kv_format.h"
 #include "tensor/tensor.h"
 
 namespace headwise {
@@ -102,9 +103,9 @@ struct GatherRowsArgs {
 // How a page stores tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of bytes
 // inside is the backend's own business.
 struct KvLayout {
-  int64_t head_dim = 0;       // D
-  int64_t page_tokens = 32;   // P, a multiple of 16
-  DType dtype = DType::kF16;  // f32, f16, bf16
+  int64_t head_dim = 0;      // D
+  int64_t page_tokens = 32;  // P, a multiple of 16
+  KvFormat format = KvFormat::kF16;
 
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
@@ -140,7 +141,7 @@ struct HeadWork {
   bool uses_sink_query = false;
 };
 
-// Writes this step's keys and values into their pages, in the cache's dtype.
+// Writes this step's keys and values into their pages, in the cache's format.
 struct AppendKvArgs {
   KvLayout layout;
   ConstTensorView k;  // [T, Hkv*D] f32, rotated

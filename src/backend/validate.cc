@@ -25,7 +25,6 @@ void CheckOptionalF32(const ConstTensorView& view, const Shape& shape, const cha
 void CheckLayout(const KvLayout& layout) {
   HW_CHECK(layout.head_dim > 0 && layout.page_tokens > 0 && layout.page_tokens % 16 == 0, "D {} P {}", layout.head_dim,
            layout.page_tokens);
-  HW_CHECK(IsPlainFloat(layout.dtype), "{}", NameOf(layout.dtype));
 }
 
 void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, const KvLayout& layout) {

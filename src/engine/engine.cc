@@ -13,14 +13,6 @@
 namespace headwise {
 namespace {
 
-Result<DType> KvDType(const std::string& name) {
-  const std::optional<DType> dtype = DTypeByName(name);
-  if (!dtype || !IsPlainFloat(*dtype)) {
-    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
-  }
-  return *dtype;
-}
-
 Status CheckOptions(const EngineOptions& options) {
   if (options.chunk_tokens < 1 || options.chunk_tokens > 65536) {
     return Status::InvalidInput(fmt::format("chunk_tokens is {}, expected 1 to 65536", options.chunk_tokens));
@@ -98,12 +90,12 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   const EngineOptions& options = parts.options;
   HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
-  HW_ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(const KvFormat kv_format, KvFormatByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
   parts.memory->pool = std::make_unique<PagePool>(
       backend,
-      KvLayout{.head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .dtype = kv_dtype});
+      KvLayout{.head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .format = kv_format});
   return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
 }
 

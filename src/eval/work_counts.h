@@ -32,7 +32,7 @@ struct WorkArgs {
   const ModelConfig* config = nullptr;
   WeightCounts weights;
   SequenceLimits limits;
-  int64_t kv_element_bytes = 2;
+  int64_t kv_token_bytes = 0;  // of key and value of one token and head
 };
 
 struct Work {

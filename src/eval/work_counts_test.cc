@@ -66,7 +66,7 @@ class WorkTest : public testing::Test {
             .config = &config_,
             .weights = {.layer_params = 100, .output_params = 10, .read_bytes = 220},
             .limits = {.prompt_tokens = 8, .max_tokens = 28},
-            .kv_element_bytes = 2};
+            .kv_token_bytes = 2 * 8 * 2};
   }
   ModelConfig config_;
   HeadPlan plan_;

@@ -27,8 +27,8 @@ std::vector<double> Rotated(const AttentionCase& test_case, const AttentionData&
 }
 
 double Stored(const AttentionCase& test_case, double value) {
-  if (test_case.kv_dtype == DType::kF16) return F16ToF32(F32ToF16(static_cast<float>(value)));
-  if (test_case.kv_dtype == DType::kBF16) return BF16ToF32(F32ToBF16(static_cast<float>(value)));
+  if (test_case.kv_format == KvFormat::kF16) return F16ToF32(F32ToF16(static_cast<float>(value)));
+  if (test_case.kv_format == KvFormat::kBF16) return BF16ToF32(F32ToBF16(static_cast<float>(value)));
   return value;
 }
 
@@ -180,9 +180,9 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
                        [&](const KvCache& cache, const PagePool& pool) { ExpectKeptPages(test_case, cache, pool); });
       double worst = 0;
       for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-      ASSERT_LE(worst, AttentionTolerance(test_case.kv_dtype, test_case.compute))
+      ASSERT_LE(worst, AttentionTolerance(test_case.kv_format, test_case.compute))
           << named.name << " seed " << test_case.seed << " chunks up to " << max_chunk << " D " << test_case.head_dim
-          << " dtype " << NameOf(test_case.kv_dtype);
+          << " format " << NameOf(test_case.kv_format);
     }
   }
 }
@@ -196,7 +196,7 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
     test_case.num_kv_heads = 1 + static_cast<int64_t>(rng() % 3);
     test_case.num_q_heads = test_case.num_kv_heads * (1 + static_cast<int64_t>(rng() % 7));
     test_case.page_tokens = rng() % 2 == 0 ? 16 : 32;
-    test_case.kv_dtype = seed % 3 == 0 ? DType::kF32 : seed % 3 == 1 ? DType::kF16 : DType::kBF16;
+    test_case.kv_format = seed % 3 == 0 ? KvFormat::kF32 : seed % 3 == 1 ? KvFormat::kF16 : KvFormat::kBF16;
     test_case.compute = seed % 5 == 4 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
@@ -212,7 +212,7 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
 TEST(Attention, EqualsTheOracleOverManyPieces) {
   std::mt19937_64 rng(11);
   AttentionCase test_case{
-      .num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16, .kv_dtype = DType::kF32};
+      .num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16, .kv_format = KvFormat::kF32};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(37, 1500), {}),
                      ResolveRule(HeadRule::Stream(1100, 1100), {})};
   const AttentionData data(test_case);
@@ -225,12 +225,12 @@ TEST(Attention, EqualsTheOracleOverManyPieces) {
         RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const PagePool&) {});
     double worst = 0;
     for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-    EXPECT_LE(worst, AttentionTolerance(DType::kF32, Compute::kF32)) << named.name;
+    EXPECT_LE(worst, AttentionTolerance(KvFormat::kF32, Compute::kF32)) << named.name;
   }
 }
 
 TEST(Attention, IsTheSameOnAnyNumberOfThreads) {
-  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2, .kv_dtype = DType::kF16};
+  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2, .kv_format = KvFormat::kF16};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(16, 128), {})};
   const AttentionData data(test_case);
   std::vector<int64_t> chunks{700, 700, 1100};

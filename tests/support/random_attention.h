@@ -22,7 +22,7 @@ struct AttentionCase {
   int64_t num_kv_heads = 2;
   int64_t head_dim = 64;
   int64_t page_tokens = 32;
-  DType kv_dtype = DType::kF32;
+  KvFormat kv_format = KvFormat::kF32;
   Compute compute = Compute::kF32;
   bool alibi = false;
   bool sink_logits = false;
@@ -64,7 +64,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
   const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
   const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
   const KvLayout layout{
-      .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .dtype = test_case.kv_dtype};
+      .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .format = test_case.kv_format};
   PagePool pool(backend, layout);
   KvCache cache(pool, test_case.num_kv_heads, test_case.rules);
   const auto device = [&](const std::vector<float>& values, Shape shape) {

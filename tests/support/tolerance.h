@@ -9,9 +9,9 @@ namespace headwise {
 // Attention outputs of N(0,1) values, largest |difference|. In f32 only sums and exp differ. With 16-bit pages a key
 // that is rotated in float rather than double can round to the neighbouring number: 2^-10 (f16) or 2^-7 (bf16) of one
 // element, times |q| / sqrt(D). bf16 products round q, k, p and v to 8 bits each, on outputs of a few units.
-inline double AttentionTolerance(DType kv_dtype, Compute compute) {
+inline double AttentionTolerance(KvFormat kv_format, Compute compute) {
   if (compute == Compute::kBF16) return 4e-2;
-  return kv_dtype == DType::kF32 ? 2e-5 : kv_dtype == DType::kF16 ? 5e-4 : 4e-3;
+  return kv_format == KvFormat::kF32 ? 2e-5 : kv_format == KvFormat::kF16 ? 5e-4 : 4e-3;
 }
 
 // Logits against float64 goldens, largest |difference| [golden README].

@@ -22,8 +22,8 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-KvType TypeOf(DType dtype) {
-  return dtype == DType::kF32 ? KvType::kF32 : dtype == DType::kF16 ? KvType::kF16 : KvType::kBF16;
+KvType TypeOf(KvFormat format) {
+  return format == KvFormat::kF32 ? KvType::kF32 : format == KvFormat::kF16 ? KvType::kF16 : KvType::kBF16;
 }
 
 KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
@@ -34,7 +34,7 @@ KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
           .page_tokens = layout.page_tokens,
           .dim = layout.head_dim,
           .padded_dim = RoundUp(layout.head_dim, 16),
-          .type = TypeOf(layout.dtype)};
+          .type = TypeOf(layout.format)};
 }
 
 const float* F32(const ConstTensorView& view) {
@@ -128,7 +128,7 @@ class DecodeBatch {
     PrepareQueries();
 
     // Tasks of neighbouring pieces, large enough to be worth a thread.
-    const int64_t key_bytes = 2 * args_.layout.head_dim * SizeOf(args_.layout.dtype);
+    const int64_t key_bytes = TokenBytes(args_.layout.format, args_.layout.head_dim);
     std::vector<int64_t> task_ends;
     int64_t bytes = 0;
     for (int64_t i = 0; i < num_pieces; ++i) {
@@ -323,7 +323,7 @@ float* AttentionScratch::Shared(size_t floats) {
 }
 
 size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>(2 * layout.page_tokens * RoundUp(layout.head_dim, 16) * SizeOf(layout.dtype));
+  return static_cast<size_t>(layout.page_tokens * TokenBytes(layout.format, RoundUp(layout.head_dim, 16)));
 }
 
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {

@@ -8,18 +8,21 @@
 namespace headwise::ref {
 namespace {
 
+DType ElementType(KvFormat format) {
+  return format == KvFormat::kF32 ? DType::kF32 : format == KvFormat::kF16 ? DType::kF16 : DType::kBF16;
+}
+
 // Reads and writes token j of one head.
 class PagedTokens {
  public:
-  PagedTokens(const KvLayout& layout, const PageTable& pages) : layout_(layout), pages_(pages) {}
+  PagedTokens(const KvLayout& layout, const PageTable& pages)
+      : layout_(layout), type_(ElementType(layout.format)), pages_(pages) {}
 
-  float Key(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), Slot(pos) + d); }
-  float Value(int64_t pos, int64_t d) const {
-    return LoadAsF32(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d);
-  }
+  float Key(int64_t pos, int64_t d) const { return LoadAsF32(type_, Page(pos), Slot(pos) + d); }
+  float Value(int64_t pos, int64_t d) const { return LoadAsF32(type_, Page(pos), ValueOffset() + Slot(pos) + d); }
   void Set(int64_t pos, int64_t d, float key, float value) {
-    StoreF32As(layout_.dtype, Page(pos), Slot(pos) + d, key);
-    StoreF32As(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d, value);
+    StoreF32As(type_, Page(pos), Slot(pos) + d, key);
+    StoreF32As(type_, Page(pos), ValueOffset() + Slot(pos) + d, value);
   }
 
  private:
@@ -28,6 +31,7 @@ class PagedTokens {
   int64_t ValueOffset() const { return layout_.page_tokens * layout_.head_dim; }
 
   const KvLayout layout_;
+  const DType type_;
   const PageTable pages_;
 };
 
@@ -103,7 +107,7 @@ void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t nu
 }  // namespace
 
 size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>((2 * layout.page_tokens * layout.head_dim * SizeOf(layout.dtype) + 63) / 64 * 64);
+  return static_cast<size_t>((layout.page_tokens * TokenBytes(layout.format, layout.head_dim) + 63) / 64 * 64);
 }
 
 void AppendKv(const AppendKvArgs& args) {

@@ -1,0 +1,43 @@
+#include "backend/kv_format.h"
+
+#include <fmt/format.h>
+
+namespace headwise {
+namespace {
+
+struct FormatRow {
+  KvFormat format;
+  std::string_view name;
+  int64_t element_bytes;
+};
+
+constexpr FormatRow kFormats[] = {
+    {KvFormat::kF32, "f32", 4},
+    {KvFormat::kF16, "f16", 2},
+    {KvFormat::kBF16, "bf16", 2},
+};
+
+const FormatRow& RowOf(KvFormat format) {
+  return kFormats[static_cast<size_t>(format)];
+}
+
+}  // namespace
+
+std::string_view NameOf(KvFormat format) {
+  return RowOf(format).name;
+}
+
+Result<KvFormat> KvFormatByName(std::string_view name) {
+  std::string names;
+  for (const FormatRow& row : kFormats) {
+    if (row.name == name) return row.format;
+    names += fmt::format("{}{}", names.empty() ? "" : &row == std::end(kFormats) - 1 ? " or " : ", ", row.name);
+  }
+  return Status::InvalidInput(fmt::format("kv_dtype: found \"{}\", expected {}", name, names));
+}
+
+int64_t TokenBytes(KvFormat format, int64_t head_dim) {
+  return 2 * head_dim * RowOf(format).element_bytes;
+}
+
+}  // namespace headwise

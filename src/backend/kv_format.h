@@ -1,0 +1,23 @@
+// The number formats of the KV cache.
+#ifndef HEADWISE_BACKEND_KV_FORMAT_H_
+#define HEADWISE_BACKEND_KV_FORMAT_H_
+
+#include <headwise/status.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace headwise {
+
+enum class KvFormat : uint8_t { kF32, kF16, kBF16 };
+
+std::string_view NameOf(KvFormat format);  // "f32", "bf16", ...
+// Of the option kv_dtype: the error says so and lists every name.
+Result<KvFormat> KvFormatByName(std::string_view name);
+
+// Bytes that key and value of one token of one KV head take, scales included, padding left out.
+int64_t TokenBytes(KvFormat format, int64_t head_dim);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BACKEND_KV_FORMAT_H_
