@@ -150,7 +150,16 @@ class Report {
   }
   double LinearPeak() const { return ceilings_.flops(subject_.compute); }
   double AttentionPeak() const {
-    return ceilings_.flops(subject_.kv_format == KvFormat::kBF16 ? Compute::kBF16 : Compute::kF32);
+    switch (subject_.kv_format) {
+      case KvFormat::kF32:
+      case KvFormat::kF16:
+        return ceilings_.flops(Compute::kF32);
+      case KvFormat::kBF16:
+        return ceilings_.flops(Compute::kBF16);
+      case KvFormat::kQ8:
+        return ceilings_.flops(Compute::kInt8);
+    }
+    return 0;
   }
   static Json TimingJson(const Timing& timing) {
     return {{"median", timing.median}, {"min", timing.min}, {"max", timing.max}, {"count", timing.count}};

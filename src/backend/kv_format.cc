@@ -9,12 +9,14 @@ struct FormatRow {
   KvFormat format;
   std::string_view name;
   int64_t element_bytes;
+  int64_t scale_bytes;  // of one row: a key or a value
 };
 
 constexpr FormatRow kFormats[] = {
-    {KvFormat::kF32, "f32", 4},
-    {KvFormat::kF16, "f16", 2},
-    {KvFormat::kBF16, "bf16", 2},
+    {KvFormat::kF32, "f32", 4, 0},
+    {KvFormat::kF16, "f16", 2, 0},
+    {KvFormat::kBF16, "bf16", 2, 0},
+    {KvFormat::kQ8, "q8", 1, 2},
 };
 
 const FormatRow& RowOf(KvFormat format) {
@@ -37,7 +39,7 @@ Result<KvFormat> KvFormatByName(std::string_view name) {
 }
 
 int64_t TokenBytes(KvFormat format, int64_t head_dim) {
-  return 2 * head_dim * RowOf(format).element_bytes;
+  return 2 * (head_dim * RowOf(format).element_bytes + RowOf(format).scale_bytes);
 }
 
 }  // namespace headwise

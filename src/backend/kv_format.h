@@ -9,9 +9,16 @@
 
 namespace headwise {
 
-enum class KvFormat : uint8_t { kF32, kF16, kBF16 };
+enum class KvFormat : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  // Key and value of a token are each one f16 scale, their largest magnitude / 127, and an int8 code per dimension:
+  // element = scale * code, code = element / scale to nearest. A row with NaN or infinity is NaN throughout.
+  kQ8,
+};
 
-std::string_view NameOf(KvFormat format);  // "f32", "bf16", ...
+std::string_view NameOf(KvFormat format);  // "f32", "bf16", "q8", ...
 // Of the option kv_dtype: the error says so and lists every name.
 Result<KvFormat> KvFormatByName(std::string_view name);
 

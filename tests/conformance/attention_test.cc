@@ -26,10 +26,26 @@ std::vector<double> Rotated(const AttentionCase& test_case, const AttentionData&
   return out;
 }
 
-double Stored(const AttentionCase& test_case, double value) {
-  if (test_case.kv_format == KvFormat::kF16) return F16ToF32(F32ToF16(static_cast<float>(value)));
-  if (test_case.kv_format == KvFormat::kBF16) return BF16ToF32(F32ToBF16(static_cast<float>(value)));
-  return value;
+// A row as the cache gives it back.
+void Store(const AttentionCase& test_case, std::vector<double>& row) {
+  double largest = 0;
+  for (const double x : row) largest = std::max(largest, std::abs(x));
+  const double q8_scale = F16ToF32(F32ToF16(static_cast<float>(largest / 127)));
+  for (double& x : row) {
+    switch (test_case.kv_format) {
+      case KvFormat::kF32:
+        break;
+      case KvFormat::kF16:
+        x = F16ToF32(F32ToF16(static_cast<float>(x)));
+        break;
+      case KvFormat::kBF16:
+        x = BF16ToF32(F32ToBF16(static_cast<float>(x)));
+        break;
+      case KvFormat::kQ8:
+        x = q8_scale * std::nearbyint(x / q8_scale);
+        break;
+    }
+  }
 }
 
 // Straight from the definitions in docs/head-plan.md and the papers: no pages, no spans, no online sums.
@@ -43,10 +59,9 @@ std::vector<double> Oracle(const AttentionCase& test_case, const AttentionData& 
     for (int64_t j = 0; j < test_case.num_tokens; ++j) {
       const int64_t offset = (j * test_case.num_kv_heads + kv_head) * dim;
       keys.push_back(Rotated(test_case, data, data.k.data() + offset, j));
-      for (double& x : keys.back()) x = Stored(test_case, x);
-      values.emplace_back();
-      for (int64_t d = 0; d < dim; ++d)
-        values.back().push_back(Stored(test_case, data.v[static_cast<size_t>(offset + d)]));
+      Store(test_case, keys.back());
+      values.emplace_back(data.v.begin() + offset, data.v.begin() + offset + dim);
+      Store(test_case, values.back());
     }
     for (int64_t t = 0; t < test_case.num_tokens; ++t) {
       for (int64_t g = 0; g < group; ++g) {
@@ -189,14 +204,15 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
 
 TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
   std::mt19937_64 rng(7);
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8};
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
     AttentionCase test_case{.num_tokens = 1 + static_cast<int64_t>(rng() % 200)};
     const int64_t dims[] = {16, 20, 32, 64, 80, 128};
     test_case.head_dim = dims[rng() % 6];
     test_case.num_kv_heads = 1 + static_cast<int64_t>(rng() % 3);
     test_case.num_q_heads = test_case.num_kv_heads * (1 + static_cast<int64_t>(rng() % 7));
     test_case.page_tokens = rng() % 2 == 0 ? 16 : 32;
-    test_case.kv_format = seed % 3 == 0 ? KvFormat::kF32 : seed % 3 == 1 ? KvFormat::kF16 : KvFormat::kBF16;
+    test_case.kv_format = kFormats[seed % 4];
     test_case.compute = seed % 5 == 4 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
@@ -230,12 +246,15 @@ TEST(Attention, EqualsTheOracleOverManyPieces) {
 }
 
 TEST(Attention, IsTheSameOnAnyNumberOfThreads) {
-  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2, .kv_format = KvFormat::kF16};
+  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(16, 128), {})};
   const AttentionData data(test_case);
   std::vector<int64_t> chunks{700, 700, 1100};
   chunks.resize(103, 1);
-  for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+  for (const auto& [format, compute] :
+       {std::pair(KvFormat::kF16, Compute::kF32), std::pair(KvFormat::kF16, Compute::kBF16),
+        std::pair(KvFormat::kQ8, Compute::kF32), std::pair(KvFormat::kQ8, Compute::kBF16)}) {
+    test_case.kv_format = format;
     test_case.compute = compute;
     std::vector<std::vector<float>> outs;
     for (const int num_threads : {1, 2, 5}) {

@@ -142,6 +142,19 @@ class Run(CliTest):
         self.assertEqual(tokens("--isa", "baseline", "--threads", 1), expected)
         self.assertEqual(tokens("--chunk-tokens", 7, "--page-tokens", 16), expected)
 
+    def test_q8_cache(self):
+        def run(kv_dtype):
+            return json.loads(self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json",
+                                            "--max-new-tokens", 24, "--kv-dtype", kv_dtype).stdout)
+        f16, q8 = run("f16"), run("q8")
+        self.assertIn("44109", q8["text"])
+        self.assertLess(q8["kv_bytes"], 0.6 * f16["kv_bytes"])
+        self.assertIn(b"KV cache in q8", self.succeeds("inspect", "--model", MODEL, "--kv-dtype", "q8").stdout)
+        done = self.succeeds("bench", "--model", MODEL, "--kv-dtype", "q8", "--depth", 64, "--prefill", 64, "--reps", 5,
+                             "--json")
+        bench = json.loads(done.stdout)
+        self.assertEqual(bench["model"]["kv_dtype"], "q8")
+
     def test_max_context_bounds_the_answer(self):
         done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,
                              "--max-context", 20, "--ignore-eos", "--json")
@@ -231,7 +244,7 @@ class BadInput(CliTest):
         self.refuses(*common, "--backend", "abacus", says=["abacus", "cpu"])
         self.refuses(*common, "--isa", "mmx", says=["mmx", "baseline"])
         self.refuses(*common, "--compute", "f8", says=["f8", "bf16"])
-        self.refuses(*common, "--kv-dtype", "f8", says=["f8", "bf16"])
+        self.refuses(*common, "--kv-dtype", "f8", says=["kv_dtype", "f8", "f32, f16, bf16 or q8"])
         self.refuses(*common, "--temperature", -1, says=["temperature", "-1"])
         self.refuses(*common, "--top-p", 0, says=["top_p"])
         self.refuses(*common, "--chunk-tokens", 0, says=["chunk_tokens"])

@@ -23,7 +23,17 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
 }
 
 KvType TypeOf(KvFormat format) {
-  return format == KvFormat::kF32 ? KvType::kF32 : format == KvFormat::kF16 ? KvType::kF16 : KvType::kBF16;
+  switch (format) {
+    case KvFormat::kF32:
+      return KvType::kF32;
+    case KvFormat::kF16:
+      return KvType::kF16;
+    case KvFormat::kBF16:
+      return KvType::kBF16;
+    case KvFormat::kQ8:
+      return KvType::kQ8;
+  }
+  HW_CHECK(false, "format {}", static_cast<int>(format));
 }
 
 KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
@@ -124,7 +134,8 @@ class DecodeBatch {
     q_sink_ = q_ + q_floats;
     slopes_ = q_sink_ + q_floats;
     results_ = slopes_ + RoundUp(args_.num_q_heads, 16);
-    scratch_.ReservePerThread(pool.num_threads(), static_cast<size_t>(DecodeScratchFloats(group_)) * sizeof(float));
+    scratch_.ReservePerThread(pool.num_threads(),
+                              static_cast<size_t>(DecodeScratchFloats(group_, padded_dim_)) * sizeof(float));
     PrepareQueries();
 
     // Tasks of neighbouring pieces, large enough to be worth a thread.
