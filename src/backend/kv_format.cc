@@ -35,7 +35,21 @@ Result<KvFormat> KvFormatByName(std::string_view name) {
     if (row.name == name) return row.format;
     names += fmt::format("{}{}", names.empty() ? "" : &row == std::end(kFormats) - 1 ? " or " : ", ", row.name);
   }
-  return Status::InvalidInput(fmt::format("kv_dtype: found \"{}\", expected {}", name, names));
+  return Status::InvalidInput(
+      fmt::format("kv_dtype: found \"{}\", expected {}, or two with a comma: full heads, bounded heads", name, names));
+}
+
+std::string NameOf(const KvFormats& formats) {
+  const std::string full(NameOf(formats.full));
+  return formats.full == formats.bounded ? full : fmt::format("{},{}", full, NameOf(formats.bounded));
+}
+
+Result<KvFormats> KvFormatsByName(std::string_view names) {
+  const size_t comma = names.find(',');
+  HW_ASSIGN_OR_RETURN(const KvFormat full, KvFormatByName(names.substr(0, comma)));
+  if (comma == std::string_view::npos) return KvFormats{full, full};
+  HW_ASSIGN_OR_RETURN(const KvFormat bounded, KvFormatByName(names.substr(comma + 1)));
+  return KvFormats{full, bounded};
 }
 
 int64_t TokenBytes(KvFormat format, int64_t head_dim) {

@@ -5,6 +5,7 @@
 #include <headwise/status.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace headwise {
@@ -19,8 +20,18 @@ enum class KvFormat : uint8_t {
 };
 
 std::string_view NameOf(KvFormat format);  // "f32", "bf16", "q8", ...
-// Of the option kv_dtype: the error says so and lists every name.
+// The error speaks of the option kv_dtype and lists every name.
 Result<KvFormat> KvFormatByName(std::string_view name);
+
+// Heads that keep every token may have another format than heads that drop some.
+struct KvFormats {
+  KvFormat full = KvFormat::kF16;
+  KvFormat bounded = KvFormat::kF16;
+
+  friend bool operator==(const KvFormats&, const KvFormats&) = default;
+};
+std::string NameOf(const KvFormats& formats);  // "f16", or two with a comma: "q8,f16"
+Result<KvFormats> KvFormatsByName(std::string_view names);
 
 // Bytes that key and value of one token of one KV head take, scales included, padding left out.
 int64_t TokenBytes(KvFormat format, int64_t head_dim);

@@ -63,9 +63,8 @@ Texts RandomTexts(int64_t num_tokens, int64_t head_dim, int64_t group, uint64_t 
   return texts;
 }
 
-void Fold(Backend& backend, const KvLayout& layout, const HeadFold& fold) {
+void Fold(Backend& backend, const HeadFold& fold) {
   CompensateArgs args;
-  args.layout = layout;
   args.heads = {&fold, 1};
   args.num_q_heads = args.num_kv_heads = 1;
   backend.Compensate(args);
@@ -112,16 +111,17 @@ class Head {
     const int64_t dim = layout_.head_dim;
     std::vector<float> k(texts.k.begin() + first * dim, texts.k.begin() + (first + num) * dim);
     std::vector<float> v(texts.v.begin() + first * dim, texts.v.begin() + (first + num) * dim);
-    const HeadWork work{.num_rows = num, .first_pos = first, .pages = Table(0, 0)};
-    backend_.AppendKv({.layout = layout_, .k = ViewOf(k, num), .v = ViewOf(v, num), .heads = {&work, 1}});
+    const HeadWork work{.num_rows = num, .first_pos = first, .layout = layout_, .pages = Table(0, 0)};
+    backend_.AppendKv({.k = ViewOf(k, num), .v = ViewOf(v, num), .heads = {&work, 1}});
   }
 
   // Key, then value of a token, as they are read: the mean of one token is that token.
   std::vector<float> Read(int64_t pos) const {
     std::vector<float> state(static_cast<size_t>(2 * layout_.head_dim));
-    const HeadFold fold{
-        .work = {.pages = Table(0, 0), .sink = pos, .recent = 1}, .state = state.data(), .fold_end = pos + 1};
-    Fold(backend_, layout_, fold);
+    const HeadFold fold{.work = {.layout = layout_, .pages = Table(0, 0), .sink = pos, .recent = 1},
+                        .state = state.data(),
+                        .fold_end = pos + 1};
+    Fold(backend_, fold);
     return state;
   }
 
@@ -158,13 +158,13 @@ std::vector<float> Attend(Backend& backend, const KvLayout& layout, const Head& 
   const TensorView logits{.data = texts.logits.data(), .dtype = DType::kF32, .shape = {group}};
   const HeadWork work{.num_rows = query.num_rows,
                       .first_pos = query.first_pos,
+                      .layout = layout,
                       .pages = head.Table(query.sink, std::max<int64_t>(0, query.first_pos - query.recent + 1)),
                       .sink = query.sink,
                       .recent = query.recent,
                       .sink_reach = query.sink_reach,
                       .uses_sink_query = query.uses_sink_query};
-  backend.Attention({.layout = layout,
-                     .q = ViewOf(q, query.num_rows),
+  backend.Attention({.q = ViewOf(q, query.num_rows),
                      .q_sink = ViewOf(q_sink, query.num_rows),
                      .out = ViewOf(out, query.num_rows),
                      .lse = ViewOf(lse, query.num_rows),
@@ -341,7 +341,7 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
   Texts second = RandomTexts(kShared + kOwn, layout.head_dim, 1, 2);
   for (const NamedBackend& named : CpuBackends()) {
     PagePool pool(*named.backend, layout);
-    KvCache cache(pool, 1, {ResolveRule(HeadRule::Full(), {})});
+    KvCache cache({&pool, &pool}, 1, {ResolveRule(HeadRule::Full(), {})});
     const auto append = [&](KvCache& to, const Texts& texts, int64_t num) {
       const int64_t begin = to.num_tokens() * layout.head_dim;
       std::vector<float> k(texts.k.begin() + begin, texts.k.begin() + begin + num * layout.head_dim);
@@ -349,7 +349,7 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
       to.Extend(0, num);
       std::vector<HeadWork> work;
       to.Work(0, 0, num, work);
-      named.backend->AppendKv({.layout = layout, .k = ViewOf(k, num), .v = ViewOf(v, num), .heads = work});
+      named.backend->AppendKv({.k = ViewOf(k, num), .v = ViewOf(v, num), .heads = work});
       to.Commit(0, num);
       to.FinishStep(num);
     };
@@ -368,7 +368,7 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
         std::vector<float> state(static_cast<size_t>(2 * layout.head_dim));
         HeadFold fold{.work = work[0], .state = state.data(), .fold_end = pos + 1};
         fold.work.sink = pos;
-        Fold(*named.backend, layout, fold);
+        Fold(*named.backend, fold);
         EXPECT_EQ(state, expected.Read(pos)) << named.name << " token " << pos;
       }
     }
@@ -393,12 +393,14 @@ TEST(KvQ8, BatchesChangeNothing) {
       alone.insert(alone.end(), out.begin(), out.end() - 3);
       const auto row = texts.back().q.begin() + pos * 3 * layout.head_dim;
       q.insert(q.end(), row, row + 3 * layout.head_dim);
-      work.push_back(
-          {.first_row = static_cast<int64_t>(i), .num_rows = 1, .first_pos = pos, .pages = heads.back()->Table(0, 0)});
+      work.push_back({.first_row = static_cast<int64_t>(i),
+                      .num_rows = 1,
+                      .first_pos = pos,
+                      .layout = layout,
+                      .pages = heads.back()->Table(0, 0)});
     }
     std::vector<float> out(q.size());
     AttentionArgs args;
-    args.layout = layout;
     args.q = ViewOf(q, 3);
     args.out = ViewOf(out, 3);
     args.heads = work;

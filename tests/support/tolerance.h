@@ -2,6 +2,8 @@
 #ifndef HEADWISE_TESTS_SUPPORT_TOLERANCE_H_
 #define HEADWISE_TESTS_SUPPORT_TOLERANCE_H_
 
+#include <algorithm>
+
 #include "backend/ops.h"
 
 namespace headwise {
@@ -17,6 +19,10 @@ inline double AttentionTolerance(KvFormat kv_format, Compute compute) {
   if (kv_format == KvFormat::kQ8) return 6.5e-2;
   if (compute == Compute::kBF16) return 4e-2;
   return kv_format == KvFormat::kF32 ? 2e-5 : kv_format == KvFormat::kF16 ? 5e-4 : 4e-3;
+}
+
+inline double AttentionTolerance(const KvFormats& formats, Compute compute) {
+  return std::max(AttentionTolerance(formats.full, compute), AttentionTolerance(formats.bounded, compute));
 }
 
 // Logits against float64 goldens, largest |difference| [golden README].

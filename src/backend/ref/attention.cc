@@ -18,7 +18,7 @@ DType ElementType(KvFormat format) {
 // Reads and writes token j of one head.
 class PagedTokens {
  public:
-  PagedTokens(const KvLayout& layout, const PageTable& pages) : layout_(layout), pages_(pages) {}
+  explicit PagedTokens(const HeadWork& work) : layout_(work.layout), pages_(work.pages) {}
 
   float Key(int64_t pos, int64_t d) const { return Load(pos, Slot(pos), d); }
   float Value(int64_t pos, int64_t d) const { return Load(pos, layout_.page_tokens + Slot(pos), d); }
@@ -74,8 +74,8 @@ bool Readable(const HeadWork& work, int64_t query_pos, int64_t key_pos) {
 }
 
 void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
-  const int64_t dim = args.layout.head_dim;
-  const PagedTokens tokens(args.layout, work.pages);
+  const int64_t dim = work.layout.head_dim;
+  const PagedTokens tokens(work);
   const int64_t row = work.first_row + row_idx;
   const int64_t pos = work.first_pos + row_idx;
   const int64_t sink_pos = std::min(pos, work.sink_pos_limit);
@@ -115,7 +115,7 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
 
 // The mean of dropped tokens as one more key of weight n, merged into what the kept keys gave.
 void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t num_folded, int64_t row, int64_t q_head) {
-  const int64_t dim = args.layout.head_dim;
+  const int64_t dim = fold.work.layout.head_dim;
   const float* q = F32(args.q) + (row * args.num_q_heads + q_head) * dim;
   float* out = F32(args.out) + (row * args.num_q_heads + q_head) * dim;
   float& lse = F32(args.lse)[row * args.num_q_heads + q_head];
@@ -145,10 +145,10 @@ size_t PageBytes(const KvLayout& layout) {
 
 void AppendKv(const AppendKvArgs& args) {
   Validate(args);
-  const int64_t dim = args.layout.head_dim;
   const int64_t row_floats = args.k.shape[1];
   for (const HeadWork& work : args.heads) {
-    PagedTokens tokens(args.layout, work.pages);
+    const int64_t dim = work.layout.head_dim;
+    PagedTokens tokens(work);
     for (int64_t i = 0; i < work.num_rows; ++i) {
       const int64_t offset = (work.first_row + i) * row_floats + work.kv_head * dim;
       tokens.Set(work.first_pos + i, F32(args.k) + offset, F32(args.v) + offset);
@@ -168,11 +168,11 @@ void Attention(const AttentionArgs& args) {
 
 void Compensate(const CompensateArgs& args) {
   Validate(args);
-  const int64_t dim = args.layout.head_dim;
   const int64_t group = args.num_q_heads / args.num_kv_heads;
   for (const HeadFold& fold : args.heads) {
     const HeadWork& work = fold.work;
-    const PagedTokens tokens(args.layout, work.pages);
+    const int64_t dim = work.layout.head_dim;
+    const PagedTokens tokens(work);
     int64_t num_folded = fold.num_folded;
     // mean += (x - mean) / n, with n counting the new token [razor §3.3].
     const auto fold_up_to = [&](int64_t end) {
