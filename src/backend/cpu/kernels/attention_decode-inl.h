@@ -3,8 +3,6 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_DECODE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_DECODE_INL_H_
 
-#include <hwy/cache_control.h>
-
 #include "backend/cpu/kernels/kv_page-inl.h"
 
 namespace headwise::cpu::HW_ISA {
@@ -30,8 +28,10 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   AddGroups(args.pages, args.recent_begin, args.recent_end, pieces);
 }
 
+// Into the second-level cache: the first has places for so few lines under way that they, not the memory, set the
+// speed. Measured on Zen 4: 1.5 to 1.9 times the bytes per second of prefetching into the first.
 HWY_INLINE void PrefetchLines(const std::byte* data, int64_t idx) {
-  hwy::Prefetch(reinterpret_cast<const char*>(data) + 64 * idx);
+  __builtin_prefetch(reinterpret_cast<const char*>(data) + 64 * idx, /*rw=*/0, /*locality=*/2);
 }
 
 // Scores outside the run become kLowest: a group may hold tokens that the rule hides, or slots never written.
