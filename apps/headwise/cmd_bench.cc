@@ -9,6 +9,7 @@
 
 #include "backend/all_backends.h"
 #include "backend/cpu/ceilings.h"
+#include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
 #include "commands.h"
@@ -43,7 +44,7 @@ struct Subject {
   std::unique_ptr<Engine> engine;
   WeightCounts weights;
   Compute compute = Compute::kF32;
-  DType kv_dtype = DType::kF16;
+  KvFormats kv_formats;
 };
 
 Result<Subject> MakeSubject(const BenchCommandOptions& options) {
@@ -72,7 +73,7 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   subject.name = options.shape.empty() ? options.engine.model : options.shape + " (random weights)";
   subject.weights = CountWeights(parts.model->weights);
   HW_ASSIGN_OR_RETURN(subject.compute, ResolveCompute(parts.options.compute, *parts.model, backend));
-  subject.kv_dtype = DTypeByName(parts.options.kv_dtype).value_or(DType::kF16);  // MakeEngine refuses unknown ones
+  HW_ASSIGN_OR_RETURN(subject.kv_formats, KvFormatsByName(parts.options.kv_dtype));
   HW_ASSIGN_OR_RETURN(subject.engine, MakeEngine(std::move(parts)));
   return subject;
 }
@@ -145,11 +146,18 @@ class Report {
             .limits = {.prompt_tokens = prompt_tokens,
                        .max_tokens = prompt_tokens + options_.num_steps,
                        .model_window = config.sliding_window.value_or(kNoLimit)},
-            .kv_element_bytes = SizeOf(subject_.kv_dtype)};
+            .kv_token_bytes_full = TokenBytes(subject_.kv_formats.full, config.head_dim),
+            .kv_token_bytes_bounded = TokenBytes(subject_.kv_formats.bounded, config.head_dim)};
   }
   double LinearPeak() const { return ceilings_.flops(subject_.compute); }
+  // Of two formats the faster one's, so that the bound stays one.
   double AttentionPeak() const {
-    return ceilings_.flops(subject_.kv_dtype == DType::kBF16 ? Compute::kBF16 : Compute::kF32);
+    return std::max(PeakOver(subject_.kv_formats.full), PeakOver(subject_.kv_formats.bounded));
+  }
+  double PeakOver(KvFormat format) const {
+    return ceilings_.flops(format == KvFormat::kBF16 ? Compute::kBF16
+                           : format == KvFormat::kQ8 ? Compute::kInt8
+                                                     : Compute::kF32);
   }
   static Json TimingJson(const Timing& timing) {
     return {{"median", timing.median}, {"min", timing.min}, {"max", timing.max}, {"count", timing.count}};
@@ -309,7 +317,7 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
                       {{"name", subject.name},
                        {"params", subject.weights.layer_params + subject.weights.output_params},
                        {"weight_bytes", subject.weights.read_bytes},
-                       {"kv_dtype", NameOf(subject.kv_dtype)},
+                       {"kv_dtype", NameOf(subject.kv_formats)},
                        {"compute", NameOf(subject.compute)},
                        {"backend", subject.engine->backend_description()}}},
                      {"plans", ResultsJson(Report(options, subject, ceilings), results)}};

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "backend/all_backends.h"
+#include "backend/kv_format.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "commands.h"
@@ -18,7 +18,6 @@
 #include "model/model_config.h"
 #include "planner/plan_svg.h"
 #include "planner/plan_view.h"
-#include "tensor/dtype.h"
 
 namespace headwise {
 namespace {
@@ -37,18 +36,21 @@ struct Subject {
   ModelShape shape;
   std::shared_ptr<const HeadPlan> plan;  // null without --plan
   std::string plan_refusal;              // why the model would not take the plan; empty if it would
-  int64_t page_bytes = 0;
+  int64_t page_bytes_full = 0;
+  int64_t page_bytes_bounded = 0;
 };
 
-Result<int64_t> PageBytes(const EngineOptions& options, int64_t head_dim) {
-  const std::optional<DType> dtype = DTypeByName(options.kv_dtype);
-  if (!dtype || !IsPlainFloat(*dtype)) {
-    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", options.kv_dtype));
-  }
+Status SetPageBytes(const EngineOptions& options, Subject& subject) {
+  HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
-  return static_cast<int64_t>(
-      backend->PageBytes({.head_dim = head_dim, .page_tokens = options.page_tokens, .dtype = *dtype}));
+  const auto page_bytes = [&](KvFormat format) {
+    return static_cast<int64_t>(
+        backend->PageBytes({.head_dim = subject.shape.head_dim, .page_tokens = options.page_tokens, .format = format}));
+  };
+  subject.page_bytes_full = page_bytes(formats.full);
+  subject.page_bytes_bounded = page_bytes(formats.bounded);
+  return Status::Ok();
 }
 
 Result<Subject> LoadSubject(const InspectOptions& options) {
@@ -66,7 +68,7 @@ Result<Subject> LoadSubject(const InspectOptions& options) {
     }
     subject.plan = std::make_shared<const HeadPlan>(std::move(plan));
   }
-  HW_ASSIGN_OR_RETURN(subject.page_bytes, PageBytes(options.engine, subject.shape.head_dim));
+  HW_RETURN_IF_ERROR(SetPageBytes(options.engine, subject));
   return subject;
 }
 
@@ -89,7 +91,8 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
                    .limits = {.prompt_tokens = tokens, .max_tokens = tokens},
                    .chunk_tokens = options.engine.chunk_tokens,
                    .page_tokens = options.engine.page_tokens,
-                   .page_bytes = subject.page_bytes};
+                   .page_bytes_full = subject.page_bytes_full,
+                   .page_bytes_bounded = subject.page_bytes_bounded};
   LengthReport report;
   report.tokens = tokens;
   report.dense_bytes = PlanKvBytes(args, tokens).total();

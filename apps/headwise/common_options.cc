@@ -31,7 +31,10 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   command.add_option("--backend", options.backend, "cpu or ref")->capture_default_str();
   command.add_option("--isa", options.isa, "avx512, avx2, baseline or auto")->capture_default_str();
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
-  command.add_option("--kv-dtype", options.kv_dtype, "Cache: f32, f16 or bf16")->capture_default_str();
+  command
+      .add_option("--kv-dtype", options.kv_dtype,
+                  "Cache: f32, f16, bf16 or q8; two with a comma: full heads, bounded heads")
+      ->capture_default_str();
   command.add_option("--kv-limit-bytes", options.kv_limit_bytes, "Hard limit on KV bytes; 0: none")
       ->capture_default_str();
   command.add_option("--threads", options.num_threads, "Threads; 0: one per core")->capture_default_str();

@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include "backend/kv_format.h"
 #include "tensor/tensor.h"
 
 namespace headwise {
@@ -99,12 +100,12 @@ struct GatherRowsArgs {
 
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
-// How a page stores tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of bytes
-// inside is the backend's own business.
+// How a head's pages store tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of
+// bytes inside is the backend's own business.
 struct KvLayout {
-  int64_t head_dim = 0;       // D
-  int64_t page_tokens = 32;   // P, a multiple of 16
-  DType dtype = DType::kF16;  // f32, f16, bf16
+  int64_t head_dim = 0;      // D
+  int64_t page_tokens = 32;  // P, a multiple of 16
+  KvFormat format = KvFormat::kF16;
 
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
@@ -131,6 +132,7 @@ struct HeadWork {
   int64_t num_rows = 0;   // its tokens in this step
   int64_t first_pos = 0;  // their first position in the text
   int64_t kv_head = 0;
+  KvLayout layout = {};  // heads may differ in format, but not in head_dim
   PageTable pages = {};
   int64_t sink = 0;
   int64_t recent = kNoLimit;
@@ -140,9 +142,8 @@ struct HeadWork {
   bool uses_sink_query = false;
 };
 
-// Writes this step's keys and values into their pages, in the cache's dtype.
+// Writes this step's keys and values into their pages, in the head's format.
 struct AppendKvArgs {
-  KvLayout layout;
   ConstTensorView k;  // [T, Hkv*D] f32, rotated
   ConstTensorView v;  // [T, Hkv*D] f32
   std::span<const HeadWork> heads;
@@ -151,7 +152,6 @@ struct AppendKvArgs {
 // softmax(scale q k^T + alibi, with an optional sink logit in the denominator) v. Every head of every sequence is in
 // one work list, whatever its rule.
 struct AttentionArgs {
-  KvLayout layout;
   ConstTensorView q;                // [T, Hq*D] f32, rotated at the text position
   ConstTensorView q_sink;           // [T, Hq*D] f32, rotated at SinkPos; absent when no head uses it
   TensorView out;                   // [T, Hq*D] f32
@@ -163,6 +163,8 @@ struct AttentionArgs {
   int64_t num_kv_heads = 0;         // Hkv
   float scale = 1.0f;
   Compute compute = Compute::kF32;
+
+  int64_t head_dim() const { return q.shape[1] / num_q_heads; }  // D
 };
 
 // The compensation token [razor §3.3 eq.4-5]. For each head, in order of positions: token t - recent (if >= sink) is
@@ -176,7 +178,6 @@ struct HeadFold {
   int64_t fold_end = 0;    // tokens [sink + n, fold_end) join; ahead of the queries where num_rows is 0
 };
 struct CompensateArgs {
-  KvLayout layout;
   ConstTensorView q;  // as in AttentionArgs
   TensorView out;
   TensorView lse;

@@ -25,10 +25,15 @@ void CheckOptionalF32(const ConstTensorView& view, const Shape& shape, const cha
 void CheckLayout(const KvLayout& layout) {
   HW_CHECK(layout.head_dim > 0 && layout.page_tokens > 0 && layout.page_tokens % 16 == 0, "D {} P {}", layout.head_dim,
            layout.page_tokens);
-  HW_CHECK(IsPlainFloat(layout.dtype), "{}", NameOf(layout.dtype));
 }
 
-void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, const KvLayout& layout) {
+// `row_elements` is [Hkv*D] or [Hq*D] of `num_heads` heads.
+void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, int64_t row_elements,
+               int64_t num_heads) {
+  const KvLayout& layout = work.layout;
+  CheckLayout(layout);
+  HW_CHECK(row_elements == num_heads * layout.head_dim, "rows of {}, {} heads of {}", row_elements, num_heads,
+           layout.head_dim);
   HW_CHECK(work.kv_head >= 0 && work.kv_head < num_kv_heads, "kv head {} of {}", work.kv_head, num_kv_heads);
   HW_CHECK(work.first_row >= 0 && work.num_rows >= 0 && work.first_row + work.num_rows <= num_tokens,
            "rows {}+{} of {}", work.first_row, work.num_rows, num_tokens);
@@ -109,19 +114,19 @@ void Validate(const GatherRowsArgs& args) {
 }
 
 void Validate(const AppendKvArgs& args) {
-  CheckLayout(args.layout);
-  HW_CHECK(args.k.shape.rank() == 2 && args.k.shape[1] % args.layout.head_dim == 0);
+  HW_CHECK(args.k.shape.rank() == 2);
   CheckF32(args.k, args.k.shape, "k");
   CheckF32(args.v, args.k.shape, "v");
-  const int64_t num_kv_heads = args.k.shape[1] / args.layout.head_dim;
-  for (const HeadWork& work : args.heads) CheckWork(work, args.k.shape[0], num_kv_heads, args.layout);
+  for (const HeadWork& work : args.heads) {
+    const int64_t num_kv_heads = args.k.shape[1] / work.layout.head_dim;
+    CheckWork(work, args.k.shape[0], num_kv_heads, args.k.shape[1], num_kv_heads);
+  }
 }
 
 void Validate(const AttentionArgs& args) {
-  CheckLayout(args.layout);
-  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
+  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
   HW_CHECK(args.q.shape.rank() == 2);
-  const Shape q_shape{args.q.shape[0], args.num_q_heads * args.layout.head_dim};
+  const Shape q_shape = args.q.shape;
   CheckF32(args.q, q_shape, "q");
   CheckOptionalF32(args.q_sink, q_shape, "q_sink");
   CheckF32(args.out, q_shape, "out");
@@ -129,23 +134,23 @@ void Validate(const AttentionArgs& args) {
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
   for (const HeadWork& work : args.heads) {
-    CheckWork(work, q_shape[0], args.num_kv_heads, args.layout);
+    CheckWork(work, q_shape[0], args.num_kv_heads, q_shape[1], args.num_q_heads);
     HW_CHECK(!work.uses_sink_query || args.q_sink.present());
   }
 }
 
 void Validate(const CompensateArgs& args) {
-  CheckLayout(args.layout);
   HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   for (const HeadFold& fold : args.heads) {
     if (fold.work.num_rows > 0) {
-      const Shape q_shape{args.q.shape[0], args.num_q_heads * args.layout.head_dim};
+      const Shape q_shape{args.q.shape[0], args.num_q_heads * fold.work.layout.head_dim};
       CheckF32(args.q, q_shape, "q");
       CheckF32(args.out, q_shape, "out");
       CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
-      CheckWork(fold.work, q_shape[0], args.num_kv_heads, args.layout);
+      CheckWork(fold.work, q_shape[0], args.num_kv_heads, q_shape[1], args.num_q_heads);
     }
+    CheckLayout(fold.work.layout);
     HW_CHECK(fold.state != nullptr && fold.num_folded >= 0);
   }
 }

@@ -15,14 +15,6 @@
 namespace headwise {
 namespace {
 
-Result<DType> KvDType(const std::string& name) {
-  const std::optional<DType> dtype = DTypeByName(name);
-  if (!dtype || !IsPlainFloat(*dtype)) {
-    return Status::InvalidInput(fmt::format("kv_dtype is \"{}\", expected f32, f16 or bf16", name));
-  }
-  return *dtype;
-}
-
 Status CheckOptions(const EngineOptions& options) {
   if (options.chunk_tokens < 1 || options.chunk_tokens > 65536) {
     return Status::InvalidInput(fmt::format("chunk_tokens is {}, expected 1 to 65536", options.chunk_tokens));
@@ -74,12 +66,16 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   const EngineOptions& options = parts.options;
   HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
-  HW_ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
-  parts.memory->pool = std::make_unique<PagePool>(
-      backend,
-      KvLayout{.head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .dtype = kv_dtype});
+  const auto new_pool = [&](KvFormat format) {
+    const KvLayout layout{
+        .head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .format = format};
+    return std::make_unique<PagePool>(backend, layout, &parts.memory->usage);
+  };
+  parts.memory->full_pool = new_pool(formats.full);
+  if (formats.bounded != formats.full) parts.memory->bounded_pool = new_pool(formats.bounded);
   return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
 }
 
@@ -153,14 +149,18 @@ Status Engine::RunForced(const ForcedRun& run) {
   return impl_->RunForced(run);
 }
 
+bool Engine::has_two_kv_formats() const {
+  return impl_->parts().memory->bounded_pool != nullptr;
+}
 int64_t Engine::kv_bytes() const {
-  return impl_->parts().memory->pool->bytes_in_use();
+  return impl_->parts().memory->usage.bytes;
 }
 int64_t Engine::kv_peak_bytes() const {
-  return impl_->parts().memory->pool->peak_bytes();
+  return impl_->parts().memory->usage.peak_bytes;
 }
 void Engine::ResetKvPeak() {
-  impl_->parts().memory->pool->ResetPeak();
+  PoolUsage& usage = impl_->parts().memory->usage;
+  usage.peak_bytes = usage.bytes;
 }
 int64_t Engine::KvBytes(const Sequence& sequence) {
   return sequence.cache->Bytes().total();

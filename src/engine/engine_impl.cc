@@ -41,11 +41,13 @@ SequenceLimits EngineImpl::LimitsFor(int64_t prompt_tokens, int64_t max_tokens) 
 }
 
 int64_t EngineImpl::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const {
+  const KvPools pools = parts_.memory->pools();
   return PeakKvBytes({.plan = &plan,
                       .limits = limits,
                       .chunk_tokens = parts_.options.chunk_tokens,
                       .page_tokens = parts_.options.page_tokens,
-                      .page_bytes = static_cast<int64_t>(parts_.memory->pool->page_bytes())});
+                      .page_bytes_full = static_cast<int64_t>(pools.full->page_bytes()),
+                      .page_bytes_bounded = static_cast<int64_t>(pools.bounded->page_bytes())});
 }
 
 Status EngineImpl::CheckMemory(int64_t needed_bytes) const {
@@ -102,7 +104,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Reserve(const SequenceOptions& opt
 Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions& options) {
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options));
   sequence->rope_frequencies = RopeFrequencies(parts_.model->config, options.prompt_tokens);
-  sequence->cache = std::make_unique<KvCache>(*parts_.memory->pool, parts_.model->config.num_kv_heads,
+  sequence->cache = std::make_unique<KvCache>(parts_.memory->pools(), parts_.model->config.num_kv_heads,
                                               ResolveRules(*sequence->plan, sequence->limits));
   return sequence;
 }
@@ -131,8 +133,11 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence, con
   if (fork->cache == nullptr) {
     return Status::InvalidInput(fmt::format(
         "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "
-        "rule, or rules that hold from the end of a longer prompt",
-        sequence.cache->num_tokens()));
+        "rule, or rules that hold from the end of a longer prompt{}",
+        sequence.cache->num_tokens(),
+        parts_.memory->bounded_pool == nullptr
+            ? ""
+            : "; with two KV formats also heads that keep every token under both plans or under neither"));
   }
   fork->rope_frequencies = sequence.rope_frequencies;
   fork->history = sequence.history;

@@ -75,12 +75,13 @@ class EngineImpl {
   std::set<RequestId> cancelled_;  // guarded by cancel_mutex_
 };
 
-// What products are computed in. auto takes what the machine does fastest among what loses little: int8 where weights are
-// of block formats, bf16 where they have 16 bits (bf16 loses nothing of theirs; of f16 three bits, as of activations).
+// What products are computed in. auto takes what the machine does fastest among what loses little: int8 where weights
+// are of block formats, bf16 where they have 16 bits (bf16 loses nothing of theirs; of f16 three bits, as of
+// activations).
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend);
 
 // An engine over a model that is already made: what Engine::Create does after loading, for tests and benchmarks with
-// random weights. `parts.memory` needs its backend; pool and compute are filled in here.
+// random weights. `parts.memory` needs its backend; pools and compute are filled in here.
 Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts);
 
 }  // namespace headwise

@@ -77,6 +77,9 @@ class Asker {
   }
 
  private:
+  // Whether plans that read a prompt alike may begin as forks of one sequence.
+  bool SharesDensePrefix(const HeadPlan* plan) const { return ReadsDensely(plan) && !engine_.has_two_kv_formats(); }
+
   Status Start(int64_t group_idx) {
     HW_ASSIGN_OR_RETURN(AskGroup group, options_.group(group_idx));
     RunningGroup running{.group_idx = group_idx, .group = std::move(group), .longest_prompt = 0, .branches = {}};
@@ -86,7 +89,7 @@ class Asker {
     Branch dense;
     for (size_t plan_idx = 0; plan_idx < running.group.plans.size(); ++plan_idx) {
       Branch own;
-      Branch& branch = ReadsDensely(running.group.plans[plan_idx].get()) ? dense : own;
+      Branch& branch = SharesDensePrefix(running.group.plans[plan_idx].get()) ? dense : own;
       for (size_t prompt_idx = 0; prompt_idx < running.group.prompts.size(); ++prompt_idx) {
         if (options_.wants(group_idx, prompt_idx, plan_idx)) branch.asked.push_back({prompt_idx, plan_idx, 0});
       }
@@ -119,7 +122,7 @@ class Asker {
       return Status::Ok();
     }
     std::shared_ptr<const HeadPlan> plan = running.group.plans[first_plan];
-    if (ReadsDensely(plan.get())) plan = nullptr;
+    if (SharesDensePrefix(plan.get())) plan = nullptr;
     HW_ASSIGN_OR_RETURN(branch.prefix, engine_.NewSequence(LimitsOf(running, std::move(plan))));
     Request request;
     const std::vector<int32_t>& prompt = running.group.prompts[branch.asked.front().prompt_idx];

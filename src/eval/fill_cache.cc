@@ -48,7 +48,7 @@ class NormalRows {
 void FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
   Backend& backend = *sequence.memory()->backend;
   KvCache& cache = *sequence.cache;
-  const int64_t row_elements = cache.num_kv_heads() * cache.layout().head_dim;
+  const int64_t row_elements = cache.num_kv_heads() * cache.head_dim();
   const NormalRows rows(backend, row_elements, seed);
   int64_t shift = 0;
   for (int64_t left = num_tokens; left > 0;) {
@@ -59,10 +59,7 @@ void FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
       cache.Extend(layer_idx, num_new);
       cache.Work(layer_idx, 0, num_new, work);
       cache.Folds(layer_idx, 0, num_new, folds);
-      backend.AppendKv({.layout = cache.layout(),
-                        .k = rows.Rows(++shift, num_new),
-                        .v = rows.Rows(shift + 30, num_new),
-                        .heads = work});
+      backend.AppendKv({.k = rows.Rows(++shift, num_new), .v = rows.Rows(shift + 30, num_new), .heads = work});
       cache.Commit(layer_idx, num_new);
     }
     cache.FinishStep(num_new);

@@ -89,7 +89,8 @@ Work DecodeWork(const WorkArgs& args, int64_t pos) {
   for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
     const double keys = static_cast<double>(CountPairs(rule, pos, pos + 1)) * static_cast<double>(num_heads);
     work.attention_flops += keys * FlopsPerPair(*args.config);
-    work.kv_bytes += keys * 2.0 * static_cast<double>(args.config->head_dim * args.kv_element_bytes);
+    work.kv_bytes +=
+        keys * static_cast<double>(rule.Bounded() ? args.kv_token_bytes_bounded : args.kv_token_bytes_full);
   }
   return work;
 }

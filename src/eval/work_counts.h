@@ -32,7 +32,9 @@ struct WorkArgs {
   const ModelConfig* config = nullptr;
   WeightCounts weights;
   SequenceLimits limits;
-  int64_t kv_element_bytes = 2;
+  // Of key and value of one token: of a head that keeps everything, of one that drops tokens.
+  int64_t kv_token_bytes_full = 0;
+  int64_t kv_token_bytes_bounded = 0;
 };
 
 struct Work {

@@ -66,7 +66,8 @@ class WorkTest : public testing::Test {
             .config = &config_,
             .weights = {.layer_params = 100, .output_params = 10, .read_bytes = 220},
             .limits = {.prompt_tokens = 8, .max_tokens = 28},
-            .kv_element_bytes = 2};
+            .kv_token_bytes_full = 2 * 8 * 2,
+            .kv_token_bytes_bounded = 2 * 8 * 4};
   }
   ModelConfig config_;
   HeadPlan plan_;
@@ -84,16 +85,16 @@ TEST_F(WorkTest, Decode) {
   EXPECT_EQ(work.linear_flops, 2 * 110);
   EXPECT_EQ(work.attention_flops, (9 + 5) * 64);
   EXPECT_EQ(work.weight_bytes, 220);
-  EXPECT_EQ(work.kv_bytes, (9 + 5) * 2 * 8 * 2);
+  EXPECT_EQ(work.kv_bytes, 9 * 2 * 8 * 2 + 5 * 2 * 8 * 4);
 }
 
 TEST_F(WorkTest, TheBoundIsTheSlowerOfMemoryAndCompute) {
-  const Work work = DecodeWork(Args(), 8);  // 668 bytes, 220 and 896 operations
-  const Bound bound = BoundOf(work, {.bytes_per_second = 668, .linear_flops = 220, .attention_flops = 448});
+  const Work work = DecodeWork(Args(), 8);  // 828 bytes, 220 and 896 operations
+  const Bound bound = BoundOf(work, {.bytes_per_second = 828, .linear_flops = 220, .attention_flops = 448});
   EXPECT_DOUBLE_EQ(bound.memory_seconds, 1);
   EXPECT_DOUBLE_EQ(bound.compute_seconds, 1 + 2);
   EXPECT_DOUBLE_EQ(bound.seconds(), 3);
-  EXPECT_DOUBLE_EQ(BoundOf(work, {.bytes_per_second = 66.8, .linear_flops = 220, .attention_flops = 448}).seconds(),
+  EXPECT_DOUBLE_EQ(BoundOf(work, {.bytes_per_second = 82.8, .linear_flops = 220, .attention_flops = 448}).seconds(),
                    10);
 }
 

@@ -30,8 +30,7 @@ int64_t StateBytes(const HeadPlan& plan, const ResolvedRule& rule) {
 // Bytes at worst while the text grows to num_tokens by steps of up to step_tokens.
 int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_tokens, bool in_prompt) {
   const HeadPlan& plan = *args.plan;
-  int64_t pages = 0;
-  int64_t state_bytes = 0;
+  int64_t bytes = 0;
   int64_t largest_layer_extra = 0;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
     int64_t layer_extra = 0;
@@ -39,14 +38,13 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
       const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits);
       const bool holds = !in_prompt || rule.holds_from == 0;
       const int64_t owned = PagesUpTo(rule, num_tokens, args.page_tokens, holds);
-      pages += owned;
-      state_bytes += StateBytes(plan, rule);
+      bytes += owned * args.PageBytesOf(rule) + StateBytes(plan, rule);
       const int64_t all = CeilDiv(num_tokens, args.page_tokens);
-      layer_extra += std::min(all - owned, PagesOfRun(step_tokens, args.page_tokens));
+      layer_extra += std::min(all - owned, PagesOfRun(step_tokens, args.page_tokens)) * args.PageBytesOf(rule);
     }
     largest_layer_extra = std::max(largest_layer_extra, layer_extra);
   }
-  return (pages + largest_layer_extra) * args.page_bytes + state_bytes;
+  return bytes + largest_layer_extra;
 }
 
 }  // namespace
@@ -69,7 +67,7 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
   for (const HeadRule& head_rule : plan.rules) {
     const ResolvedRule rule = ResolveRule(head_rule, args.limits);
     int64_t& sum = rule.Bounded() ? bytes.bounded : bytes.full;
-    sum += KvPages(rule, num_tokens, args.page_tokens) * args.page_bytes + StateBytes(plan, rule);
+    sum += KvPages(rule, num_tokens, args.page_tokens) * args.PageBytesOf(rule) + StateBytes(plan, rule);
     bytes.kept_tokens += NumKeptTokens(rule, num_tokens);
   }
   return bytes;

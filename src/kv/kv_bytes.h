@@ -18,7 +18,11 @@ struct KvBytesArgs {
   SequenceLimits limits;
   int64_t chunk_tokens = 512;  // prompt tokens per step
   int64_t page_tokens = 32;    // P
-  int64_t page_bytes = 0;      // of one page, as the backend says
+  // Of one page, as the backend says: of a head that keeps everything, of one that drops tokens.
+  int64_t page_bytes_full = 0;
+  int64_t page_bytes_bounded = 0;
+
+  int64_t PageBytesOf(const ResolvedRule& rule) const { return rule.Bounded() ? page_bytes_bounded : page_bytes_full; }
 };
 
 struct KvBytes {

@@ -15,33 +15,35 @@ PageUse UseOf(const ResolvedRule& rule) {
 
 }  // namespace
 
-KvCache::KvCache(PagePool& pool, int64_t num_kv_heads, std::vector<ResolvedRule> rules)
-    : pool_(&pool), num_kv_heads_(num_kv_heads), heads_(rules.size()) {
-  const int64_t page_tokens = pool.layout().page_tokens;
+KvCache::KvCache(KvPools pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules)
+    : pools_(pools), num_kv_heads_(num_kv_heads), heads_(rules.size()) {
+  const int64_t page_tokens = pools.full->layout().page_tokens;
+  HW_CHECK(pools.bounded->layout().page_tokens == page_tokens && pools.bounded->layout().head_dim == head_dim());
   for (size_t i = 0; i < rules.size(); ++i) {
     Head& head = heads_[i];
     head.rule = rules[i];
+    head.pool = &PoolOf(rules[i]);
     head.sink_pages.assign(static_cast<size_t>(CeilDiv(head.rule.sink, page_tokens)), nullptr);
     head.recent_first = static_cast<int64_t>(head.sink_pages.size());
     if (head.rule.compensate && head.rule.Bounded()) head.state_idx = num_states_++;
   }
   if (num_states_ > 0) {
-    compensation_ = DeviceBuffer(pool.backend(), static_cast<size_t>(num_states_ * 2 * pool.layout().head_dim) * 4);
+    compensation_ = DeviceBuffer(pools.full->backend(), static_cast<size_t>(num_states_ * 2 * head_dim()) * 4);
   }
 }
 
 KvCache::~KvCache() {
   for (Head& head : heads_) {
-    for (std::byte*& page : head.sink_pages) Drop(page);
-    for (std::byte*& page : head.recent_pages) Drop(page);
+    for (std::byte*& page : head.sink_pages) Drop(head, page);
+    for (std::byte*& page : head.recent_pages) Drop(head, page);
   }
 }
 
-void KvCache::Drop(std::byte*& page) {
+void KvCache::Drop(const Head& head, std::byte*& page) {
   if (page == nullptr) return;
-  pool_->Release(page);
+  head.pool->Release(page);
   page = nullptr;
-  --num_pages_;
+  page_bytes_ -= static_cast<int64_t>(head.pool->page_bytes());
 }
 
 std::unique_ptr<KvCache> KvCache::Fork() const {
@@ -53,27 +55,27 @@ std::unique_ptr<KvCache> KvCache::Fork() const {
 std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const {
   HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
   for (size_t i = 0; i < heads_.size(); ++i) {
-    if (!SamePast(heads_[i].rule, rules[i], num_tokens_)) return nullptr;
+    if (!SamePast(heads_[i].rule, rules[i], num_tokens_) || heads_[i].pool != &PoolOf(rules[i])) return nullptr;
   }
-  auto fork = std::make_unique<KvCache>(*pool_, num_kv_heads_, std::move(rules));
+  auto fork = std::make_unique<KvCache>(pools_, num_kv_heads_, std::move(rules));
   fork->num_tokens_ = num_tokens_;
-  fork->num_pages_ = fork->peak_pages_ = num_pages_;
+  fork->page_bytes_ = fork->peak_page_bytes_ = page_bytes_;
   for (size_t i = 0; i < heads_.size(); ++i) {
-    fork->heads_[i].TakePages(heads_[i], *pool_);
+    fork->heads_[i].TakePages(heads_[i]);
     // Of a head whose rule changes nothing is folded yet.
     if (fork->heads_[i].state_idx < 0 || heads_[i].state_idx < 0) continue;
-    const auto state_bytes = static_cast<size_t>(2 * pool_->layout().head_dim) * sizeof(float);
-    pool_->backend().Copy(fork->State(fork->heads_[i]), State(heads_[i]), state_bytes);
+    const auto state_bytes = static_cast<size_t>(2 * head_dim()) * sizeof(float);
+    pools_.full->backend().Copy(fork->State(fork->heads_[i]), State(heads_[i]), state_bytes);
   }
   return fork;
 }
 
 // Which pages are sink pages is the rule's business.
-void KvCache::Head::TakePages(const Head& from, PagePool& pool) {
+void KvCache::Head::TakePages(const Head& from) {
   const auto num_sink_pages = static_cast<int64_t>(sink_pages.size());
   const auto take = [&](int64_t page_idx, std::byte* page) {
     if (page == nullptr) return;
-    pool.Retain(page);
+    pool->Retain(page);
     if (page_idx < num_sink_pages) {
       sink_pages[static_cast<size_t>(page_idx)] = page;
       return;
@@ -95,21 +97,23 @@ int64_t KvCache::MaxStepTokens() const {
   return limit;
 }
 
-void KvCache::MakeWritable(std::byte*& page, PageUse use) {
+void KvCache::MakeWritable(const Head& head, std::byte*& page) {
+  PagePool& pool = *head.pool;
   if (page == nullptr) {
-    page = pool_->Allocate(use);
-    peak_pages_ = std::max(peak_pages_, ++num_pages_);
-  } else if (pool_->IsShared(page)) {
-    std::byte* copy = pool_->Allocate(use);
-    pool_->backend().Copy(copy, page, pool_->page_bytes());
-    pool_->Release(page);
+    page = pool.Allocate(UseOf(head.rule));
+    page_bytes_ += static_cast<int64_t>(pool.page_bytes());
+    peak_page_bytes_ = std::max(peak_page_bytes_, page_bytes_);
+  } else if (pool.IsShared(page)) {
+    std::byte* copy = pool.Allocate(UseOf(head.rule));
+    pool.backend().Copy(copy, page, pool.page_bytes());
+    pool.Release(page);
     page = copy;
   }
 }
 
 void KvCache::Extend(int64_t layer_idx, int64_t num_new) {
   HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
-  const int64_t page_tokens = pool_->layout().page_tokens;
+  const int64_t page_tokens = pools_.full->layout().page_tokens;
   const int64_t first_page = num_tokens_ / page_tokens;
   const int64_t last_page = (num_tokens_ + num_new - 1) / page_tokens;
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
@@ -117,7 +121,7 @@ void KvCache::Extend(int64_t layer_idx, int64_t num_new) {
     const auto num_sink_pages = static_cast<int64_t>(head.sink_pages.size());
     for (int64_t page_idx = first_page; page_idx <= last_page; ++page_idx) {
       if (page_idx < num_sink_pages) {
-        MakeWritable(head.sink_pages[static_cast<size_t>(page_idx)], UseOf(head.rule));
+        MakeWritable(head, head.sink_pages[static_cast<size_t>(page_idx)]);
         continue;
       }
       if (head.recent_pages.empty()) head.recent_first = page_idx;
@@ -125,13 +129,14 @@ void KvCache::Extend(int64_t layer_idx, int64_t num_new) {
       HW_CHECK(slot <= head.recent_pages.size(), "page {} after {}+{}", page_idx, head.recent_first,
                head.recent_pages.size());
       if (slot == head.recent_pages.size()) head.recent_pages.push_back(nullptr);
-      MakeWritable(head.recent_pages[slot], UseOf(head.rule));
+      MakeWritable(head, head.recent_pages[slot]);
     }
   }
 }
 
 HeadWork KvCache::WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const {
   HeadWork work{.first_row = first_row, .num_rows = num_new, .first_pos = num_tokens_, .kv_head = kv_head};
+  work.layout = head.pool->layout();
   work.pages = {.sink = head.sink_pages, .recent = head.recent_pages, .recent_first = head.recent_first};
   if (num_tokens_ < head.rule.holds_from) {
     work.recent = head.rule.recent_before;
@@ -181,7 +186,7 @@ void KvCache::Folds(int64_t layer_idx, int64_t first_row, int64_t num_new, std::
 }
 
 void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
-  const int64_t page_tokens = pool_->layout().page_tokens;
+  const int64_t page_tokens = pools_.full->layout().page_tokens;
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
     const std::vector<TokenRange> kept = KeptRanges(head.rule, num_tokens_ + num_new);
@@ -191,11 +196,11 @@ void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
       });
     };
     for (size_t i = 0; i < head.sink_pages.size(); ++i) {
-      if (!needed(static_cast<int64_t>(i))) Drop(head.sink_pages[i]);
+      if (!needed(static_cast<int64_t>(i))) Drop(head, head.sink_pages[i]);
     }
     size_t num_dropped = 0;
     while (num_dropped < head.recent_pages.size() && !needed(head.recent_first + static_cast<int64_t>(num_dropped))) {
-      Drop(head.recent_pages[num_dropped++]);
+      Drop(head, head.recent_pages[num_dropped++]);
     }
     head.recent_pages.erase(head.recent_pages.begin(), head.recent_pages.begin() + static_cast<int64_t>(num_dropped));
     head.recent_first += static_cast<int64_t>(num_dropped);
@@ -203,7 +208,7 @@ void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
 }
 
 float* KvCache::State(const Head& head) const {
-  return reinterpret_cast<float*>(compensation_.data()) + head.state_idx * 2 * pool_->layout().head_dim;
+  return reinterpret_cast<float*>(compensation_.data()) + head.state_idx * 2 * head_dim();
 }
 
 const float* KvCache::CompensationState(int64_t layer_idx, int64_t kv_head) const {
@@ -219,7 +224,7 @@ int64_t KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
 }
 
 int64_t KvCache::PeakBytes() const {
-  return peak_pages_ * static_cast<int64_t>(pool_->page_bytes()) + static_cast<int64_t>(compensation_.size_bytes());
+  return peak_page_bytes_ + static_cast<int64_t>(compensation_.size_bytes());
 }
 
 KvCacheBytes KvCache::Bytes() const {
@@ -227,8 +232,9 @@ KvCacheBytes KvCache::Bytes() const {
   bytes.bounded = static_cast<int64_t>(compensation_.size_bytes());
   for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-      int64_t& sum = At(layer_idx, kv_head).rule.Bounded() ? bytes.bounded : bytes.full;
-      sum += NumPages(layer_idx, kv_head) * static_cast<int64_t>(pool_->page_bytes());
+      const Head& head = At(layer_idx, kv_head);
+      int64_t& sum = head.rule.Bounded() ? bytes.bounded : bytes.full;
+      sum += NumPages(layer_idx, kv_head) * static_cast<int64_t>(head.pool->page_bytes());
     }
   }
   return bytes;

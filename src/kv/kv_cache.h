@@ -21,21 +21,21 @@ struct KvCacheBytes {
   int64_t total() const { return full + bounded; }
 };
 
-// Thread-safety: none. The pool must outlive it.
+// Thread-safety: none. The pools must outlive it.
 class KvCache {
  public:
   // rules [L * Hkv], layer-major.
-  KvCache(PagePool& pool, int64_t num_kv_heads, std::vector<ResolvedRule> rules);
+  KvCache(KvPools pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules);
   KvCache(KvCache&&) = delete;
   ~KvCache();
 
   // A copy that shares every page; either side copies a page when it first writes to it. Not inside a step.
   std::unique_ptr<KvCache> Fork() const;
   // The same under other rules, [L * Hkv]; null where one of them would have kept or read other tokens so far than its
-  // head did (SamePast in kv/rule.h).
+  // head did (SamePast in kv/rule.h), or puts its head into the other pool.
   std::unique_ptr<KvCache> ForkAs(std::vector<ResolvedRule> rules) const;
 
-  const KvLayout& layout() const { return pool_->layout(); }
+  int64_t head_dim() const { return pools_.full->layout().head_dim; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
   int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads_; }
@@ -65,9 +65,10 @@ class KvCache {
 
  private:
   struct Head {
-    void TakePages(const Head& from, PagePool& pool);
+    void TakePages(const Head& from);
 
     ResolvedRule rule;
+    PagePool* pool;
     // Pages 0 .. ceil(sink / P) - 1, and from there on those of the recent window. A dropped sink page (a model's own
     // window can hide sinks) is null.
     std::vector<std::byte*> sink_pages;
@@ -83,18 +84,19 @@ class KvCache {
     return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
   }
   HeadWork WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const;
-  void MakeWritable(std::byte*& page, PageUse use);
-  void Drop(std::byte*& page);
+  PagePool& PoolOf(const ResolvedRule& rule) const { return rule.Bounded() ? *pools_.bounded : *pools_.full; }
+  void MakeWritable(const Head& head, std::byte*& page);
+  void Drop(const Head& head, std::byte*& page);
   float* State(const Head& head) const;
 
-  PagePool* pool_;
+  KvPools pools_;
   int64_t num_kv_heads_;
   int64_t num_tokens_ = 0;
   int64_t num_states_ = 0;
-  int64_t num_pages_ = 0;
-  int64_t peak_pages_ = 0;
-  std::vector<Head> heads_;    // [L * Hkv]
-  DeviceBuffer compensation_;  // [num_states, 2, D] f32
+  int64_t page_bytes_ = 0;       // of all pages held
+  int64_t peak_page_bytes_ = 0;  // the most that has been
+  std::vector<Head> heads_;      // [L * Hkv]
+  DeviceBuffer compensation_;    // [num_states, 2, D] f32
 };
 
 }  // namespace headwise

@@ -15,8 +15,8 @@ int IndexOf(PageUse use) {
 
 }  // namespace
 
-PagePool::PagePool(Backend& backend, const KvLayout& layout)
-    : backend_(&backend), layout_(layout), page_bytes_(backend.PageBytes(layout)) {}
+PagePool::PagePool(Backend& backend, const KvLayout& layout, PoolUsage* usage)
+    : backend_(&backend), layout_(layout), page_bytes_(backend.PageBytes(layout)), usage_(usage) {}
 
 PagePool::~PagePool() {
   HW_CHECK(pages_in_use_ == 0, "{} pages still held", pages_in_use_);
@@ -44,7 +44,11 @@ std::byte* PagePool::Allocate(PageUse use) {
   extent.free_pages.pop_back();
   if (extent.free_pages.empty()) candidates.erase(base);
   extent.holders[idx] = 1;
-  peak_pages_ = std::max(peak_pages_, ++pages_in_use_);
+  ++pages_in_use_;
+  if (usage_ != nullptr) {
+    usage_->bytes += static_cast<int64_t>(page_bytes_);
+    usage_->peak_bytes = std::max(usage_->peak_bytes, usage_->bytes);
+  }
   return const_cast<std::byte*>(base) + idx * page_bytes_;
 }
 
@@ -72,6 +76,7 @@ void PagePool::Release(std::byte* page) {
   HW_CHECK(extent.holders[idx] > 0, "page released twice");
   if (--extent.holders[idx] > 0) return;
   --pages_in_use_;
+  if (usage_ != nullptr) usage_->bytes -= static_cast<int64_t>(page_bytes_);
   extent.free_pages.push_back(idx);
   auto& candidates = with_free_pages_[IndexOf(extent.use)];
   candidates.insert(base);

@@ -17,10 +17,17 @@ namespace headwise {
 // page does not keep an extent of short-lived ones.
 enum class PageUse { kGrowing, kSliding };
 
+// What the pages of several pools take together.
+struct PoolUsage {
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;
+};
+
 // Thread-safety: none; the engine's thread owns it.
 class PagePool {
  public:
-  PagePool(Backend& backend, const KvLayout& layout);
+  // `usage`, where given, counts this pool's pages too and must outlive it.
+  PagePool(Backend& backend, const KvLayout& layout, PoolUsage* usage = nullptr);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
   // Requires: every page was released.
@@ -38,10 +45,7 @@ class PagePool {
   bool IsShared(const std::byte* page) const;
 
   int64_t pages_in_use() const { return pages_in_use_; }
-  int64_t bytes_in_use() const { return pages_in_use_ * static_cast<int64_t>(page_bytes_); }
-  int64_t peak_bytes() const { return peak_pages_ * static_cast<int64_t>(page_bytes_); }
-  void ResetPeak() { peak_pages_ = pages_in_use_; }
-  // What the pool holds from the system: at least bytes_in_use().
+  // What the pool holds from the system: at least its pages in use.
   int64_t extent_bytes() const;
 
  private:
@@ -60,10 +64,17 @@ class PagePool {
   Backend* backend_;
   KvLayout layout_;
   size_t page_bytes_;
+  PoolUsage* usage_;
   ExtentMap extents_;                              // by first address
   std::set<const std::byte*> with_free_pages_[2];  // extents with a free page, by PageUse
   int64_t pages_in_use_ = 0;
-  int64_t peak_pages_ = 0;
+};
+
+// Where heads that keep every token, and heads that drop some, have their pages: one pool, or two of different formats
+// and the same tokens per page.
+struct KvPools {
+  PagePool* full;
+  PagePool* bounded;
 };
 
 }  // namespace headwise

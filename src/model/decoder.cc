@@ -175,11 +175,9 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
   if (config.positions != PositionKind::kRope) {
     for (HeadWork& head : work) head.uses_sink_query = false;
   }
-  const KvLayout& layout = sequences.front().cache->layout();
   const auto scale = static_cast<float>(config.softmax_scale);
-  backend_->AppendKv({.layout = layout, .k = buffers.k, .v = buffers.v, .heads = work});
-  backend_->Attention({.layout = layout,
-                       .q = buffers.q,
+  backend_->AppendKv({.k = buffers.k, .v = buffers.v, .heads = work});
+  backend_->Attention({.q = buffers.q,
                        .q_sink = counts_in_cache ? buffers.q_sink : TensorView{},
                        .out = buffers.attended,
                        .lse = folds.empty() ? TensorView{} : buffers.lse,
@@ -191,8 +189,7 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
                        .scale = scale,
                        .compute = compute_});
   if (!folds.empty()) {
-    backend_->Compensate({.layout = layout,
-                          .q = buffers.q,
+    backend_->Compensate({.q = buffers.q,
                           .out = buffers.attended,
                           .lse = buffers.lse,
                           .alibi_slopes = model_->alibi_slopes,

@@ -40,11 +40,13 @@ int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_t
 }
 
 int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_window) {
+  const int64_t page_bytes = 2 * kPageTokens * plan.shape.head_dim * kBytesPerNumber;
   const KvBytesArgs args{
       .plan = &plan,
       .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = model_window},
       .page_tokens = kPageTokens,
-      .page_bytes = 2 * kPageTokens * plan.shape.head_dim * kBytesPerNumber,
+      .page_bytes_full = page_bytes,
+      .page_bytes_bounded = page_bytes,
   };
   return PlanKvBytes(args, num_tokens).total();
 }

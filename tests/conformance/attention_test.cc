@@ -26,10 +26,26 @@ std::vector<double> Rotated(const AttentionCase& test_case, const AttentionData&
   return out;
 }
 
-double Stored(const AttentionCase& test_case, double value) {
-  if (test_case.kv_dtype == DType::kF16) return F16ToF32(F32ToF16(static_cast<float>(value)));
-  if (test_case.kv_dtype == DType::kBF16) return BF16ToF32(F32ToBF16(static_cast<float>(value)));
-  return value;
+// A row as the cache gives it back.
+void Store(KvFormat format, std::vector<double>& row) {
+  double largest = 0;
+  for (const double x : row) largest = std::max(largest, std::abs(x));
+  const double q8_scale = F16ToF32(F32ToF16(static_cast<float>(largest / 127)));
+  for (double& x : row) {
+    switch (format) {
+      case KvFormat::kF32:
+        break;
+      case KvFormat::kF16:
+        x = F16ToF32(F32ToF16(static_cast<float>(x)));
+        break;
+      case KvFormat::kBF16:
+        x = BF16ToF32(F32ToBF16(static_cast<float>(x)));
+        break;
+      case KvFormat::kQ8:
+        x = q8_scale * std::nearbyint(x / q8_scale);
+        break;
+    }
+  }
 }
 
 // Straight from the definitions in docs/head-plan.md and the papers: no pages, no spans, no online sums.
@@ -39,14 +55,14 @@ std::vector<double> Oracle(const AttentionCase& test_case, const AttentionData& 
   std::vector<double> out(data.q.size());
   for (int64_t kv_head = 0; kv_head < test_case.num_kv_heads; ++kv_head) {
     const ResolvedRule& rule = test_case.rules[static_cast<size_t>(kv_head)];
+    const KvFormat format = rule.Bounded() ? test_case.kv_formats.bounded : test_case.kv_formats.full;
     std::vector<std::vector<double>> keys, values;
     for (int64_t j = 0; j < test_case.num_tokens; ++j) {
       const int64_t offset = (j * test_case.num_kv_heads + kv_head) * dim;
       keys.push_back(Rotated(test_case, data, data.k.data() + offset, j));
-      for (double& x : keys.back()) x = Stored(test_case, x);
-      values.emplace_back();
-      for (int64_t d = 0; d < dim; ++d)
-        values.back().push_back(Stored(test_case, data.v[static_cast<size_t>(offset + d)]));
+      Store(format, keys.back());
+      values.emplace_back(data.v.begin() + offset, data.v.begin() + offset + dim);
+      Store(format, values.back());
     }
     for (int64_t t = 0; t < test_case.num_tokens; ++t) {
       for (int64_t g = 0; g < group; ++g) {
@@ -142,17 +158,19 @@ std::vector<int64_t> RandomChunks(std::mt19937_64& rng, const AttentionCase& tes
   return chunks;
 }
 
-// Pages held are exactly those with a kept token; with one layer nothing else is in the pool.
-void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const PagePool& pool) {
-  int64_t expected = 0;
+// Pages held are exactly those with a kept token; with one layer nothing else is in the pools.
+void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const KvPools& pools) {
+  int64_t full = 0;
+  int64_t bounded = 0;
   for (const ResolvedRule& rule : test_case.rules) {
     std::set<int64_t> pages;
     for (const TokenRange& range : KeptRanges(rule, cache.num_tokens())) {
       for (int64_t j = range.begin; j < range.end; ++j) pages.insert(j / test_case.page_tokens);
     }
-    expected += static_cast<int64_t>(pages.size());
+    (rule.Bounded() ? bounded : full) += static_cast<int64_t>(pages.size());
   }
-  ASSERT_EQ(pool.pages_in_use(), expected) << "after " << cache.num_tokens() << " tokens";
+  ASSERT_EQ(pools.full->pages_in_use(), full) << "after " << cache.num_tokens() << " tokens";
+  ASSERT_EQ(pools.bounded->pages_in_use(), bounded) << "after " << cache.num_tokens() << " tokens";
 }
 
 struct NamedBackend {
@@ -177,26 +195,29 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
       const std::vector<int64_t> chunks = RandomChunks(rng, test_case, max_chunk);
       const std::vector<float> out =
           RunAttention(*named.backend, test_case, data, chunks,
-                       [&](const KvCache& cache, const PagePool& pool) { ExpectKeptPages(test_case, cache, pool); });
+                       [&](const KvCache& cache, const KvPools& pools) { ExpectKeptPages(test_case, cache, pools); });
       double worst = 0;
       for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-      ASSERT_LE(worst, AttentionTolerance(test_case.kv_dtype, test_case.compute))
+      ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
           << named.name << " seed " << test_case.seed << " chunks up to " << max_chunk << " D " << test_case.head_dim
-          << " dtype " << NameOf(test_case.kv_dtype);
+          << " format " << NameOf(test_case.kv_formats);
     }
   }
 }
 
 TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
   std::mt19937_64 rng(7);
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8};
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
     AttentionCase test_case{.num_tokens = 1 + static_cast<int64_t>(rng() % 200)};
     const int64_t dims[] = {16, 20, 32, 64, 80, 128};
     test_case.head_dim = dims[rng() % 6];
     test_case.num_kv_heads = 1 + static_cast<int64_t>(rng() % 3);
     test_case.num_q_heads = test_case.num_kv_heads * (1 + static_cast<int64_t>(rng() % 7));
     test_case.page_tokens = rng() % 2 == 0 ? 16 : 32;
-    test_case.kv_dtype = seed % 3 == 0 ? DType::kF32 : seed % 3 == 1 ? DType::kF16 : DType::kBF16;
+    test_case.kv_formats.full = kFormats[seed % 4];
+    // A third of the cases mix two formats.
+    test_case.kv_formats.bounded = kFormats[(seed % 3 == 0 ? seed + seed / 12 : seed) % 4];
     test_case.compute = seed % 5 == 4 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
@@ -211,8 +232,7 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
 // Long enough for several decode pieces of 1024 keys and many prefill tiles.
 TEST(Attention, EqualsTheOracleOverManyPieces) {
   std::mt19937_64 rng(11);
-  AttentionCase test_case{
-      .num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16, .kv_dtype = DType::kF32};
+  AttentionCase test_case{.num_tokens = 3300, .num_q_heads = 3, .num_kv_heads = 3, .head_dim = 16};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(37, 1500), {}),
                      ResolveRule(HeadRule::Stream(1100, 1100), {})};
   const AttentionData data(test_case);
@@ -222,25 +242,28 @@ TEST(Attention, EqualsTheOracleOverManyPieces) {
   for (const NamedBackend& named : AllBackends()) {
     if (named.name == "ref") continue;
     const std::vector<float> out =
-        RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const PagePool&) {});
+        RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
     double worst = 0;
     for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-    EXPECT_LE(worst, AttentionTolerance(DType::kF32, Compute::kF32)) << named.name;
+    EXPECT_LE(worst, AttentionTolerance(KvFormat::kF32, Compute::kF32)) << named.name;
   }
 }
 
 TEST(Attention, IsTheSameOnAnyNumberOfThreads) {
-  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2, .kv_dtype = DType::kF16};
+  AttentionCase test_case{.num_tokens = 2600, .num_q_heads = 4, .num_kv_heads = 2};
   test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(16, 128), {})};
   const AttentionData data(test_case);
   std::vector<int64_t> chunks{700, 700, 1100};
   chunks.resize(103, 1);
-  for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+  for (const auto& [format, compute] :
+       {std::pair(KvFormat::kF16, Compute::kF32), std::pair(KvFormat::kF16, Compute::kBF16),
+        std::pair(KvFormat::kQ8, Compute::kF32), std::pair(KvFormat::kQ8, Compute::kBF16)}) {
+    test_case.kv_formats = {format, format};
     test_case.compute = compute;
     std::vector<std::vector<float>> outs;
     for (const int num_threads : {1, 2, 5}) {
       const auto backend = MakeCpuBackend({.num_threads = num_threads}).value();
-      outs.push_back(RunAttention(*backend, test_case, data, chunks, [](const KvCache&, const PagePool&) {}));
+      outs.push_back(RunAttention(*backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {}));
     }
     EXPECT_EQ(outs[0], outs[1]);
     EXPECT_EQ(outs[0], outs[2]);

@@ -110,7 +110,7 @@ TEST(Rules, ReferenceBackendEqualsTheGolden) {
   }
 }
 
-TEST(Rules, SixteenBitFormatsStayWithinTheirTolerance) {
+TEST(Rules, NarrowFormatsStayWithinTheirTolerance) {
   struct Format {
     const char* kv_dtype;
     const char* compute;
@@ -118,7 +118,8 @@ TEST(Rules, SixteenBitFormatsStayWithinTheirTolerance) {
   };
   for (const Format& format :
        {Format{"f16", "f32", kBundledLogitsKvF16}, Format{"bf16", "f32", kBundledLogitsKvBF16},
-        Format{"f32", "bf16", kBundledLogitsComputeBF16}, Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
+        Format{"q8", "f32", kBundledLogitsKvQ8}, Format{"f32", "bf16", kBundledLogitsComputeBF16},
+        Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
     if (kIsSanitized && std::string_view(format.kv_dtype) == "f32") continue;
     EngineOptions options = ExactOptions(BundledModel(), {"cpu"});
     options.kv_dtype = format.kv_dtype;

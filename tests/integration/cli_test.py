@@ -148,6 +148,19 @@ class Run(CliTest):
         self.assertEqual(tokens("--isa", "baseline", "--threads", 1), expected)
         self.assertEqual(tokens("--chunk-tokens", 7, "--page-tokens", 16), expected)
 
+    def test_q8_cache(self):
+        def run(kv_dtype):
+            return json.loads(self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json",
+                                            "--max-new-tokens", 24, "--kv-dtype", kv_dtype).stdout)
+        f16, q8 = run("f16"), run("q8")
+        self.assertIn("44109", q8["text"])
+        self.assertLess(q8["kv_bytes"], 0.6 * f16["kv_bytes"])
+        self.assertIn(b"KV cache in q8", self.succeeds("inspect", "--model", MODEL, "--kv-dtype", "q8").stdout)
+        done = self.succeeds("bench", "--model", MODEL, "--kv-dtype", "q8", "--depth", 64, "--prefill", 64, "--reps", 5,
+                             "--json")
+        bench = json.loads(done.stdout)
+        self.assertEqual(bench["model"]["kv_dtype"], "q8")
+
     def test_max_context_bounds_the_answer(self):
         done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,
                              "--max-context", 20, "--ignore-eos", "--json")
@@ -163,6 +176,19 @@ class Run(CliTest):
                    for extra in ((), ("--plan", plan))]
         self.assertLess(results[1]["kv_bytes"], results[0]["kv_bytes"] / 3)
         self.assertEqual(results[1]["kv_bytes_full"], 0)
+
+    def test_formats_by_kind_of_head(self):
+        plan = self.plan("random", "--sparsity", 0.5, "--sink", 16, "--recent", 64, "--seed", 1)
+
+        def run(kv_dtype):
+            return json.loads(self.succeeds("run", "--model", MODEL, "--plan", plan, "--prompt",
+                                            line_prompt("amber-kettle"), "--json", "--max-new-tokens", 4,
+                                            "--kv-dtype", kv_dtype).stdout)
+        f16, q8, mixed = run("f16"), run("q8"), run("q8,f16")
+        self.assertEqual(mixed["kv_bytes_full"], q8["kv_bytes_full"])
+        self.assertEqual(mixed["kv_bytes_bounded"], f16["kv_bytes_bounded"])
+        self.succeeds("inspect", "--plan", plan, "--kv-dtype", "q8,f16")
+        self.refuses("run", "--model", MODEL, "--prompt", "x", "--kv-dtype", "q8,f9", says=["kv_dtype", "f9", "bf16"])
 
     def test_special_tokens_in_a_prompt_are_text(self):
         def num_tokens(*arguments):
@@ -237,7 +263,7 @@ class BadInput(CliTest):
         self.refuses(*common, "--backend", "abacus", says=["abacus", "cpu"])
         self.refuses(*common, "--isa", "mmx", says=["mmx", "baseline"])
         self.refuses(*common, "--compute", "f8", says=["f8", "bf16"])
-        self.refuses(*common, "--kv-dtype", "f8", says=["f8", "bf16"])
+        self.refuses(*common, "--kv-dtype", "f8", says=["kv_dtype", "f8", "f32, f16, bf16 or q8"])
         self.refuses(*common, "--temperature", -1, says=["temperature", "-1"])
         self.refuses(*common, "--top-p", 0, says=["top_p"])
         self.refuses(*common, "--chunk-tokens", 0, says=["chunk_tokens"])
@@ -543,6 +569,14 @@ class Evaluation(CliTest):
         self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3)
         other = [6 if argument == 5 else argument for argument in common]
         self.refuses(*other, "--resume", says=["seed", "choose another folder"])
+
+    def test_eval_with_two_kv_formats(self):
+        # Plans that read a prompt alike cannot share it when their heads are of different kinds.
+        plan = self.plan("streaming", "--sink", 16, "--recent", 128, "--from", "end_of_prompt")
+        done = self.succeeds("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 2, "--plan", "full",
+                             "--plan", plan, "--kv-dtype", "q8,f16", "--json", "--out", self.path / "run")
+        plans = json.loads(done.stdout)["plans"]
+        self.assertEqual([plan["total"] for plan in plans], [2, 2])
 
     def test_eval_at_equal_bytes_and_report(self):
         out = self.path / "runs" / "passkey"

@@ -201,24 +201,48 @@ TEST(EngineProperties, AForkUnderRulesThatReadThePastOtherwiseIsRefused) {
   EXPECT_TRUE(engine->Fork(*shared, {.plan = plan, .prompt_tokens = 51, .max_tokens = 1000}).ok());
 }
 
+TEST(EngineProperties, AForkThatMovesHeadsToAnotherFormatIsRefused) {
+  std::mt19937_64 rng(9);
+  EngineOptions options = TinyOptions();
+  options.kv_dtype = "q8,f16";
+  const auto engine = MustCreate(options);
+  const auto shared = engine->NewSequence({.plan = nullptr, .prompt_tokens = 60, .max_tokens = 1000}).value();
+  const auto bounded = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  bounded->rules[0] = HeadRule::Stream(4, 8);
+  const auto fork = engine->Fork(*shared, {.plan = bounded, .prompt_tokens = 60, .max_tokens = 1000});
+  ASSERT_FALSE(fork.ok());
+  EXPECT_THAT(fork.status().message(), HasSubstr("two KV formats"));
+  EXPECT_TRUE(engine->Fork(*shared).ok());
+}
+
 TEST(EngineProperties, BytesAreWhatThePlanSays) {
   std::mt19937_64 rng(6);
-  const EngineOptions options = TinyOptions();
-  const auto engine = MustCreate(options);
-  const int64_t page_bytes = 2 * options.page_tokens * engine->shape().head_dim * 4;
-  for (int round = 0; round < 10; ++round) {
-    const auto plan = RandomPlan(rng, engine->shape());
-    const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
-    const auto result = engine->Run(RequestFor(RandomIds(rng, static_cast<size_t>(prompt_tokens)), plan, 30));
-    ASSERT_TRUE(result.ok()) << result.status().message();
-    const KvBytesArgs args{.plan = plan.get(),
-                           .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
-                           .chunk_tokens = options.chunk_tokens,
-                           .page_tokens = options.page_tokens,
-                           .page_bytes = page_bytes};
-    // The last token was sampled but not read.
-    EXPECT_EQ(result->metrics.kv_bytes, PlanKvBytes(args, prompt_tokens + 29).total());
-    EXPECT_LE(result->metrics.kv_peak_bytes, PeakKvBytes(args));
+  for (const bool mixed : {false, true}) {
+    EngineOptions options = TinyOptions();
+    if (mixed) options.kv_dtype = "f32,bf16";
+    const auto engine = MustCreate(options);
+    const int64_t page_bytes = 2 * options.page_tokens * engine->shape().head_dim * 4;
+    for (int round = 0; round < 10; ++round) {
+      const auto plan = RandomPlan(rng, engine->shape());
+      const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
+      engine->ResetKvPeak();
+      const auto result = engine->Run(RequestFor(RandomIds(rng, static_cast<size_t>(prompt_tokens)), plan, 30));
+      ASSERT_TRUE(result.ok()) << result.status().message();
+      const KvBytesArgs args{.plan = plan.get(),
+                             .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
+                             .chunk_tokens = options.chunk_tokens,
+                             .page_tokens = options.page_tokens,
+                             .page_bytes_full = page_bytes,
+                             .page_bytes_bounded = mixed ? page_bytes / 2 : page_bytes};
+      // The last token was sampled but not read.
+      const KvBytes expected = PlanKvBytes(args, prompt_tokens + 29);
+      EXPECT_EQ(result->metrics.kv_bytes_full, expected.full);
+      EXPECT_EQ(result->metrics.kv_bytes_bounded, expected.bounded);
+      EXPECT_LE(result->metrics.kv_peak_bytes, PeakKvBytes(args));
+      EXPECT_LE(engine->kv_peak_bytes(), PeakKvBytes(args));
+      EXPECT_GE(engine->kv_peak_bytes(), expected.full);
+    }
+    EXPECT_EQ(engine->kv_bytes(), 0);
   }
 }
 

@@ -22,7 +22,7 @@ struct AttentionCase {
   int64_t num_kv_heads = 2;
   int64_t head_dim = 64;
   int64_t page_tokens = 32;
-  DType kv_dtype = DType::kF32;
+  KvFormats kv_formats = {KvFormat::kF32, KvFormat::kF32};
   Compute compute = Compute::kF32;
   bool alibi = false;
   bool sink_logits = false;
@@ -57,16 +57,20 @@ class AttentionData {
   const AttentionCase case_;
 };
 
-// Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache.
+// Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache and
+// its two pools.
 template <typename AfterStep>
 std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case, const AttentionData& data,
                                 const std::vector<int64_t>& chunks, const AfterStep& after_step) {
   const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
   const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
-  const KvLayout layout{
-      .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .dtype = test_case.kv_dtype};
-  PagePool pool(backend, layout);
-  KvCache cache(pool, test_case.num_kv_heads, test_case.rules);
+  const auto layout_of = [&](KvFormat format) {
+    return KvLayout{.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .format = format};
+  };
+  PagePool full_pool(backend, layout_of(test_case.kv_formats.full));
+  PagePool bounded_pool(backend, layout_of(test_case.kv_formats.bounded));
+  const KvPools pools{&full_pool, &bounded_pool};
+  KvCache cache(pools, test_case.num_kv_heads, test_case.rules);
   const auto device = [&](const std::vector<float>& values, Shape shape) {
     DeviceBuffer buffer(backend, values.size() * sizeof(float));
     backend.CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
@@ -122,10 +126,9 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
     if (test_case.alibi) {
       for (HeadWork& head : work) head.uses_sink_query = false;
     }
-    backend.AppendKv({.layout = layout, .k = k, .v = v, .heads = work});
+    backend.AppendKv({.k = k, .v = v, .heads = work});
     const float scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim));
-    backend.Attention({.layout = layout,
-                       .q = q,
+    backend.Attention({.q = q,
                        .q_sink = q_sink,
                        .out = out_view,
                        .lse = lse,
@@ -137,8 +140,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                        .scale = scale,
                        .compute = test_case.compute});
     if (!folds.empty()) {
-      backend.Compensate({.layout = layout,
-                          .q = q,
+      backend.Compensate({.q = q,
                           .out = out_view,
                           .lse = lse,
                           .alibi_slopes = test_case.alibi ? slopes : TensorView{},
@@ -151,7 +153,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
     cache.FinishStep(chunk);
     backend.CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
     begin += chunk;
-    after_step(cache, pool);
+    after_step(cache, pools);
   }
   return out;
 }

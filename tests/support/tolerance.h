@@ -2,6 +2,8 @@
 #ifndef HEADWISE_TESTS_SUPPORT_TOLERANCE_H_
 #define HEADWISE_TESTS_SUPPORT_TOLERANCE_H_
 
+#include <algorithm>
+
 #include "backend/ops.h"
 
 namespace headwise {
@@ -9,9 +11,18 @@ namespace headwise {
 // Attention outputs of N(0,1) values, largest |difference|. In f32 only sums and exp differ. With 16-bit pages a key
 // that is rotated in float rather than double can round to the neighbouring number: 2^-10 (f16) or 2^-7 (bf16) of one
 // element, times |q| / sqrt(D). bf16 products round q, k, p and v to 8 bits each, on outputs of a few units.
-inline double AttentionTolerance(DType kv_dtype, Compute compute) {
+// q8: keys and values are the same numbers everywhere, but for a code that flips as above, by 1/127 of the row's
+// largest. Decode rounds q to steps of max|q| / 127 and p to 1/127 of the largest of 64. So a score errs by up to
+// 4 sigma = 4 * (3.5 / 127 / sqrt(12)) |k| / sqrt(D) = 0.03, an output of two keys by a quarter of that times
+// |v1 - v2| <= 6, and by half a step of p, 1/254, times |v| <= 4.
+inline double AttentionTolerance(KvFormat kv_format, Compute compute) {
+  if (kv_format == KvFormat::kQ8) return 6.5e-2;
   if (compute == Compute::kBF16) return 4e-2;
-  return kv_dtype == DType::kF32 ? 2e-5 : kv_dtype == DType::kF16 ? 5e-4 : 4e-3;
+  return kv_format == KvFormat::kF32 ? 2e-5 : kv_format == KvFormat::kF16 ? 5e-4 : 4e-3;
+}
+
+inline double AttentionTolerance(const KvFormats& formats, Compute compute) {
+  return std::max(AttentionTolerance(formats.full, compute), AttentionTolerance(formats.bounded, compute));
 }
 
 // Logits against float64 goldens, largest |difference| [golden README].
@@ -20,6 +31,8 @@ inline constexpr double kBundledLogitsF32 = 1e-3;
 // f16 keeps 11 bits of keys and values, bf16 8: relative 2^-12 and 2^-9 of logits up to about 20.
 inline constexpr double kBundledLogitsKvF16 = 2e-2;
 inline constexpr double kBundledLogitsKvBF16 = 2.5e-1;
+// q8 rounds to 1/254 of a row's largest number, bf16 to 1/512 of each: the largest is some 3 times the usual one.
+inline constexpr double kBundledLogitsKvQ8 = 7.5e-1;
 // bf16 products round every activation to 8 bits.
 inline constexpr double kBundledLogitsComputeBF16 = 3.5e-1;
 

@@ -22,11 +22,23 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-KvType TypeOf(DType dtype) {
-  return dtype == DType::kF32 ? KvType::kF32 : dtype == DType::kF16 ? KvType::kF16 : KvType::kBF16;
+KvType TypeOf(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return KvType::kF32;
+    case KvFormat::kF16:
+      return KvType::kF16;
+    case KvFormat::kBF16:
+      return KvType::kBF16;
+    case KvFormat::kQ8:
+      return KvType::kQ8;
+  }
+  HW_CHECK(false, "format {}", static_cast<int>(format));
 }
 
-KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
+KvPages PagesOf(const HeadWork& work) {
+  const KvLayout& layout = work.layout;
+  const PageTable& pages = work.pages;
   return {.sink = pages.sink.data(),
           .num_sink = static_cast<int64_t>(pages.sink.size()),
           .recent = pages.recent.data(),
@@ -34,7 +46,7 @@ KvPages PagesOf(const KvLayout& layout, const PageTable& pages) {
           .page_tokens = layout.page_tokens,
           .dim = layout.head_dim,
           .padded_dim = RoundUp(layout.head_dim, 16),
-          .type = TypeOf(layout.dtype)};
+          .type = TypeOf(layout.format)};
 }
 
 const float* F32(const ConstTensorView& view) {
@@ -100,7 +112,7 @@ class DecodeBatch {
         kernels_(kernels),
         scratch_(scratch),
         group_(args.num_q_heads / args.num_kv_heads),
-        padded_dim_(RoundUp(args.layout.head_dim, 16)) {
+        padded_dim_(RoundUp(args.head_dim(), 16)) {
     for (const HeadWork& work : args.heads) {
       if (work.num_rows != 1) continue;
       const size_t first_piece = pieces_.size();
@@ -124,15 +136,17 @@ class DecodeBatch {
     q_sink_ = q_ + q_floats;
     slopes_ = q_sink_ + q_floats;
     results_ = slopes_ + RoundUp(args_.num_q_heads, 16);
-    scratch_.ReservePerThread(pool.num_threads(), static_cast<size_t>(DecodeScratchFloats(group_)) * sizeof(float));
+    scratch_.ReservePerThread(pool.num_threads(),
+                              static_cast<size_t>(DecodeScratchFloats(group_, padded_dim_)) * sizeof(float));
     PrepareQueries();
 
     // Tasks of neighbouring pieces, large enough to be worth a thread.
-    const int64_t key_bytes = 2 * args_.layout.head_dim * SizeOf(args_.layout.dtype);
     std::vector<int64_t> task_ends;
     int64_t bytes = 0;
     for (int64_t i = 0; i < num_pieces; ++i) {
-      bytes += pieces_[static_cast<size_t>(i)].num_keys() * key_bytes;
+      const DecodePiece& piece = pieces_[static_cast<size_t>(i)];
+      const KvLayout& layout = heads_[piece.query_idx].work->layout;
+      bytes += piece.num_keys() * TokenBytes(layout.format, layout.head_dim);
       if (bytes >= kMinTaskBytes || i + 1 == num_pieces) {
         task_ends.push_back(i + 1);
         bytes = 0;
@@ -154,10 +168,10 @@ class DecodeBatch {
     for (size_t i = 0; i < heads_.size(); ++i) {
       const HeadWork& work = *heads_[i].work;
       for (int64_t g = 0; g < group_; ++g) {
-        const int64_t from = (work.first_row * args_.num_q_heads + work.kv_head * group_ + g) * args_.layout.head_dim;
+        const int64_t from = (work.first_row * args_.num_q_heads + work.kv_head * group_ + g) * args_.head_dim();
         const int64_t to = (static_cast<int64_t>(i) * group_ + g) * padded_dim_;
         for (int64_t d = 0; d < padded_dim_; ++d) {
-          const bool exists = d < args_.layout.head_dim;
+          const bool exists = d < args_.head_dim();
           q_[to + d] = exists ? F32(args_.q)[from + d] * factor : 0.0f;
           q_sink_[to + d] = exists && work.uses_sink_query ? F32(args_.q_sink)[from + d] * factor : q_[to + d];
         }
@@ -173,7 +187,7 @@ class DecodeBatch {
     const HeadWork& work = *heads_[piece.query_idx].work;
     const int64_t q_offset = static_cast<int64_t>(piece.query_idx) * group_ * padded_dim_;
     float* result = Result(piece_idx);
-    kernels_.attention.decode({.pages = PagesOf(args_.layout, work.pages),
+    kernels_.attention.decode({.pages = PagesOf(work),
                                .num_q = group_,
                                .q = q_ + q_offset,
                                .q_sink = q_sink_ + q_offset,
@@ -193,7 +207,7 @@ class DecodeBatch {
   // The pieces of one head, in order: out = sum of 2^(max_i - max) out_i over the same sum of denominators.
   void Merge(size_t head_idx) {
     const DecodeHead& head = heads_[head_idx];
-    const int64_t dim = args_.layout.head_dim;
+    const int64_t dim = args_.head_dim();
     for (int64_t g = 0; g < group_; ++g) {
       const int64_t q_head = head.work->kv_head * group_ + g;
       const int64_t row = head.work->first_row * args_.num_q_heads + q_head;
@@ -263,7 +277,7 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
   const std::vector<PrefillTile> tiles = PrefillTiles(args);
   if (tiles.empty()) return;
   const int64_t group = args.num_q_heads / args.num_kv_heads;
-  const int64_t dim = args.layout.head_dim;
+  const int64_t dim = args.head_dim();
   int64_t max_rows = 0;
   for (const PrefillTile& tile : tiles) max_rows = std::max(max_rows, tile.num_tokens * group);
   scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(PrefillScratchBytes(max_rows, RoundUp(dim, 16))));
@@ -273,7 +287,7 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
     const int64_t row = work.first_row + tile.first_token;
     const int64_t q_head = work.kv_head * group;
     const int64_t offset = (row * args.num_q_heads + q_head) * dim;
-    kernels.attention.prefill({.pages = PagesOf(args.layout, work.pages),
+    kernels.attention.prefill({.pages = PagesOf(work),
                                .num_tokens = tile.num_tokens,
                                .num_q = group,
                                .first_pos = work.first_pos + tile.first_token,
@@ -323,16 +337,15 @@ float* AttentionScratch::Shared(size_t floats) {
 }
 
 size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>(2 * layout.page_tokens * RoundUp(layout.head_dim, 16) * SizeOf(layout.dtype));
+  return static_cast<size_t>(layout.page_tokens * TokenBytes(layout.format, RoundUp(layout.head_dim, 16)));
 }
 
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
-  const int64_t dim = args.layout.head_dim;
   const int64_t stride = args.k.shape[1];
   const auto append = [&](int64_t idx, int) {
     const HeadWork& work = args.heads[static_cast<size_t>(idx)];
-    const int64_t offset = work.first_row * stride + work.kv_head * dim;
-    kernels.attention.append({.pages = PagesOf(args.layout, work.pages),
+    const int64_t offset = work.first_row * stride + work.kv_head * work.layout.head_dim;
+    kernels.attention.append({.pages = PagesOf(work),
                               .first_pos = work.first_pos,
                               .num_tokens = work.num_rows,
                               .k = F32(args.k) + offset,
@@ -352,15 +365,15 @@ void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool
 }
 
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool) {
-  const int64_t dim = args.layout.head_dim;
   const int64_t group = args.num_q_heads / args.num_kv_heads;
   pool.ParallelFor(static_cast<int64_t>(args.heads.size()), [&](int64_t idx, int) {
     const HeadFold& fold = args.heads[static_cast<size_t>(idx)];
     const HeadWork& work = fold.work;
+    const int64_t dim = work.layout.head_dim;
     const bool has_rows = work.num_rows > 0;
     const int64_t head = work.first_row * args.num_q_heads + work.kv_head * group;
     kernels.attention.fold(
-        {.pages = PagesOf(args.layout, work.pages),
+        {.pages = PagesOf(work),
          .sink = work.sink,
          .recent = work.recent,
          .first_pos = work.first_pos,

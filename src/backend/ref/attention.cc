@@ -1,5 +1,7 @@
 // Attention over one head's pages, literally as docs/head-plan.md and the papers have it: per query, the keys that the
-// rule lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D].
+// rule lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D], then, in q8, the scales of
+// their rows [2 P] f16.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -8,24 +10,59 @@
 namespace headwise::ref {
 namespace {
 
+// What a plain format's numbers are; q8's are its codes.
+DType ElementType(KvFormat format) {
+  return format == KvFormat::kF32 ? DType::kF32 : format == KvFormat::kBF16 ? DType::kBF16 : DType::kF16;
+}
+
 // Reads and writes token j of one head.
 class PagedTokens {
  public:
-  PagedTokens(const KvLayout& layout, const PageTable& pages) : layout_(layout), pages_(pages) {}
+  explicit PagedTokens(const HeadWork& work) : layout_(work.layout), pages_(work.pages) {}
 
-  float Key(int64_t pos, int64_t d) const { return LoadAsF32(layout_.dtype, Page(pos), Slot(pos) + d); }
-  float Value(int64_t pos, int64_t d) const {
-    return LoadAsF32(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d);
-  }
-  void Set(int64_t pos, int64_t d, float key, float value) {
-    StoreF32As(layout_.dtype, Page(pos), Slot(pos) + d, key);
-    StoreF32As(layout_.dtype, Page(pos), ValueOffset() + Slot(pos) + d, value);
+  float Key(int64_t pos, int64_t d) const { return Load(pos, Slot(pos), d); }
+  float Value(int64_t pos, int64_t d) const { return Load(pos, layout_.page_tokens + Slot(pos), d); }
+  // [D] each.
+  void Set(int64_t pos, const float* key, const float* value) {
+    Store(pos, Slot(pos), key);
+    Store(pos, layout_.page_tokens + Slot(pos), value);
   }
 
  private:
   std::byte* Page(int64_t pos) const { return pages_.Page(pos / layout_.page_tokens); }
-  int64_t Slot(int64_t pos) const { return pos % layout_.page_tokens * layout_.head_dim; }
-  int64_t ValueOffset() const { return layout_.page_tokens * layout_.head_dim; }
+  int64_t Slot(int64_t pos) const { return pos % layout_.page_tokens; }
+  // A page is 2 P rows.
+  int8_t* Codes(int64_t pos, int64_t row) const {
+    return reinterpret_cast<int8_t*>(Page(pos)) + row * layout_.head_dim;
+  }
+  std::byte* Scales(int64_t pos) const { return Page(pos) + 2 * layout_.page_tokens * layout_.head_dim; }
+
+  float Load(int64_t pos, int64_t row, int64_t d) const {
+    if (layout_.format == KvFormat::kQ8) return LoadAsF32(DType::kF16, Scales(pos), row) * Codes(pos, row)[d];
+    return LoadAsF32(ElementType(layout_.format), Page(pos), row * layout_.head_dim + d);
+  }
+
+  void Store(int64_t pos, int64_t row, const float* x) {
+    if (layout_.format == KvFormat::kQ8) return StoreQ8(pos, row, x);
+    for (int64_t d = 0; d < layout_.head_dim; ++d) {
+      StoreF32As(ElementType(layout_.format), Page(pos), row * layout_.head_dim + d, x[d]);
+    }
+  }
+
+  void StoreQ8(int64_t pos, int64_t row, const float* x) {
+    float largest = 0;
+    for (int64_t d = 0; d < layout_.head_dim; ++d) {
+      if (std::abs(x[d]) > largest || std::isnan(x[d])) largest = std::abs(x[d]);
+    }
+    StoreF32As(DType::kF16, Scales(pos), row, largest / 127.0f);
+    const float scale = LoadAsF32(DType::kF16, Scales(pos), row);
+    // Where there is no number to divide by, the scale alone says what the row is: zeros or NaN.
+    const bool has_codes = scale > 0 && std::isfinite(scale);
+    for (int64_t d = 0; d < layout_.head_dim; ++d) {
+      const float code = has_codes ? std::clamp(std::nearbyint(x[d] / scale), -127.0f, 127.0f) : 0.0f;
+      Codes(pos, row)[d] = static_cast<int8_t>(code);
+    }
+  }
 
   const KvLayout layout_;
   const PageTable pages_;
@@ -37,8 +74,8 @@ bool Readable(const HeadWork& work, int64_t query_pos, int64_t key_pos) {
 }
 
 void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
-  const int64_t dim = args.layout.head_dim;
-  const PagedTokens tokens(args.layout, work.pages);
+  const int64_t dim = work.layout.head_dim;
+  const PagedTokens tokens(work);
   const int64_t row = work.first_row + row_idx;
   const int64_t pos = work.first_pos + row_idx;
   const int64_t sink_pos = std::min(pos, work.sink_pos_limit);
@@ -78,7 +115,7 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
 
 // The mean of dropped tokens as one more key of weight n, merged into what the kept keys gave.
 void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t num_folded, int64_t row, int64_t q_head) {
-  const int64_t dim = args.layout.head_dim;
+  const int64_t dim = fold.work.layout.head_dim;
   const float* q = F32(args.q) + (row * args.num_q_heads + q_head) * dim;
   float* out = F32(args.out) + (row * args.num_q_heads + q_head) * dim;
   float& lse = F32(args.lse)[row * args.num_q_heads + q_head];
@@ -103,20 +140,18 @@ void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t nu
 }  // namespace
 
 size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>((2 * layout.page_tokens * layout.head_dim * SizeOf(layout.dtype) + 63) / 64 * 64);
+  return static_cast<size_t>((layout.page_tokens * TokenBytes(layout.format, layout.head_dim) + 63) / 64 * 64);
 }
 
 void AppendKv(const AppendKvArgs& args) {
   Validate(args);
-  const int64_t dim = args.layout.head_dim;
   const int64_t row_floats = args.k.shape[1];
   for (const HeadWork& work : args.heads) {
-    PagedTokens tokens(args.layout, work.pages);
+    const int64_t dim = work.layout.head_dim;
+    PagedTokens tokens(work);
     for (int64_t i = 0; i < work.num_rows; ++i) {
       const int64_t offset = (work.first_row + i) * row_floats + work.kv_head * dim;
-      for (int64_t d = 0; d < dim; ++d) {
-        tokens.Set(work.first_pos + i, d, F32(args.k)[offset + d], F32(args.v)[offset + d]);
-      }
+      tokens.Set(work.first_pos + i, F32(args.k) + offset, F32(args.v) + offset);
     }
   }
 }
@@ -133,11 +168,11 @@ void Attention(const AttentionArgs& args) {
 
 void Compensate(const CompensateArgs& args) {
   Validate(args);
-  const int64_t dim = args.layout.head_dim;
   const int64_t group = args.num_q_heads / args.num_kv_heads;
   for (const HeadFold& fold : args.heads) {
     const HeadWork& work = fold.work;
-    const PagedTokens tokens(args.layout, work.pages);
+    const int64_t dim = work.layout.head_dim;
+    const PagedTokens tokens(work);
     int64_t num_folded = fold.num_folded;
     // mean += (x - mean) / n, with n counting the new token [razor §3.3].
     const auto fold_up_to = [&](int64_t end) {

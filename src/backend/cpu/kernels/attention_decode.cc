@@ -1,10 +1,7 @@
 // Attention of one query position: memory-bound, so everything serves one sequential pass over K and one over V, shared
-// by the G query heads of the group.
-#include <hwy/cache_control.h>
-
+// by the G query heads of the group. Floating-point pages; q8 has its own file.
+#include "backend/cpu/kernels/attention_decode-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
-#include "backend/cpu/kernels/kv_page-inl.h"
-#include "backend/cpu/kernels/native-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
@@ -16,23 +13,6 @@ constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 // How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of
 // a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
 constexpr int64_t kPrefetchGroups = 4;
-
-struct Pieces {
-  Group groups[kDecodePieceTokens / kGroupTokens + 4];
-  int64_t num_groups = 0;
-  int64_t num_sink_groups = 0;
-};
-
-void ListGroups(const KvPages& pages, int64_t begin, int64_t end, Pieces& pieces) {
-  if (begin >= end) return;
-  for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
-    pieces.groups[pieces.num_groups++] = GroupAt(pages, pos);
-  }
-}
-
-HWY_INLINE void PrefetchLines(const std::byte* data, int64_t idx) {
-  hwy::Prefetch(reinterpret_cast<const char*>(data) + 64 * idx);
-}
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
 template <KvType kType, int64_t kHeads, int64_t kGroups>
@@ -100,36 +80,6 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   }
 }
 
-// Scores outside the run become kLowest: a group may hold tokens that the rule hides, or slots never written.
-HWY_INLINE void MaskOutside(float* scores, int64_t pos, int64_t begin, int64_t end) {
-  for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
-    if (pos + lane < begin || pos + lane >= end) scores[lane] = kLowest;
-  }
-}
-
-void AddAlibi(float* scores, const Group* groups, int64_t num_groups, float slope, int64_t query_pos) {
-  for (int64_t i = 0; i < num_groups; ++i) {
-    for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
-      scores[i * kGroupTokens + lane] += slope * static_cast<float>(groups[i].pos + lane - query_pos);
-    }
-  }
-}
-
-// scores -> probabilities, for one head; returns largest score and sum.
-HWY_INLINE void Softmax(float* scores, int64_t num, float& max_score, float& sum_out) {
-  VF max = hn::Set(kDF, kLowest);
-  for (int64_t i = 0; i < num; i += kLanes) max = hn::Max(max, hn::LoadU(kDF, scores + i));
-  max_score = hn::GetLane(hn::MaxOfLanes(kDF, max));
-  max = hn::Set(kDF, max_score);
-  VF sum = hn::Zero(kDF);
-  for (int64_t i = 0; i < num; i += kLanes) {
-    const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
-    hn::StoreU(p, kDF, scores + i);
-    sum = hn::Add(sum, p);
-  }
-  sum_out = hn::GetLane(hn::SumOfLanes(kDF, sum));
-}
-
 // out[h][vec .. vec + kVecs) += p[h] . V over the tokens [begin, end) of one group; begin and end are inside the group.
 template <KvType kType, int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t padded_dim, int64_t vec, int64_t begin,
@@ -191,24 +141,8 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
                           num_scores);
   ScoreRun<kType, kHeads>(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q + first_head * padded_dim,
                           scores, num_scores);
-  // Only the first and the last group of either run can hold tokens outside it.
-  const int64_t edges[4] = {0, pieces.num_sink_groups - 1, pieces.num_sink_groups, pieces.num_groups - 1};
-  HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    float* head_scores = scores + h * num_scores;
-    if (args.slopes != nullptr) {
-      const float slope = args.slopes[first_head + h];
-      AddAlibi(head_scores, pieces.groups, pieces.num_sink_groups, slope, args.sink_query_pos);
-      AddAlibi(head_scores + pieces.num_sink_groups * kGroupTokens, pieces.groups + pieces.num_sink_groups,
-               pieces.num_groups - pieces.num_sink_groups, slope, args.query_pos);
-    }
-    for (const int64_t i : edges) {
-      if (i < 0 || i >= pieces.num_groups) continue;
-      const bool is_sink = i < pieces.num_sink_groups;
-      MaskOutside(head_scores + i * kGroupTokens, pieces.groups[i].pos, is_sink ? args.sink_begin : args.recent_begin,
-                  is_sink ? args.sink_end : args.recent_end);
-    }
-    Softmax(head_scores, num_scores, args.max[first_head + h], args.sum[first_head + h]);
+    ProbabilitiesOf(args, pieces, first_head + h, scores + h * num_scores);
   }
   float* out = args.out + first_head * padded_dim;
   for (int64_t i = 0; i < kHeads * padded_dim; ++i) out[i] = 0.0f;
@@ -226,9 +160,7 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
 template <KvType kType>
 void DecodeAs(const DecodeArgs& args) {
   Pieces pieces;
-  ListGroups(args.pages, args.sink_begin, args.sink_end, pieces);
-  pieces.num_sink_groups = pieces.num_groups;
-  ListGroups(args.pages, args.recent_begin, args.recent_end, pieces);
+  ListGroups(args, pieces);
   int64_t head = 0;
   for (; head + 4 <= args.num_q && kMaxHeads >= 4; head += 4) {
     DecodeHeads<kType, kMaxHeads >= 4 ? 4 : 1>(args, pieces, head);
@@ -240,7 +172,8 @@ void DecodeAs(const DecodeArgs& args) {
 }  // namespace
 
 void Decode(const DecodeArgs& args) {
-  HW_WITH_KV_TYPE(args.pages.type, DecodeAs<kType>(args));
+  if (args.pages.type == KvType::kQ8) return DecodeQ8(args);
+  HW_WITH_FLOAT_KV_TYPE(args.pages.type, DecodeAs<kType>(args));
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -4,8 +4,12 @@
 // 16-bit elements side by side:
 //   f32, f16   K group [Dp][16 tokens]             V group [16 tokens][Dp]
 //   bf16       K group [Dp/2][16 tokens][2 dims]   V group [8 token pairs][Dp][2 tokens]
+//   q8         K group [Dp/4][16 tokens][4 dims]   V group [4 token quads][Dp][4 tokens]
 // Scores of 16 tokens then grow in the lanes of a vector, one key dimension after the other, and outputs in the lanes
-// of Dp, one token after the other: no sums across lanes. The bf16 order is that of the bf16 dot instructions.
+// of Dp, one token after the other: no sums across lanes. The orders of bf16 and q8 are those of the dot instructions.
+//
+// q8 bytes are code + 128. An element is code * scale, with an f16 scale per token for its key and one for its value;
+// all groups are followed by the scales: K [P], V [P].
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
 
@@ -14,7 +18,7 @@
 
 namespace headwise::cpu {
 
-enum class KvType : uint8_t { kF32, kF16, kBF16 };
+enum class KvType : uint8_t { kF32, kF16, kBF16, kQ8 };
 
 // Tokens of a group: the unit in which pages are read.
 inline constexpr int64_t kGroupTokens = 16;
@@ -54,14 +58,15 @@ struct DecodeArgs {
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
-  float* scratch;                    // DecodeScratchFloats(G)
+  float* scratch;                    // DecodeScratchFloats(G, Dp)
   float* out;                        // [G, Dp] sum of p v
   float* max;                        // [G] largest score
   float* sum;                        // [G] sum of p = 2^(score - max)
 };
-// Either run of keys may start and end inside a group.
-inline int64_t DecodeScratchFloats(int64_t num_q) {
-  return num_q * (kDecodePieceTokens + 4 * kGroupTokens);
+// Scores, for either run of keys may start and end inside a group; for q8 also the query and the probabilities of 64
+// tokens as bytes, and two numbers for each of these rows.
+inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
+  return num_q * (kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 4);
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].

@@ -115,6 +115,37 @@ void ConvertGroup(const Group& group, int64_t begin, int64_t end, int64_t padded
   }
 }
 
+// The same for q8: scaled here, so that products are those of the other formats.
+template <typename Steps>
+void ConvertQ8Group(const Group& group, int64_t begin, int64_t end, int64_t padded_dim, float* k_tile, float* v_tile) {
+  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
+  const auto store_pairs = [](VB values, const VF(&scale)[4], float* to, int64_t stride) HW_INLINE_LAMBDA {
+    StoreSteps<Steps>(hn::Mul(ByteAsF32<0>(values), scale[0]), hn::Mul(ByteAsF32<1>(values), scale[1]), to, stride);
+    StoreSteps<Steps>(hn::Mul(ByteAsF32<2>(values), scale[2]), hn::Mul(ByteAsF32<3>(values), scale[3]),
+                      to + kStep * stride, stride);
+  };
+  const VB sign = hn::Set(D8(), uint8_t{0x80});
+  for (int64_t s = 0; s < kSub; ++s) {
+    const VF scale = HalvesAsF32(Bytes(group.k_scales) + 2 * s * kLanes);
+    const uint8_t* from = Bytes(group.k) + 4 * s * kLanes;
+    for (int64_t quad = 0; quad < padded_dim / 4; ++quad) {
+      store_pairs(hn::Xor(hn::LoadU(D8(), from + quad * 4 * kGroupTokens), sign), {scale, scale, scale, scale},
+                  k_tile + quad * 2 * kStep * kPrefillKeys + s * kLanes, kPrefillKeys);
+    }
+  }
+  float scales[kGroupTokens];
+  VisibleScales(group.v_scales, group.pos, begin, end, scales);
+  for (int64_t quad = 0; quad < kGroupTokens / 4; ++quad) {
+    VF scale[4];
+    for (int64_t i = 0; i < 4; ++i) scale[i] = hn::Set(kDF, scales[4 * quad + i]);
+    const uint8_t* from = Bytes(group.v) + quad * 4 * padded_dim;
+    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+      store_pairs(hn::Xor(hn::LoadU(D8(), from + 4 * d), sign), scale, v_tile + quad * 2 * kStep * padded_dim + d,
+                  padded_dim);
+    }
+  }
+}
+
 template <typename Steps>
 class QueryTile {
  public:
@@ -195,9 +226,11 @@ class QueryTile {
     if (begin >= end) return;
     for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
       const Group group = GroupAt(args_.pages, pos);
-      HW_WITH_KV_TYPE(args_.pages.type, (ConvertGroup<Steps, kType>(
-                                            group, begin, end, padded_dim_, k_tile_ + num_groups_ * kGroupTokens,
-                                            v_tile_ + num_groups_ * kGroupTokens / Steps::kPerStep * padded_dim_)));
+      float* k_tile = k_tile_ + num_groups_ * kGroupTokens;
+      float* v_tile = v_tile_ + num_groups_ * kGroupTokens / Steps::kPerStep * padded_dim_;
+      if (args_.pages.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
+      HW_WITH_FLOAT_KV_TYPE(args_.pages.type,
+                            (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
       tile_[num_groups_++] = {pos, begin, end, is_sink};
       if (num_groups_ == kTileGroups) AddTile(q);
     }

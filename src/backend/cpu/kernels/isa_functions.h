@@ -13,6 +13,7 @@ namespace headwise::cpu::HW_ISA {
 
 void Append(const AppendArgs& args);
 void Decode(const DecodeArgs& args);
+void DecodeQ8(const DecodeArgs& args);  // the part of Decode for q8 pages
 void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
 

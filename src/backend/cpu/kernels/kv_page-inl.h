@@ -6,6 +6,7 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/kernels/attention_kernels.h"
+#include "backend/cpu/kernels/native-inl.h"
 #include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
@@ -14,11 +15,12 @@ namespace {
 // Vectors per group of 16 tokens.
 constexpr int64_t kSub = kGroupTokens / kLanes;
 
+// Not for q8.
 template <KvType kType>
 constexpr int64_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
 
 HWY_INLINE int64_t GroupBytes(const KvPages& pages) {
-  return kGroupTokens * pages.padded_dim * (pages.type == KvType::kF32 ? 4 : 2);
+  return kGroupTokens * pages.padded_dim * (pages.type == KvType::kF32 ? 4 : pages.type == KvType::kQ8 ? 1 : 2);
 }
 
 // A group of 16 tokens, at positions [pos, pos + 16), pos a multiple of 16.
@@ -26,6 +28,8 @@ struct Group {
   const std::byte* k;
   const std::byte* v;
   int64_t pos;
+  const std::byte* k_scales;  // [16] f16, q8 only
+  const std::byte* v_scales;
 };
 
 HWY_INLINE std::byte* PageOf(const KvPages& pages, int64_t pos) {
@@ -36,12 +40,36 @@ HWY_INLINE std::byte* PageOf(const KvPages& pages, int64_t pos) {
 HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
   const int64_t group_bytes = GroupBytes(pages);
   const std::byte* page = PageOf(pages, pos);
-  const std::byte* k = page + pos % pages.page_tokens / kGroupTokens * group_bytes;
-  return {k, k + pages.page_tokens / kGroupTokens * group_bytes, pos};
+  const int64_t slot = pos % pages.page_tokens;
+  const std::byte* k = page + slot / kGroupTokens * group_bytes;
+  const int64_t half_bytes = pages.page_tokens / kGroupTokens * group_bytes;
+  if (pages.type != KvType::kQ8) return {k, k + half_bytes, pos, nullptr, nullptr};
+  const std::byte* scales = page + 2 * half_bytes + 2 * slot;
+  return {k, k + half_bytes, pos, scales, scales + 2 * pages.page_tokens};
+}
+
+HWY_INLINE float FromF16(uint16_t bits) {
+  const hn::CappedTag<float, 1> d1;
+  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
+  const auto half = __builtin_bit_cast(hwy::float16_t, bits);
+  return hn::GetLane(hn::PromoteTo(d1, hn::LoadU(d16, &half)));
+}
+
+HWY_INLINE const uint8_t* Bytes(const std::byte* bytes) {
+  return reinterpret_cast<const uint8_t*>(bytes);
+}
+
+// The scales of a group at `pos` as f32, but 0 for slots outside [begin, end): these may hold anything, also NaN.
+HWY_INLINE void VisibleScales(const std::byte* halves, int64_t pos, int64_t begin, int64_t end, float* scales) {
+  for (int64_t i = 0; i < kGroupTokens; i += kLanes) hn::StoreU(HalvesAsF32(Bytes(halves) + 2 * i), kDF, scales + i);
+  if (pos >= begin && pos + kGroupTokens <= end) return;
+  for (int64_t i = 0; i < kGroupTokens; ++i) {
+    if (pos + i < begin || pos + i >= end) scales[i] = 0.0f;
+  }
 }
 
 // Vector number `vec` (of kLanes elements) of row `even` and of the row behind it, which is `row_elements` further; for
-// bf16 both come from one row of pairs.
+// bf16 both come from one row of pairs. Not for q8.
 template <KvType kType>
 HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row_elements, int64_t vec, VF& even,
                             VF& odd) {
@@ -68,8 +96,8 @@ HWY_INLINE VF Exp2(VF x) {
   return Exp2InRange(hn::Max(x, hn::Set(kDF, -126.0f)));
 }
 
-// Calls `body` with the cache's type as a compile-time constant.
-#define HW_WITH_KV_TYPE(type, body)           \
+// Calls `body` with the cache's type as a compile-time constant; for q8, whose rows are no plain numbers, not at all.
+#define HW_WITH_FLOAT_KV_TYPE(type, body)     \
   switch (type) {                             \
     case KvType::kF32: {                      \
       constexpr KvType kType = KvType::kF32;  \
@@ -86,6 +114,8 @@ HWY_INLINE VF Exp2(VF x) {
       body;                                   \
       break;                                  \
     }                                         \
+    case KvType::kQ8:                         \
+      break;                                  \
   }
 
 constexpr float kLog2E = 1.44269504088896340736f;

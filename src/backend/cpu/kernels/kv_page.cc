@@ -27,13 +27,6 @@ HWY_INLINE uint16_t ToF16(float x) {
 }
 #endif
 
-HWY_INLINE float FromF16(uint16_t bits) {
-  const hn::CappedTag<float, 1> d1;
-  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
-  const auto half = __builtin_bit_cast(hwy::float16_t, bits);
-  return hn::GetLane(hn::PromoteTo(d1, hn::LoadU(d16, &half)));
-}
-
 HWY_INLINE uint16_t ToBF16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -44,11 +37,13 @@ HWY_INLINE uint16_t ToBF16(float x) {
 template <KvType kType>
 HWY_INLINE int64_t KeyIndex(int64_t slot, int64_t d) {
   if constexpr (kType == KvType::kBF16) return (d / 2 * kGroupTokens + slot) * 2 + d % 2;
+  if constexpr (kType == KvType::kQ8) return (d / 4 * kGroupTokens + slot) * 4 + d % 4;
   return d * kGroupTokens + slot;
 }
 template <KvType kType>
 HWY_INLINE int64_t ValueIndex(int64_t slot, int64_t d, int64_t padded_dim) {
   if constexpr (kType == KvType::kBF16) return (slot / 2 * padded_dim + d) * 2 + slot % 2;
+  if constexpr (kType == KvType::kQ8) return (slot / 4 * padded_dim + d) * 4 + slot % 4;
   return slot * padded_dim + d;
 }
 
@@ -63,9 +58,12 @@ HWY_INLINE void StoreElement(std::byte* group, int64_t idx, float x) {
   }
 }
 
+// `scale` is the row's, for q8 only.
 template <KvType kType>
-HWY_INLINE float LoadElement(const std::byte* group, int64_t idx) {
-  if constexpr (kType == KvType::kF32) {
+HWY_INLINE float LoadElement(const std::byte* group, int64_t idx, float scale) {
+  if constexpr (kType == KvType::kQ8) {
+    return scale * static_cast<float>(Bytes(group)[idx] - 128);
+  } else if constexpr (kType == KvType::kF32) {
     return reinterpret_cast<const float*>(group)[idx];
   } else if constexpr (kType == KvType::kF16) {
     return FromF16(reinterpret_cast<const uint16_t*>(group)[idx]);
@@ -92,6 +90,78 @@ void AppendAs(const AppendArgs& args) {
   }
 }
 
+// Elements [d, d + kLanes) of a row of `dim`; zeros behind its end.
+HWY_INLINE VF LoadRow(const float* x, int64_t d, int64_t dim) {
+  if (d + kLanes <= dim) return hn::LoadU(kDF, x + d);
+  alignas(64) float tail[kLanes] = {};
+  for (int64_t i = 0; d + i < dim; ++i) tail[i] = x[d + i];
+  return hn::Load(kDF, tail);
+}
+
+// Writes the scale of a row of q8: its largest magnitude is code 127. NaN where an element is.
+HWY_INLINE float StoreScale(const float* x, int64_t dim, const std::byte* scales, int64_t slot) {
+  VF lanes = hn::Zero(kDF);
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    const VF magnitude = hn::Abs(LoadRow(x, d, dim));
+    // Once NaN, a lane stays so: nothing is greater.
+    const auto replaces = hn::Or(hn::Gt(magnitude, lanes), hn::Ne(magnitude, magnitude));
+    lanes = hn::IfThenElse(replaces, magnitude, lanes);
+  }
+  alignas(64) float magnitudes[kLanes];
+  hn::Store(lanes, kDF, magnitudes);
+  float largest = 0.0f;
+  for (const float magnitude : magnitudes) {
+    if (magnitude > largest || magnitude != magnitude) largest = magnitude;
+  }
+  const uint16_t half = ToF16(largest / 127.0f);
+  __builtin_memcpy(const_cast<std::byte*>(scales) + 2 * slot, &half, sizeof(half));
+  return FromF16(half);
+}
+
+// code + 128 of elements [d, d + kLanes) of a row. Where there is no number to divide by, the scale alone says what the
+// row is: zeros or NaN.
+HWY_INLINE void BytesOf(const float* x, int64_t d, int64_t dim, float scale, uint8_t* bytes) {
+  const hn::Rebind<uint8_t, DF> d8;
+  VI code = hn::Zero(DI());
+  if (scale > 0.0f && scale <= 65504.0f) {
+    const VF exact = hn::Div(LoadRow(x, d, dim), hn::Set(kDF, scale));
+    code = hn::NearestInt(hn::Min(hn::Max(exact, hn::Set(kDF, -127.0f)), hn::Set(kDF, 127.0f)));
+  }
+  hn::StoreU(hn::DemoteTo(d8, hn::Add(code, hn::Set(DI(), 128))), d8, bytes);
+}
+
+void AppendQ8(const AppendArgs& args) {
+  const int64_t dim = args.pages.dim;
+  const int64_t padded_dim = args.pages.padded_dim;
+  for (int64_t i = 0; i < args.num_tokens; ++i) {
+    const int64_t pos = args.first_pos + i;
+    const int64_t slot = pos % kGroupTokens;
+    const Group group = GroupAt(args.pages, pos - slot);
+    auto* k = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(group.k));
+    auto* v = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(group.v));
+    const float* key = args.k + i * args.stride;
+    const float* value = args.v + i * args.stride;
+    const float k_scale = StoreScale(key, dim, group.k_scales, slot);
+    const float v_scale = StoreScale(value, dim, group.v_scales, slot);
+    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+      uint8_t bytes[kLanes];
+      BytesOf(key, d, dim, k_scale, bytes);
+      for (int64_t j = 0; j < kLanes; j += 4) {
+        __builtin_memcpy(k + KeyIndex<KvType::kQ8>(slot, d + j), bytes + j, 4);
+      }
+      BytesOf(value, d, dim, v_scale, bytes);
+      uint8_t* to = v + ValueIndex<KvType::kQ8>(slot, d, padded_dim);
+      for (int64_t j = 0; j < kLanes; ++j) to[4 * j] = bytes[j];
+    }
+  }
+}
+
+HWY_INLINE float LoadScale(const std::byte* scales, int64_t slot) {
+  uint16_t half;
+  __builtin_memcpy(&half, scales + 2 * slot, sizeof(half));
+  return FromF16(half);
+}
+
 // mean += (x - mean) / n for token `pos`. [razor §3.3]
 template <KvType kType>
 void FoldToken(const FoldArgs& args, int64_t pos, int64_t num_folded) {
@@ -99,11 +169,14 @@ void FoldToken(const FoldArgs& args, int64_t pos, int64_t num_folded) {
   const int64_t slot = pos % kGroupTokens;
   const int64_t dim = args.pages.dim;
   const float inverse = 1.0f / static_cast<float>(num_folded);
+  const int64_t padded_dim = args.pages.padded_dim;
+  const float k_scale = kType == KvType::kQ8 ? LoadScale(group.k_scales, slot) : 0.0f;
+  const float v_scale = kType == KvType::kQ8 ? LoadScale(group.v_scales, slot) : 0.0f;
   for (int64_t d = 0; d < dim; ++d) {
     float& key = args.state[d];
     float& value = args.state[dim + d];
-    key += (LoadElement<kType>(group.k, KeyIndex<kType>(slot, d)) - key) * inverse;
-    value += (LoadElement<kType>(group.v, ValueIndex<kType>(slot, d, args.pages.padded_dim)) - value) * inverse;
+    key += (LoadElement<kType>(group.k, KeyIndex<kType>(slot, d), k_scale) - key) * inverse;
+    value += (LoadElement<kType>(group.v, ValueIndex<kType>(slot, d, padded_dim), v_scale) - value) * inverse;
   }
 }
 
@@ -146,10 +219,12 @@ void FoldAs(const FoldArgs& args) {
 }  // namespace
 
 void Append(const AppendArgs& args) {
-  HW_WITH_KV_TYPE(args.pages.type, AppendAs<kType>(args));
+  if (args.pages.type == KvType::kQ8) return AppendQ8(args);
+  HW_WITH_FLOAT_KV_TYPE(args.pages.type, AppendAs<kType>(args));
 }
 void Fold(const FoldArgs& args) {
-  HW_WITH_KV_TYPE(args.pages.type, FoldAs<kType>(args));
+  if (args.pages.type == KvType::kQ8) return FoldAs<KvType::kQ8>(args);
+  HW_WITH_FLOAT_KV_TYPE(args.pages.type, FoldAs<kType>(args));
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -26,13 +26,6 @@ HWY_INLINE VI StartOf(const QuantizedRun& x) {
     return hn::Set(DI(), x.start_32[kHalf]);
 }
 
-// Elements [4 quad, 4 quad + 4) in every lane.
-HWY_INLINE VI QuadOf(const QuantizedRun& x, int quad) {
-  int32_t bytes;
-  __builtin_memcpy(&bytes, x.codes + 4 * quad, sizeof(bytes));
-  return hn::Set(DI(), bytes);
-}
-
 template <int64_t kRows>
 HWY_INLINE void StoreRows(const VF (&sum)[kRows], const PackedArgs& args, int64_t first_row, int64_t output) {
   const int64_t num_outputs = args.num_outputs - output < kLanes ? args.num_outputs - output : kLanes;
@@ -69,7 +62,7 @@ HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t 
       const VB codes = reader.template Codes<kQuad>();
       HW_UNROLL
       for (int64_t r = 0; r < kRows; ++r) {
-        dot[kHalf][r] = CodeDot<kBits>(dot[kHalf][r], codes, QuadOf(x[r * args.x_row_stride], kQuad));
+        dot[kHalf][r] = CodeDot<kBits>(dot[kHalf][r], codes, QuadInLanes(x[r * args.x_row_stride].codes, kQuad));
       }
     });
     const VF a = reader.template A<0>();

@@ -91,7 +91,7 @@ HWY_INLINE void AddRun(const PackedArgs& args, const Int8Block& block, int64_t r
       }
       HW_UNROLL
       for (int64_t r = 0; r < kRows; ++r) {
-        const VI quad_of_x = QuadOf(x[r * args.x_row_stride], quad);
+        const VI quad_of_x = QuadInLanes(x[r * args.x_row_stride].codes, quad);
         HW_UNROLL
         for (int64_t v = 0; v < kInt8Vecs; ++v) {
           dot[r][v] = CodeDot<kFormat.bits>(dot[r][v], codes[v], quad_of_x);

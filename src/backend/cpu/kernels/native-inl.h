@@ -137,6 +137,29 @@ HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
 
 #endif
 
+// f16 as they lie in memory.
+HWY_INLINE VF HalvesAsF32(const uint8_t* halves) {
+  const hn::Rebind<hwy::float16_t, DF> d16;
+  return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves)));
+}
+
+// Element kElement (0 .. 3) of every lane of signed bytes, as f32.
+template <int kElement>
+HWY_INLINE VF ByteAsF32(VB values) {
+  const VI wide = hn::BitCast(DI(), values);
+  if constexpr (kElement == 3)
+    return hn::ConvertTo(kDF, hn::ShiftRight<24>(wide));
+  else
+    return hn::ConvertTo(kDF, hn::ShiftRight<24>(hn::ShiftLeft<24 - 8 * kElement>(wide)));
+}
+
+// Elements [4 quad, 4 quad + 4) of a row of bytes in every lane.
+HWY_INLINE VI QuadInLanes(const int8_t* row, int64_t quad) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, row + 4 * quad, sizeof(bytes));
+  return hn::Set(DI(), bytes);
+}
+
 // One pair, as the bits of a float.
 HWY_INLINE float PackBF16Pair(float low, float high) {
   const auto round = [](float x) {

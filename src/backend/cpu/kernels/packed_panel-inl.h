@@ -22,12 +22,7 @@ HWY_INLINE void ForQuads(const Body& body) {
   body.template operator()<kQuad>();
   if constexpr (kQuad + 1 < kRunQuads) ForQuads<kQuad + 1>(body);
 }
-#define HW_INLINE_LAMBDA __attribute__((always_inline))
 
-HWY_INLINE VF HalvesAsF32(const uint8_t* halves) {
-  const hn::Rebind<hwy::float16_t, DF> d16;
-  return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves)));
-}
 HWY_INLINE VF BytesAsF32(const uint8_t* bytes) {
   const hn::Rebind<uint8_t, DF> d8;
   return hn::ConvertTo(kDF, hn::PromoteTo(DI(), hn::LoadU(d8, bytes)));
@@ -143,16 +138,6 @@ class PanelReader {
   VF d_ = hn::Zero(kDF);
   VF min_ = hn::Zero(kDF);
 };
-
-// Element kElement (0 .. 3) of every lane of signed bytes, as f32.
-template <int kElement>
-HWY_INLINE VF ByteAsF32(VB values) {
-  const VI wide = hn::BitCast(DI(), values);
-  if constexpr (kElement == 3)
-    return hn::ConvertTo(kDF, hn::ShiftRight<24>(wide));
-  else
-    return hn::ConvertTo(kDF, hn::ShiftRight<24>(hn::ShiftLeft<24 - 8 * kElement>(wide)));
-}
 }  // namespace
 }  // namespace headwise::cpu::HW_ISA
 

@@ -13,6 +13,7 @@
 #else
 #define HW_UNROLL _Pragma("GCC unroll 16")
 #endif
+#define HW_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace headwise::cpu::HW_ISA {
 namespace {

@@ -1,0 +1,59 @@
+#include "backend/kv_format.h"
+
+#include <fmt/format.h>
+
+namespace headwise {
+namespace {
+
+struct FormatRow {
+  KvFormat format;
+  std::string_view name;
+  int64_t element_bytes;
+  int64_t scale_bytes;  // of one row: a key or a value
+};
+
+constexpr FormatRow kFormats[] = {
+    {KvFormat::kF32, "f32", 4, 0},
+    {KvFormat::kF16, "f16", 2, 0},
+    {KvFormat::kBF16, "bf16", 2, 0},
+    {KvFormat::kQ8, "q8", 1, 2},
+};
+
+const FormatRow& RowOf(KvFormat format) {
+  return kFormats[static_cast<size_t>(format)];
+}
+
+}  // namespace
+
+std::string_view NameOf(KvFormat format) {
+  return RowOf(format).name;
+}
+
+Result<KvFormat> KvFormatByName(std::string_view name) {
+  std::string names;
+  for (const FormatRow& row : kFormats) {
+    if (row.name == name) return row.format;
+    names += fmt::format("{}{}", names.empty() ? "" : &row == std::end(kFormats) - 1 ? " or " : ", ", row.name);
+  }
+  return Status::InvalidInput(
+      fmt::format("kv_dtype: found \"{}\", expected {}, or two with a comma: full heads, bounded heads", name, names));
+}
+
+std::string NameOf(const KvFormats& formats) {
+  const std::string full(NameOf(formats.full));
+  return formats.full == formats.bounded ? full : fmt::format("{},{}", full, NameOf(formats.bounded));
+}
+
+Result<KvFormats> KvFormatsByName(std::string_view names) {
+  const size_t comma = names.find(',');
+  HW_ASSIGN_OR_RETURN(const KvFormat full, KvFormatByName(names.substr(0, comma)));
+  if (comma == std::string_view::npos) return KvFormats{full, full};
+  HW_ASSIGN_OR_RETURN(const KvFormat bounded, KvFormatByName(names.substr(comma + 1)));
+  return KvFormats{full, bounded};
+}
+
+int64_t TokenBytes(KvFormat format, int64_t head_dim) {
+  return 2 * (head_dim * RowOf(format).element_bytes + RowOf(format).scale_bytes);
+}
+
+}  // namespace headwise
