@@ -150,7 +150,7 @@ TEST(Rules, CompensationEqualsTheGolden) {
       const auto prefill_end = rows.logits.begin() + prompt_tokens * kVocabulary;
       EXPECT_LE(MaxDifference({prefill_end - kVocabulary, prefill_end}, rule_case.tensors.F32("logits_prefill_last")),
                 kBundledLogitsF32);
-      // Of the plan without compensation the file holds the last rows only.
+      // The file holds the last rows only: they rest on all folding before them.
       const std::vector<float> golden = rule_case.tensors.F32("logits_" + which);
       ASSERT_LE(static_cast<int64_t>(golden.size()), rows.logits.end() - prefill_end);
       ASSERT_FALSE(golden.empty());
