@@ -89,9 +89,10 @@ class Reproduction:
             options += ["--plan", plan]
         return options
 
-    def evaluate(self, name, task, *options, methods=METHODS, ratios=RATIOS, model=None, full=True):
+    def evaluate(self, name, task, *options, methods=METHODS, ratios=RATIOS, model=None, full=True, windows=None):
         if not self.wants(name):
             return
+        options += tuple(self.windows(model or self.model, windows or {}))
         out = self.out / "runs" / name
         command = [self.headwise, "eval", task, "--model", model or self.model, "--out", out]
         if full:
@@ -127,7 +128,7 @@ class Reproduction:
         self.evaluate("stream", "stream", "--lengths", 16384, "--distances", "20,40,80,160", "--seed", 4)
         # Three times the trained length: what a bounded cache answers then, and that its memory stays what it was.
         self.evaluate("stream-long", "stream", "--lengths", 100000, "--distances", "20,40,80,160", "--seed", 4,
-                      *self.windows(self.model, {4: 252, 16: 1008}), methods=(), full=False)
+                      windows={4: 252, 16: 1008}, methods=(), full=False)
         for task in ("variables", "words"):
             self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
 
@@ -145,16 +146,16 @@ class Reproduction:
         book = self.book()
         if book is None:
             return
-        plans = self.windows(self.model, {sink: 256 - sink for sink in (0, 1, 4, 16)})
-        self.evaluate("sinks", "ppl", "--text", book, "--tokens", 4096, "--recompute-window", 255, *plans, methods=())
-        self.evaluate("stream-ppl", "ppl", "--text", book, "--tokens", 65536, *plans, methods=(), full=False)
+        windows = {sink: 256 - sink for sink in (0, 1, 4, 16)}
+        self.evaluate("sinks", "ppl", "--text", book, "--tokens", 4096, "--recompute-window", 255, windows=windows,
+                      methods=())
+        self.evaluate("stream-ppl", "ppl", "--text", book, "--tokens", 65536, windows=windows, methods=(), full=False)
         models = sorted((self.beside / "models").glob("headwise-7m-*"))
         if not models:
             self.skip(f"models with other kinds of sinks ({self.beside / 'models'} is not there)")
         for model in models:
-            plans = self.windows(model, {sink: 256 - sink for sink in (0, 1, 4)})
-            self.evaluate(f"sinks-{model.name}", "ppl", "--text", book, "--tokens", 8192, *plans, methods=(),
-                          model=model)
+            self.evaluate(f"sinks-{model.name}", "ppl", "--text", book, "--tokens", 8192, methods=(), model=model,
+                          windows={sink: 256 - sink for sink in (0, 1, 4)})
 
     def run_ablations(self):
         gates = ("--gates", self.out / "plans" / "duo.json")

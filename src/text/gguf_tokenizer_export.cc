@@ -90,18 +90,33 @@ Status ExportByteFallback(const JsonObject& model, GgufTokenizerArrays& arrays) 
   return Status::Ok();
 }
 
-// Whether any step of a pipeline puts something in front of a text.
-bool PrependsSpace(const Json& pipeline) {
-  if (pipeline.is_object() && pipeline.value("type", Json()) == "Prepend") return true;
-  if (pipeline.is_object() && pipeline.value("type", Json()) == "Metaspace") {
-    return pipeline.value("prepend_scheme", Json("always")) != "never" &&
-           pipeline.value("add_prefix_space", Json(true)) != false;
-  }
+// Whether any step of a pipeline fits.
+template <typename Fits>
+bool AnyStep(const Json& pipeline, const Fits& fits) {
+  if (pipeline.is_object() && fits(pipeline)) return true;
   if (!pipeline.is_structured()) return false;
   for (const Json& part : pipeline) {
-    if (PrependsSpace(part)) return true;
+    if (AnyStep(part, fits)) return true;
   }
   return false;
+}
+
+bool PrependsSpace(const Json& step) {
+  const Json type = step.value("type", Json());
+  return type == "Prepend" || (type == "Metaspace" && step.value("prepend_scheme", Json("always")) != "never" &&
+                               step.value("add_prefix_space", Json(true)) != false);
+}
+
+bool IsByteLevel(const Json& step) {
+  return step.value("type", Json()) == "ByteLevel";
+}
+
+// What the arrays have no place for: white space that a token swallows, words it must not be part of, normalization.
+bool HasFlags(const Json& added_token) {
+  const bool special = added_token.value("special", Json(false)) == true;
+  return added_token.value("lstrip", Json(false)) == true || added_token.value("rstrip", Json(false)) == true ||
+         added_token.value("single_word", Json(false)) == true ||
+         added_token.value("normalized", Json(!special)) != Json(!special);
 }
 
 Status ExportAddedTokens(const JsonObject& root, GgufTokenizerArrays& arrays) {
@@ -131,17 +146,21 @@ Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, 
     if (!id.is_number_integer()) return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id", origin, token));
     HW_RETURN_IF_ERROR(PutToken(arrays, id.get<int64_t>(), token, GgufTokenType::kNormal, origin));
   }
-  HW_ASSIGN_OR_RETURN(const bool falls_back, model.BoolOr("byte_fallback", false));
-  HW_RETURN_IF_ERROR(falls_back ? ExportByteFallback(model, arrays) : ExportByteLevel(model, arrays));
+  const auto any_step = [&](bool (*fits)(const Json&)) {
+    return (root.Has("normalizer") && AnyStep(root.At("normalizer"), fits)) ||
+           (root.Has("pre_tokenizer") && AnyStep(root.At("pre_tokenizer"), fits));
+  };
+  const bool is_byte_level = any_step(IsByteLevel);
+  HW_RETURN_IF_ERROR(is_byte_level ? ExportByteLevel(model, arrays) : ExportByteFallback(model, arrays));
   HW_RETURN_IF_ERROR(ExportAddedTokens(root, arrays));
-  if (falls_back) {
-    const auto prepends = [&](const char* key) { return root.Has(key) && PrependsSpace(root.At(key)); };
-    arrays.adds_space_prefix = prepends("normalizer") || prepends("pre_tokenizer");
-    return Status::Ok();
+  if (is_byte_level) {
+    HW_ASSIGN_OR_RETURN(arrays.splitting, SplittingOf(root, model, architecture));
+  } else {
+    arrays.adds_space_prefix = any_step(PrependsSpace);
   }
-  HW_ASSIGN_OR_RETURN(arrays.splitting, SplittingOf(root, model, architecture));
-  // What the arrays cannot say is said whole.
-  if (arrays.splitting.empty()) arrays.tokenizer_json = std::move(text);
+  // What the arrays cannot say is said whole. Merges as scores are near, and no more.
+  const bool has_flags = root.Has("added_tokens") && AnyStep(root.At("added_tokens"), HasFlags);
+  if (arrays.splitting.empty() || has_flags) arrays.tokenizer_json = std::move(text);
   return Status::Ok();
 }
 

@@ -16,7 +16,7 @@ namespace headwise {
 // Fields as in GgufTokenizer.
 struct GgufTokenizerArrays {
   std::string kind;
-  std::string splitting;  // gpt2; empty where no name says it all: `tokenizer_json` is there then
+  std::string splitting;  // gpt2; empty where no name of the table says it
   std::vector<std::string> tokens;
   std::vector<int64_t> token_types;
   std::vector<double> scores;       // llama
@@ -27,7 +27,7 @@ struct GgufTokenizerArrays {
   bool adds_bos = false;
   std::optional<bool> adds_space_prefix;
   std::string chat_template;
-  std::string tokenizer_json;
+  std::string tokenizer_json;  // where the arrays do not say it all; they then serve other readers
 };
 
 // For a model of this vocabulary and architecture, as files call it: ids without a token get names that no text has.

@@ -1,15 +1,15 @@
-// Tokenizers from the arrays of a .gguf file. The goldens are those of tokenizer.json and tokenizer.model: what these
-// files say is turned into arrays here, and the ids must be the same.
+// Tokenizers to the arrays of a .gguf file and from them. The goldens are those of tokenizer.json and tokenizer.model:
+// what these files say is turned into arrays, and the ids must be the same.
 #include "text/gguf_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sentencepiece_processor.h>
 
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/gguf_tokenizer_export.h"
 #include "text/test_tokenizers.h"
 
 namespace headwise {
@@ -63,25 +63,32 @@ Json Read(const fs::path& path) {
   return json.ok() ? *json : Json::object();
 }
 
-// Holes in the vocabulary are filled as converters fill them.
-Arrays FromTokenizerJson(const Json& json) {
+// The arrays that a folder's tokenizer becomes.
+Arrays Exported(const fs::path& folder, const std::string& architecture = "llama") {
+  const auto tokenizer = LoadTokenizer(folder);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  auto exported = ExportTokenizer(folder, (*tokenizer)->vocab_size(), architecture);
+  EXPECT_TRUE(exported.ok()) << exported.status().message();
   Arrays arrays;
-  const auto put = [&](size_t id, const std::string& token, int64_t type) {
-    while (arrays.tokens.size() <= id) arrays.Add(fmt::format("[PAD{}]", arrays.tokens.size()), kUnused);
-    arrays.tokens[id] = token;
-    arrays.types[id] = type;
-  };
-  for (const auto& [token, id] : json.at("model").at("vocab").items()) {
-    put(id.get<size_t>(), token, token.starts_with("<0x") ? kByte : kNormal);
-  }
-  for (const Json& added : json.at("added_tokens")) {
-    const bool special = added.at("special").get<bool>();
-    put(added.at("id").get<size_t>(), added.at("content").get<std::string>(), special ? kControl : kUserDefined);
-  }
-  for (const Json& merge : json.at("model").at("merges")) {
-    arrays.merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                              : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-  }
+  arrays.tokens = std::move(exported->tokens);
+  arrays.types = std::move(exported->token_types);
+  arrays.scores = std::move(exported->scores);
+  arrays.merges = std::move(exported->merges);
+  arrays.file.architecture = architecture;
+  arrays.file.kind = exported->kind;
+  arrays.file.splitting = exported->splitting;
+  arrays.file.bos_id = exported->bos_id;
+  arrays.file.eos_id = exported->eos_id;
+  arrays.file.unknown_id = exported->unknown_id;
+  arrays.file.adds_bos = exported->adds_bos;
+  arrays.file.adds_space_prefix = exported->adds_space_prefix;
+  arrays.file.tokenizer_json = exported->tokenizer_json;
+  return arrays;
+}
+// The same without the tokenizer.json that may go along.
+Arrays ExportedArrays(const fs::path& folder, const std::string& architecture = "llama") {
+  Arrays arrays = Exported(folder, architecture);
+  arrays.file.tokenizer_json.clear();
   return arrays;
 }
 
@@ -93,12 +100,15 @@ bool NeedsFlags(const std::string& text) {
   return false;
 }
 
+enum class Texts { kAll, kWithoutFlags };
+
 // Returns how many texts were compared.
-size_t CheckCases(const Tokenizer& tokenizer, const Json& encode, const Json& decode) {
+size_t CheckCases(const Tokenizer& tokenizer, const Json& encode, const Json& decode,
+                  Texts texts = Texts::kWithoutFlags) {
   size_t num_compared = 0;
   for (const Json& one : encode) {
     const auto text = one.at("text").get<std::string>();
-    if (NeedsFlags(text)) continue;
+    if (texts == Texts::kWithoutFlags && NeedsFlags(text)) continue;
     const auto ids = tokenizer.Encode(text, SpecialText::kParse);
     const auto as_text = tokenizer.Encode(text, SpecialText::kAsText);
     EXPECT_TRUE(ids.ok() && as_text.ok()) << ids.status().message() << as_text.status().message();
@@ -123,6 +133,34 @@ struct Style {
   bool adds_space_prefix = false;
 };
 
+// Whatever a folder has, what it becomes gives the same ids to the last.
+TEST(GgufTokenizer, EveryStyleComesBackWhole) {
+  int num_styles = 0;
+  for (const auto& entry : fs::directory_iterator(kRoot / "tests/golden/tokenizer_styles")) {
+    SCOPED_TRACE(entry.path().string());
+    const auto tokenizer = Exported(entry.path()).MustMake();
+    ASSERT_NE(tokenizer, nullptr);
+    const Json cases = Read(entry.path() / "cases.json");
+    EXPECT_GT(CheckCases(*tokenizer, cases.at("encode"), cases.at("decode"), Texts::kAll), 110u);
+    ++num_styles;
+  }
+  EXPECT_GE(num_styles, 10);
+}
+
+TEST(GgufTokenizer, SplittingsAreNamedAndWhatHasNoNameGoesAlong) {
+  const fs::path styles = kRoot / "tests/golden/tokenizer_styles";
+  EXPECT_EQ(Exported(styles / "qwen2", "qwen2").file.splitting, "qwen2");
+  EXPECT_EQ(Exported(styles / "llama3").file.splitting, "llama-bpe");
+  EXPECT_EQ(Exported(styles / "falcon", "falcon").file.splitting, "falcon");
+  EXPECT_EQ(Exported(styles / "gpt2").file.splitting, "gpt-2");
+  const Arrays pieces = Exported(styles / "pieces");
+  EXPECT_EQ(pieces.file.splitting, "");
+  EXPECT_FALSE(pieces.file.tokenizer_json.empty());
+  const Arrays bundled = Exported(kRoot / "models/headwise-17m");
+  EXPECT_EQ(bundled.file.splitting, "qwen2");
+  EXPECT_TRUE(bundled.file.tokenizer_json.empty()) << "its arrays say it all";
+}
+
 TEST(GgufTokenizer, ByteLevelStylesGiveTheGoldenIds) {
   const Style styles[] = {{"llama3", "llama-bpe", "llama"},
                           {"gpt2", "gpt-2", "llama"},
@@ -136,10 +174,9 @@ TEST(GgufTokenizer, ByteLevelStylesGiveTheGoldenIds) {
   for (const Style& style : styles) {
     SCOPED_TRACE(std::string(style.folder) + " " + style.splitting);
     const fs::path folder = kRoot / "tests/golden/tokenizer_styles" / style.folder;
-    Arrays arrays = FromTokenizerJson(Read(folder / "tokenizer.json"));
-    arrays.file.kind = "gpt2";
+    Arrays arrays = ExportedArrays(folder, style.architecture);
+    EXPECT_EQ(arrays.file.kind, "gpt2");
     arrays.file.splitting = style.splitting;
-    arrays.file.architecture = style.architecture;
     arrays.file.adds_space_prefix = style.adds_space_prefix;
     const auto tokenizer = arrays.MustMake();
     ASSERT_NE(tokenizer, nullptr);
@@ -149,9 +186,8 @@ TEST(GgufTokenizer, ByteLevelStylesGiveTheGoldenIds) {
 }
 
 TEST(GgufTokenizer, TheBundledModelGivesTheGoldenIds) {
-  Arrays arrays = FromTokenizerJson(Read(kRoot / "models/headwise-17m/tokenizer.json"));
-  arrays.file.kind = "gpt2";
-  arrays.file.splitting = "qwen2";
+  Arrays arrays = Exported(kRoot / "models/headwise-17m");
+  arrays.file.bos_id.reset();
   const auto tokenizer = arrays.MustMake();
   ASSERT_NE(tokenizer, nullptr);
   EXPECT_EQ(tokenizer->vocab_size(), 8192);
@@ -160,25 +196,9 @@ TEST(GgufTokenizer, TheBundledModelGivesTheGoldenIds) {
   EXPECT_GT(CheckCases(*tokenizer, Read(golden / "encode.json"), Read(golden / "decode.json")), 50u);
 }
 
-Arrays FromSentencePiece(const fs::path& path) {
-  sentencepiece::SentencePieceProcessor processor;
-  EXPECT_TRUE(processor.Load(path.string()).ok());
-  Arrays arrays;
-  arrays.file.kind = "llama";
-  for (int id = 0; id < processor.GetPieceSize(); ++id) {
-    const int64_t type = processor.IsUnknown(id)   ? kUnknown
-                         : processor.IsControl(id) ? kControl
-                         : processor.IsUnused(id)  ? kUnused
-                         : processor.IsByte(id)    ? kByte
-                                                   : kNormal;
-    arrays.Add(processor.IdToPiece(id), type, static_cast<double>(processor.GetScore(id)));
-  }
-  return arrays;
-}
-
 TEST(GgufTokenizer, SentencePieceGivesTheGoldenIds) {
   const fs::path folder = kRoot / "tests/golden/tokenizer_styles/sentencepiece";
-  const auto tokenizer = FromSentencePiece(folder / "tokenizer.model").MustMake();
+  const auto tokenizer = Exported(folder).MustMake();
   ASSERT_NE(tokenizer, nullptr);
   EXPECT_TRUE(tokenizer->AddsBos());
   EXPECT_EQ(tokenizer->bos_id(), 1);
@@ -191,9 +211,8 @@ TEST(GgufTokenizer, SentencePieceGivesTheGoldenIds) {
 // learnt by is where scores and merges may differ, and there is none in the texts.
 TEST(GgufTokenizer, Llama2StyleWithScoresInTheOrderOfTokensGivesTheGoldenIds) {
   const fs::path folder = kRoot / "tests/golden/tokenizer_styles/llama2";
-  Arrays arrays = FromTokenizerJson(Read(folder / "tokenizer.json"));
-  arrays.file.kind = "llama";
-  for (size_t id = 0; id < arrays.scores.size(); ++id) arrays.scores[id] = -static_cast<double>(id);
+  Arrays arrays = ExportedArrays(folder);
+  EXPECT_EQ(arrays.file.kind, "llama");
   const auto tokenizer = arrays.MustMake();
   ASSERT_NE(tokenizer, nullptr);
   const Json cases = Read(folder / "cases.json");

@@ -4,16 +4,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <tuple>
 
 #include "base/file.h"
 #include "support/gguf_bytes.h"
+#include "support/gguf_folder.h"
 
 namespace headwise {
 namespace {
@@ -44,20 +43,7 @@ std::string ParseError(const std::string& file) {
   return result.ok() ? "(no error)" : result.status().message();
 }
 
-class Gguf : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / fmt::format("headwise_{}_{}", test->name(), ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string Path() const { return (folder_ / "x.gguf").string(); }
-  void Write(const std::string& content) const { std::ofstream(Path(), std::ios::binary) << content; }
-
-  fs::path folder_;
-};
+using Gguf = GgufFolder;
 
 using Integers = std::vector<int64_t>;
 using Doubles = std::vector<double>;

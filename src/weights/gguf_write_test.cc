@@ -4,18 +4,17 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 
 #include "base/file.h"
 #include "support/full_disk.h"
 #include "support/gguf_bytes.h"
+#include "support/gguf_folder.h"
 
 namespace headwise {
 namespace {
@@ -35,17 +34,8 @@ GgufTensor Counting(std::string name, DType dtype, Shape shape) {
           }};
 }
 
-class GgufWrite : public ::testing::Test {
+class GgufWrite : public GgufFolder {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / fmt::format("headwise_{}_{}", test->name(), ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string Path() const { return (folder_ / "x.gguf").string(); }
-  void Write(const std::string& content) const { std::ofstream(Path(), std::ios::binary) << content; }
   std::ptrdiff_t NumFiles() const { return std::distance(fs::directory_iterator(folder_), fs::directory_iterator()); }
   std::string WriteError(const GgufMetadata& metadata, std::span<const GgufTensor> tensors = {}) const {
     const Status status = WriteGguf(Path(), metadata, tensors);
@@ -56,8 +46,6 @@ class GgufWrite : public ::testing::Test {
     metadata.Set(std::move(key), std::move(value));
     return WriteError(metadata);
   }
-
-  fs::path folder_;
 };
 
 using Integers = std::vector<int64_t>;

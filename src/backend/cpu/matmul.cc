@@ -51,6 +51,26 @@ PartPointers PointersOf(const MatMulPart& part, const MatMulTask& task) {
           .out_stride = out_stride};
 }
 
+bool Adds(const MatMulArgs& args) {
+  return args.write == MatMulArgs::Write::kAdd;
+}
+
+// All but x and its rows.
+PackedArgs PackedArgsOf(const MatMulArgs& args, const MatMulTask& task) {
+  const MatMulPart& part = args.parts[task.part_idx];
+  const PartPointers pointers = PointersOf(part, task);
+  PackedArgs packed = {};
+  packed.weight = pointers.weight;
+  packed.type = WeightTypeOf(part.weight.dtype);
+  packed.depth = args.x.shape[1];
+  packed.num_outputs = task.num_outputs;
+  packed.bias = pointers.bias;
+  packed.out = pointers.out;
+  packed.out_stride = pointers.out_stride;
+  packed.add = Adds(args);
+  return packed;
+}
+
 // Tasks of a part in units of panels, where it has some.
 void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMulTask>& tasks) {
   const int64_t unit = IsBlockFormat(part.weight.dtype) ? kPanelRows : 1;
@@ -68,35 +88,27 @@ void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMul
 void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
                     const MatMulTask& task) {
   const MatMulPart& part = args.parts[task.part_idx];
-  const PartPointers pointers = PointersOf(part, task);
-  const WeightType type = WeightTypeOf(part.weight.dtype);
   const int64_t num_rows = args.x.shape[0];
-  const bool add = args.write == MatMulArgs::Write::kAdd;
-  if (IsPacked(type)) {
-    return kernels.packed_few_rows({.x_int8 = input.runs_int8,
-                                    .x_f32 = input.runs_f32,
-                                    .x_row_stride = 1,
-                                    .x_run_stride = num_rows,
-                                    .num_rows = num_rows,
-                                    .weight = pointers.weight,
-                                    .type = type,
-                                    .depth = args.x.shape[1],
-                                    .num_outputs = task.num_outputs,
-                                    .bias = pointers.bias,
-                                    .out = pointers.out,
-                                    .out_stride = pointers.out_stride,
-                                    .add = add});
+  if (IsBlockFormat(part.weight.dtype)) {
+    PackedArgs packed = PackedArgsOf(args, task);
+    packed.x_int8 = input.runs_int8;
+    packed.x_f32 = input.runs_f32;
+    packed.x_row_stride = 1;
+    packed.x_run_stride = num_rows;
+    packed.num_rows = num_rows;
+    return kernels.packed_few_rows(packed);
   }
+  const PartPointers pointers = PointersOf(part, task);
   kernels.few_rows({.x = input.interleaved,
                     .num_rows = num_rows,
                     .weight = pointers.weight,
-                    .type = type,
+                    .type = WeightTypeOf(part.weight.dtype),
                     .depth = args.x.shape[1],
                     .num_outputs = task.num_outputs,
                     .bias = pointers.bias,
                     .out = pointers.out,
                     .out_stride = pointers.out_stride,
-                    .add = add});
+                    .add = Adds(args)});
 }
 
 void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
@@ -116,38 +128,27 @@ void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool
 void RunTileTask(const MatMulArgs& args, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
                  float* scratch) {
   const MatMulPart& part = args.parts[task.part_idx];
-  const PartPointers pointers = PointersOf(part, task);
-  const WeightType type = WeightTypeOf(part.weight.dtype);
-  const int64_t depth = args.x.shape[1];
-  const bool add = args.write == MatMulArgs::Write::kAdd;
-  if (IsPacked(type) && input.runs != nullptr) {
-    return kernels.packed_tile({.x_int8 = input.runs + task.first_row * input.runs_stride,
-                                .x_f32 = nullptr,
-                                .x_row_stride = input.runs_stride,
-                                .x_run_stride = 1,
-                                .num_rows = task.num_rows,
-                                .weight = pointers.weight,
-                                .type = type,
-                                .depth = depth,
-                                .num_outputs = task.num_outputs,
-                                .bias = pointers.bias,
-                                .out = pointers.out,
-                                .out_stride = pointers.out_stride,
-                                .add = add},
-                               scratch);
+  if (IsBlockFormat(part.weight.dtype) && input.runs != nullptr) {
+    PackedArgs packed = PackedArgsOf(args, task);
+    packed.x_int8 = input.runs + task.first_row * input.runs_stride;
+    packed.x_row_stride = input.runs_stride;
+    packed.x_run_stride = 1;
+    packed.num_rows = task.num_rows;
+    return kernels.packed_tile(packed, scratch);
   }
+  const PartPointers pointers = PointersOf(part, task);
   kernels.tile({.x = input.steps + task.first_row * input.steps_stride,
                 .num_rows = task.num_rows,
                 .x_stride = input.steps_stride,
                 .steps = input.step_type,
                 .weight = pointers.weight,
-                .type = type,
-                .depth = depth,
+                .type = WeightTypeOf(part.weight.dtype),
+                .depth = args.x.shape[1],
                 .num_outputs = task.num_outputs,
                 .bias = pointers.bias,
                 .out = pointers.out,
                 .out_stride = pointers.out_stride,
-                .add = add,
+                .add = Adds(args),
                 .scratch = scratch});
 }
 
