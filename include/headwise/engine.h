@@ -103,8 +103,9 @@ struct ForcedRun {
   std::shared_ptr<const HeadPlan> plan;   // null: every head full
   std::shared_ptr<Sequence> sequence;     // continue this one; null: a new one
   std::span<const int32_t> ids;           // at least one
-  int64_t prompt_tokens = -1;             // ids prefilled in chunks; the rest one by one as decode steps; -1: all
-  int64_t chunk_tokens = 0;               // 0: the engine's
+  int64_t prompt_tokens = -1;             // where the prompt ends, for rules that ask; -1: with the last id
+  int64_t chunk_tokens = 0;               // ids of the prompt per step; 0: the engine's
+  int64_t decode_tokens = 1;              // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
   // Positions (indices into ids, ascending) whose logits are wanted; empty with `every_position`.
   std::span<const int64_t> positions;
   enum class Rows { kListed, kEvery } rows = Rows::kListed;

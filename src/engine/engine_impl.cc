@@ -395,8 +395,10 @@ Status EngineImpl::RunForced(const ForcedRun& run) {
   if (every) max_chunk = std::min(max_chunk, std::max<int64_t>(1, kMaxLogitFloatsPerStep / config.vocab_size));
   size_t next_position = 0;
   for (int64_t begin = 0; begin < num_ids;) {
-    const int64_t in_prompt = begin < prompt_tokens ? std::min(max_chunk, prompt_tokens - begin) : 1;
-    const int64_t num_new = std::min(in_prompt, sequence->cache->MaxStepTokens());
+    const bool in_prompt = begin < prompt_tokens;
+    const int64_t left = (in_prompt ? prompt_tokens : num_ids) - begin;
+    const int64_t chunk = in_prompt || run.decode_tokens == 0 ? max_chunk : std::min(run.decode_tokens, max_chunk);
+    const int64_t num_new = std::min({left, chunk, sequence->cache->MaxStepTokens()});
     std::vector<int32_t> wanted;
     for (int64_t i = 0; every && i < num_new; ++i) wanted.push_back(static_cast<int32_t>(i));
     for (; !every && next_position < run.positions.size() && run.positions[next_position] < begin + num_new;

@@ -57,6 +57,7 @@ Result<PerplexityResult> MeasurePerplexity(Engine& engine, const PerplexityOptio
   run.sequence = sequence;
   run.ids = read_ids;
   run.prompt_tokens = prompt_tokens;
+  run.decode_tokens = 0;  // every query reads what its rule lets it read, alone or in a chunk
   run.rows = ForcedRun::Rows::kEvery;
   run.on_progress = options.on_progress;
   run.on_row = [&](int64_t position, std::span<const float> logits, std::span<const float>) {

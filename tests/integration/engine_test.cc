@@ -91,6 +91,11 @@ TEST(EngineProperties, ChunksOneShotAndTokenByTokenAgree) {
       const ForcedRows chunked = MustRunForced(*engine, ids, plan, prompt_tokens, chunk);
       ASSERT_LE(MaxDifference(chunked.logits, one_shot.logits), kTinyLogitsF32) << "round " << round;
     }
+    for (const int64_t decode_tokens : {int64_t{0}, static_cast<int64_t>(2 + rng() % 30)}) {
+      const ForcedRows behind = MustRunForced(*engine, ids, plan, prompt_tokens, 0, decode_tokens);
+      ASSERT_LE(MaxDifference(behind.logits, one_shot.logits), kTinyLogitsF32)
+          << "round " << round << ", " << decode_tokens << " tokens behind the prompt at once";
+    }
   }
 }
 

@@ -54,13 +54,14 @@ struct ForcedRows {
   std::vector<float> hidden;
 };
 inline ForcedRows MustRunForced(Engine& engine, std::span<const int32_t> ids, std::shared_ptr<const HeadPlan> plan = {},
-                                int64_t prompt_tokens = -1, int64_t chunk_tokens = 0) {
+                                int64_t prompt_tokens = -1, int64_t chunk_tokens = 0, int64_t decode_tokens = 1) {
   ForcedRows rows;
   ForcedRun run;
   run.plan = std::move(plan);
   run.ids = ids;
   run.prompt_tokens = prompt_tokens;
   run.chunk_tokens = chunk_tokens;
+  run.decode_tokens = decode_tokens;
   run.rows = ForcedRun::Rows::kEvery;
   run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float> hidden) {
     rows.logits.insert(rows.logits.end(), logits.begin(), logits.end());

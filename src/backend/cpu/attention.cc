@@ -12,6 +12,7 @@ constexpr double kLog2E = 1.44269504088896340736;
 
 // A parallel region costs a few microseconds; below this many bytes of keys and values one thread is as fast.
 constexpr int64_t kMinTaskBytes = 48 << 10;
+constexpr int64_t kTasksPerThread = 16;
 
 // Query rows per prefill tile: converting a tile of keys then costs a few percent of using it. Streaming heads take
 // fewer tokens at a time, because a tile of T tokens reads T keys more than its window.
@@ -140,18 +141,7 @@ class DecodeBatch {
                               static_cast<size_t>(DecodeScratchFloats(group_, padded_dim_)) * sizeof(float));
     PrepareQueries();
 
-    // Tasks of neighbouring pieces, large enough to be worth a thread.
-    std::vector<int64_t> task_ends;
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < num_pieces; ++i) {
-      const DecodePiece& piece = pieces_[static_cast<size_t>(i)];
-      const KvLayout& layout = heads_[piece.query_idx].work->layout;
-      bytes += piece.num_keys() * TokenBytes(layout.format, layout.head_dim);
-      if (bytes >= kMinTaskBytes || i + 1 == num_pieces) {
-        task_ends.push_back(i + 1);
-        bytes = 0;
-      }
-    }
+    const std::vector<int64_t> task_ends = TaskEnds(pool.num_threads());
     pool.ParallelFor(static_cast<int64_t>(task_ends.size()), [&](int64_t task_idx, int thread_idx) {
       const int64_t begin = task_idx == 0 ? 0 : task_ends[static_cast<size_t>(task_idx - 1)];
       for (int64_t i = begin; i < task_ends[static_cast<size_t>(task_idx)]; ++i) RunPiece(i, thread_idx);
@@ -160,6 +150,28 @@ class DecodeBatch {
   }
 
  private:
+  int64_t BytesOf(const DecodePiece& piece) const {
+    const KvLayout& layout = heads_[piece.query_idx].work->layout;
+    return piece.num_keys() * TokenBytes(layout.format, layout.head_dim);
+  }
+
+  // Tasks of neighbouring pieces: large enough to be worth a thread, and that the end of one piece can ask for the
+  // beginning of the next; small enough that threads end together.
+  std::vector<int64_t> TaskEnds(int num_threads) const {
+    int64_t all_bytes = 0;
+    for (const DecodePiece& piece : pieces_) all_bytes += BytesOf(piece);
+    const int64_t task_bytes = std::max(kMinTaskBytes, all_bytes / (num_threads * kTasksPerThread));
+    std::vector<int64_t> ends;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      bytes += BytesOf(pieces_[i]);
+      if (bytes < task_bytes && i + 1 < pieces_.size()) continue;
+      ends.push_back(static_cast<int64_t>(i + 1));
+      bytes = 0;
+    }
+    return ends;
+  }
+
   float* Result(int64_t piece_idx) const { return results_ + piece_idx * group_ * (padded_dim_ + 2); }
 
   // Queries times scale * log2(e), zero-padded, one block per head.
@@ -198,6 +210,7 @@ class DecodeBatch {
                                .sink_end = piece.sink_end,
                                .recent_begin = piece.recent_begin,
                                .recent_end = piece.recent_end,
+                               .next_end = work.first_pos + 1,
                                .scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx)),
                                .out = result,
                                .max = result + group_ * padded_dim_,

@@ -162,12 +162,12 @@ const TaskMethod kPplTask = {
     .title = "Perplexity",
     .description = "perplexity of a text, over one stream or over windows",
     .options = JoinLists<TaskOption>(
-        kWindowOptions,
-        std::to_array<TaskOption>({{"prompt-tokens", "Tokens read as the prompt, the rest one by one; -1: all"},
-                                   {"score-from", "The first token that counts; those before it are only read"},
-                                   {"recompute-window",
-                                    "Also read the first token and so many others anew for every token: the oracle of "
-                                    "streaming"}})),
+        kWindowOptions, std::to_array<TaskOption>(
+                            {{"prompt-tokens", "Where the prompt ends, for rules that begin there; -1: with the text"},
+                             {"score-from", "The first token that counts; those before it are only read"},
+                             {"recompute-window",
+                              "Also read the first token and so many others anew for every token: the oracle of "
+                              "streaming"}})),
     .metrics = {{.name = "ppl",
                  .label = "perplexity (mean over windows)",
                  .unit = "",

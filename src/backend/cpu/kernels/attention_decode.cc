@@ -57,6 +57,20 @@ HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64
   }
 }
 
+// What a pass reads `idx` groups from its beginning, to be asked for early: behind a piece's keys come its values,
+// behind these the keys of what is likely the next piece.
+HWY_INLINE const std::byte* KeysOrValues(const Pieces& pieces, int64_t idx) {
+  if (idx < pieces.num_groups) return pieces.groups[idx].k;
+  const int64_t value_idx = idx - pieces.num_groups;
+  return pieces.groups[value_idx < pieces.num_groups ? value_idx : 0].v;
+}
+HWY_INLINE const std::byte* ValuesOrNextKeys(const DecodeArgs& args, const Pieces& pieces, int64_t idx) {
+  if (idx < pieces.num_groups) return pieces.groups[idx].v;
+  const int64_t pos = (args.recent_end / kGroupTokens + idx - pieces.num_groups) * kGroupTokens;
+  if (pos < args.recent_end || pos >= args.next_end) return pieces.groups[pieces.num_groups - 1].v;
+  return GroupAt(args.pages, pos).k;
+}
+
 // The scores of kHeads heads over a run of groups, kGroups at a time and the rest one by one.
 template <KvType kType, int64_t kHeads>
 void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* q, float* scores,
@@ -67,14 +81,13 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   for (; i + kGroups <= end; i += kGroups) {
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      const int64_t next = i + b + kPrefetchGroups;
-      ahead[b] = pieces.groups[next < pieces.num_groups ? next : i + b].k;
+      ahead[b] = KeysOrValues(pieces, i + b + kPrefetchGroups);
     }
     Scores<kType, kHeads, kGroups>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
                                    score_stride);
   }
   for (; i < end; ++i) {
-    ahead[0] = pieces.groups[i].k;
+    ahead[0] = KeysOrValues(pieces, i + kPrefetchGroups);
     Scores<kType, kHeads, 1>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
                              score_stride);
   }
@@ -151,8 +164,7 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
     const bool is_sink = i < pieces.num_sink_groups;
     const int64_t begin = (is_sink ? args.sink_begin : args.recent_begin) - group.pos;
     const int64_t end = (is_sink ? args.sink_end : args.recent_end) - group.pos;
-    const int64_t next = i + kPrefetchGroups;
-    AddGroup<kType, kHeads>(args, group, pieces.groups[next < pieces.num_groups ? next : i].v, begin > 0 ? begin : 0,
+    AddGroup<kType, kHeads>(args, group, ValuesOrNextKeys(args, pieces, i + kPrefetchGroups), begin > 0 ? begin : 0,
                             end < kGroupTokens ? end : kGroupTokens, scores + i * kGroupTokens, num_scores, out);
   }
 }

@@ -58,6 +58,7 @@ struct DecodeArgs {
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
+  int64_t next_end;                  // keys [recent_end, next_end) are read next: worth asking for
   float* scratch;                    // DecodeScratchFloats(G, Dp)
   float* out;                        // [G, Dp] sum of p v
   float* max;                        // [G] largest score
@@ -92,7 +93,8 @@ struct PrefillArgs {
 inline constexpr int64_t kPrefillKeys = 64;  // keys per tile
 inline int64_t PrefillScratchBytes(int64_t num_rows, int64_t padded_dim) {
   const int64_t rows = num_rows + 8;  // a row block may run over the end
-  return 4 * (rows * padded_dim * 3 + 2 * kPrefillKeys * padded_dim + 16 * kPrefillKeys + 4 * rows) + 1024;
+  return 4 * (rows * padded_dim * 3 + 2 * kPrefillKeys * padded_dim + 16 * kPrefillKeys + (4 + kGroupTokens) * rows) +
+         1024;
 }
 
 // The compensation token of one head: see CompensateArgs in backend/ops.h.

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kTileGroups = kPrefillKeys / kGroupTokens;
 
+// How far, in log 2, scores may exceed the max that their row's p were made with.
+constexpr float kSlack = 8.0f;
+
 // Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
 // x 2.
 constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
@@ -23,10 +26,12 @@ constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
 struct F32Steps {
   static constexpr int64_t kPerStep = 1;
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+  static HWY_INLINE VF Probability(VF x) { return Exp2(x); }
 };
 struct BF16Steps {
   [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
+  static HWY_INLINE VF Probability(VF x) { return CoarseExp2InRange(hn::Max(x, hn::Set(kDF, -126.0f))); }
 };
 
 struct Matrix {
@@ -167,12 +172,10 @@ class QueryTile {
     scores_ = {take(8 * kPrefillKeys), kPrefillKeys};
     p_ = {take(8 * kPrefillKeys), kPrefillKeys / Steps::kPerStep};
     max_ = take(rows);
-    sum_ = take(rows);
+    sum_ = take(rows * kLanes);
     for (int64_t i = 0; i < rows * padded_dim_; ++i) out_.data[i] = 0.0f;
-    for (int64_t i = 0; i < rows; ++i) {
-      max_[i] = kLowest;
-      sum_[i] = 0.0f;
-    }
+    for (int64_t i = 0; i < rows; ++i) max_[i] = kLowest;
+    for (int64_t i = 0; i < rows * kLanes; ++i) sum_[i] = 0.0f;
   }
 
   void Run() {
@@ -242,10 +245,16 @@ class QueryTile {
     const int64_t num_keys = num_groups_ * kGroupTokens;
     for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
       const int64_t block_rows = num_rows_ - row < kBlockRows ? num_rows_ - row : kBlockRows;
-      if (!AnyVisible(TokenOf(row), TokenOf(row + block_rows - 1))) continue;
+      const Visible visible = VisibleTo(TokenOf(row), TokenOf(row + block_rows - 1));
+      if (visible == Visible::kNothing) continue;
       BlockProduct<Steps, Start::kZero>({q.data + row * q.stride, q.stride}, {k_tile_, kPrefillKeys}, scores_, q_steps_,
                                         num_keys);
-      for (int64_t r = 0; r < block_rows; ++r) SoftmaxRow(row + r, scores_.data + r * scores_.stride, r, num_keys);
+      for (int64_t r = 0; r < block_rows; ++r) {
+        float* scores = scores_.data + r * scores_.stride;
+        if (args_.slopes != nullptr) AddAlibi(row + r, scores);
+        const bool masked = visible == Visible::kSome && MaskRow(row + r, scores);
+        SoftmaxRow(row + r, scores, r, num_keys, masked);
+      }
       BlockProduct<Steps, Start::kLoad>(p_, {v_tile_, padded_dim_}, {out_.data + row * padded_dim_, padded_dim_},
                                         num_keys / Steps::kPerStep, padded_dim_);
     }
@@ -264,22 +273,33 @@ class QueryTile {
     end = pos + 1 < group.end ? pos + 1 : group.end;
   }
 
-  // False if no query from token_begin to token_end reads any key of the tile: most of a causal tile's upper right.
-  bool AnyVisible(int64_t token_begin, int64_t token_end) const {
+  // What the queries from token_begin to token_end read of the tile: most of a causal tile's upper right is read by
+  // none of them, most of the rest by all.
+  enum class Visible { kNothing, kSome, kEverything };
+  Visible VisibleTo(int64_t token_begin, int64_t token_end) const {
+    bool any = false;
+    bool all = true;
     for (int64_t i = 0; i < num_groups_; ++i) {
-      int64_t begin, end, unused;
-      VisibleKeys(tile_[i], args_.first_pos + token_begin, begin, unused);
-      VisibleKeys(tile_[i], args_.first_pos + token_end, unused, end);
-      if (begin < tile_[i].pos + kGroupTokens && end > tile_[i].pos) return true;
+      const TileGroup& group = tile_[i];
+      int64_t first_begin, first_end, last_begin, last_end;
+      VisibleKeys(group, args_.first_pos + token_begin, first_begin, first_end);
+      VisibleKeys(group, args_.first_pos + token_end, last_begin, last_end);
+      any |= first_begin < group.pos + kGroupTokens && last_end > group.pos;
+      all &= last_begin <= group.pos && first_end >= group.pos + kGroupTokens;
     }
-    return false;
+    return all ? Visible::kEverything : any ? Visible::kSome : Visible::kNothing;
   }
 
-  void AddAlibi(float* scores, float slope, const TileGroup& group, int64_t pos) {
-    const int64_t distance = group.pos - (group.is_sink ? SinkPos(pos) : pos);
-    for (int64_t s = 0; s < kSub; ++s) {
-      const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));
-      hn::Store(hn::MulAdd(offset, hn::Set(kDF, slope), hn::Load(kDF, scores + s * kLanes)), kDF, scores + s * kLanes);
+  void AddAlibi(int64_t row, float* scores) {
+    const int64_t pos = args_.first_pos + TokenOf(row);
+    const VF slope = hn::Set(kDF, args_.slopes[row % args_.num_q] * kLog2E);
+    for (int64_t i = 0; i < num_groups_; ++i) {
+      const int64_t distance = tile_[i].pos - (tile_[i].is_sink ? SinkPos(pos) : pos);
+      for (int64_t s = 0; s < kSub; ++s) {
+        float* to = scores + i * kGroupTokens + s * kLanes;
+        const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));
+        hn::Store(hn::MulAdd(offset, slope, hn::Load(kDF, to)), kDF, to);
+      }
     }
   }
 
@@ -301,30 +321,29 @@ class QueryTile {
     return true;
   }
 
-  // Online softmax of one row: scores -> p, and the row's running max, sum and output rescaled.
-  void SoftmaxRow(int64_t row, float* scores, int64_t block_row, int64_t num_keys) {
-    const int64_t pos = args_.first_pos + TokenOf(row);
+  // Hidden keys of one row's scores become kLowest. True if there are any.
+  bool MaskRow(int64_t row, float* scores) {
     bool masked = false;
     for (int64_t i = 0; i < num_groups_; ++i) {
-      if (args_.slopes != nullptr) {
-        AddAlibi(scores + i * kGroupTokens, args_.slopes[row % args_.num_q] * kLog2E, tile_[i], pos);
-      }
-      masked |= Mask(scores + i * kGroupTokens, tile_[i], pos);
+      masked |= Mask(scores + i * kGroupTokens, tile_[i], args_.first_pos + TokenOf(row));
     }
-    VF max = hn::Load(kDF, scores);
-    for (int64_t i = kLanes; i < num_keys; i += kLanes) max = hn::Max(max, hn::Load(kDF, scores + i));
-    const float old_max = max_[row];
-    float new_max = hn::GetLane(hn::MaxOfLanes(kDF, max));
-    new_max = new_max > old_max ? new_max : old_max;
-    if (new_max > old_max) {
-      Rescale(row, old_max - new_max);
-      max_[row] = new_max;
+    return masked;
+  }
+
+  // Online softmax of one row: scores -> p, and the row's sum. p is 2^(score - max) for a max that may lag behind the
+  // largest score by kSlack: as exact, and most tiles then neither look for a maximum nor rescale what they add to.
+  void SoftmaxRow(int64_t row, const float* scores, int64_t block_row, int64_t num_keys, bool masked) {
+    VF highest = hn::Load(kDF, scores);
+    for (int64_t i = kLanes; i < num_keys; i += kLanes) highest = hn::Max(highest, hn::Load(kDF, scores + i));
+    if (!hn::AllFalse(kDF, hn::Gt(highest, hn::Set(kDF, max_[row] + kSlack)))) {
+      RaiseMax(row, hn::GetLane(hn::MaxOfLanes(kDF, highest)));
     }
-    const VF max_vec = hn::Set(kDF, new_max);
+    const VF max = hn::Set(kDF, max_[row]);
     const VF lowest = hn::Set(kDF, kLowest / 2);
-    VF sum = hn::Zero(kDF);
+    VF sum = hn::Load(kDF, sum_ + row * kLanes);
     for (int64_t i = 0; i < num_keys; i += 2 * kLanes) {
       VF p[2];
+      HW_UNROLL
       for (int64_t v = 0; v < 2; ++v) {
         // An odd number of vectors only occurs when a vector is a whole group: the last half is then zero.
         if (kSub == 1 && i + v * kLanes >= num_keys) {
@@ -332,7 +351,7 @@ class QueryTile {
           continue;
         }
         const VF score = hn::Load(kDF, scores + i + v * kLanes);
-        p[v] = Exp2(hn::Sub(score, max_vec));
+        p[v] = Steps::Probability(hn::Sub(score, max));
         // A row that has seen no key yet has max kLowest, and 2^(kLowest - kLowest) is 1.
         if (masked) p[v] = hn::IfThenElseZero(hn::Gt(score, lowest), p[v]);
         sum = hn::Add(sum, p[v]);
@@ -344,35 +363,32 @@ class QueryTile {
         if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
       }
     }
-    sum_[row] += hn::GetLane(hn::SumOfLanes(kDF, sum));
+    hn::Store(sum, kDF, sum_ + row * kLanes);
   }
 
-  void Rescale(int64_t row, float exponent) {
-    const VF factor = Exp2(hn::Set(kDF, exponent));
-    sum_[row] *= hn::GetLane(factor);
-    float* out = out_.data + row * padded_dim_;
-    for (int64_t i = 0; i < padded_dim_; i += kLanes) {
-      hn::Store(hn::Mul(hn::Load(kDF, out + i), factor), kDF, out + i);
-    }
+  // What the row has summed so far, to a new and larger max.
+  void RaiseMax(int64_t row, float max) {
+    const VF factor = Exp2(hn::Set(kDF, max_[row] - max));
+    max_[row] = max;
+    const auto scale = [&](float* x) HW_INLINE_LAMBDA { hn::Store(hn::Mul(hn::Load(kDF, x), factor), kDF, x); };
+    scale(sum_ + row * kLanes);
+    for (int64_t i = 0; i < padded_dim_; i += kLanes) scale(out_.data + row * padded_dim_ + i);
   }
 
   void Finish() {
     for (int64_t row = 0; row < num_rows_; ++row) {
       const int64_t q_idx = row % args_.num_q;
+      float sink = 0.0f;
       if (args_.sink_logits != nullptr) {
         const float logit = args_.sink_logits[q_idx] * kLog2E;
-        if (logit > max_[row]) {
-          Rescale(row, max_[row] - logit);
-          max_[row] = logit;
-        }
-        sum_[row] += hn::GetLane(Exp2(hn::Set(kDF, logit - max_[row])));
+        if (logit > max_[row]) RaiseMax(row, logit);
+        sink = hn::GetLane(Exp2(hn::Set(kDF, logit - max_[row])));
       }
-      const float inverse = 1.0f / sum_[row];
+      const float sum = hn::GetLane(hn::SumOfLanes(kDF, hn::Load(kDF, sum_ + row * kLanes))) + sink;
+      const float inverse = 1.0f / sum;
       float* to = args_.out + TokenOf(row) * args_.stride + q_idx * args_.pages.dim;
       for (int64_t d = 0; d < args_.pages.dim; ++d) to[d] = out_.data[row * padded_dim_ + d] * inverse;
-      if (args_.lse != nullptr) {
-        args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum_[row]);
-      }
+      if (args_.lse != nullptr) args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum);
     }
   }
 
@@ -389,7 +405,7 @@ class QueryTile {
   Matrix scores_;      // [block rows, 64]
   Matrix p_;           // [block rows, steps of 64]
   float* max_;         // [rows]
-  float* sum_;         // [rows]
+  float* sum_;         // [rows, lanes]: a row's sum is that of its lanes
   TileGroup tile_[kTileGroups];
   int64_t num_groups_ = 0;
 };

@@ -91,7 +91,7 @@ HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row
   }
 }
 
-// 2^x for x <= 0; below -126 it gives about 1e-38, not a subnormal.
+// 2^x for x <= 126; below -126 it gives about 1e-38, not a subnormal.
 HWY_INLINE VF Exp2(VF x) {
   return Exp2InRange(hn::Max(x, hn::Set(kDF, -126.0f)));
 }

@@ -28,20 +28,37 @@ constexpr DF kDF;
 constexpr int64_t kLanes =
     static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 
-// 2^x for |x| <= 126, relative error below 2e-7: x = n + f with |f| <= 0.5, a degree-6 Taylor polynomial of 2^f (its
-// next term is (0.5 ln 2)^7 / 7! = 1.2e-7), n added to the exponent.
-HWY_INLINE VF Exp2InRange(VF x) {
+// 2^x for |x| <= 126, where polynomial(f) is 2^f for |f| <= 0.5: x = n + f, n added to the exponent.
+template <typename Polynomial>
+HWY_INLINE VF Exp2By(VF x, Polynomial polynomial) {
   const VF n = hn::Round(x);
-  const VF f = hn::Sub(x, n);
-  VF p = hn::Set(kDF, 1.5403530e-4f);
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
-  p = hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
   const hn::RebindToSigned<DF> di;
-  return hn::BitCast(kDF, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  const auto bits = hn::BitCast(di, polynomial(hn::Sub(x, n)));
+  return hn::BitCast(kDF, hn::Add(bits, hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+}
+
+// 2^x for |x| <= 126, relative error below 2e-7: a degree-6 Taylor polynomial (its next term is (0.5 ln 2)^7 / 7! =
+// 1.2e-7).
+HWY_INLINE VF Exp2InRange(VF x) {
+  return Exp2By(x, [](VF f) HW_INLINE_LAMBDA {
+    VF p = hn::Set(kDF, 1.5403530e-4f);
+    p = hn::MulAdd(p, f, hn::Set(kDF, 1.3333558e-3f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 9.6181291e-3f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 5.5504109e-2f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 2.4022651e-1f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 6.9314718e-1f));
+    return hn::MulAdd(p, f, hn::Set(kDF, 1.0f));
+  });
+}
+
+// The same, relative error below 8e-5: the best polynomial of degree 3, for what is then rounded to bf16 (2e-3).
+HWY_INLINE VF CoarseExp2InRange(VF x) {
+  return Exp2By(x, [](VF f) HW_INLINE_LAMBDA {
+    VF p = hn::Set(kDF, 5.5171669e-2f);
+    p = hn::MulAdd(p, f, hn::Set(kDF, 2.4261112e-1f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 6.9326099e-1f));
+    return hn::MulAdd(p, f, hn::Set(kDF, 9.9992807e-1f));
+  });
 }
 
 }  // namespace
