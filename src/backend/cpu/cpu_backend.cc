@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/attention.h"
@@ -26,6 +27,10 @@ constexpr size_t kMapBytes = size_t{64} << 10;
 // Whole multiples of this lie on huge pages where the system has them: a stream of 4 KiB pages costs a page walk every
 // few hundred nanoseconds, which under virtualisation is a third of the time of reading a long cache.
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Packed weights share buffers of this size, or a matrix has one of its own: rounded up to huge pages one by one, those
+// of a 1B model would take 60 MB more. Memory that is never written is not resident.
+constexpr size_t kPackedBufferBytes = size_t{64} << 20;
 
 // A mapping aligned to huge pages: mapped with room to spare, and the spare given back.
 std::byte* AllocateHuge(size_t bytes) {
@@ -90,11 +95,9 @@ class CpuBackend final : public Backend {
   // Plain formats are read where they lie; block formats are packed.
   Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {
     if (!IsBlockFormat(host.dtype)) return host;
-    size_t bytes = cpu::PackedBytes(host.dtype, host.shape);
-    if (bytes >= kHugePageBytes) bytes = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    packed_.emplace_back(*this, bytes);
-    cpu::PackWeights(host, packed_.back().data(), pool_);
-    return ConstTensorView(packed_.back().data(), host.dtype, host.shape);
+    std::byte* packed = TakePacked(cpu::PackedBytes(host.dtype, host.shape));
+    cpu::PackWeights(host, packed, pool_);
+    return ConstTensorView(packed, host.dtype, host.shape);
   }
 
   void Embed(const EmbedArgs& args) override {
@@ -191,6 +194,17 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  std::byte* TakePacked(size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes > packed_left_) {
+      packed_left_ = std::max(kPackedBufferBytes, (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
+      packed_.emplace_back(*this, packed_left_);
+      packed_end_ = packed_.back().data();
+    }
+    packed_left_ -= bytes;
+    return std::exchange(packed_end_, packed_end_ + bytes);
+  }
+
   // body(row) for every row, several to a task where rows are short.
   template <typename Body>
   void ForRows(int64_t num_rows, int64_t row_elements, const Body& body) {
@@ -206,7 +220,9 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
   cpu::AttentionScratch attention_scratch_;
-  std::vector<DeviceBuffer> packed_;  // adopted weights of block formats
+  std::vector<DeviceBuffer> packed_;  // adopted weights of block formats, one behind the other
+  std::byte* packed_end_ = nullptr;   // of what the last buffer holds
+  size_t packed_left_ = 0;            // bytes behind it
 };
 
 }  // namespace

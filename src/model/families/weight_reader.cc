@@ -22,7 +22,9 @@ Result<ConstTensorView> WeightReader::InOrder(const std::string& name, const Sha
   HW_CHECK(static_cast<int64_t>(order.size()) == shape[0], "{} of {}", order.size(), shape[0]);
   std::vector<int64_t> rows(order.size());
   for (size_t i = 0; i < order.size(); ++i) rows[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  return GatherRows(view, rows);
+  const ConstTensorView copy = GatherRows(view, rows);
+  source_.Release(view);
+  return copy;
 }
 
 Result<ConstTensorView> WeightReader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
