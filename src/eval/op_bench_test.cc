@@ -172,7 +172,7 @@ TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {
   const RandomPages::Wanted wanted = {.layout = {.head_dim = 16, .page_tokens = 16},
                                       .rule = {.sink = 20, .recent = 30},
                                       .num_kv_heads = 2,
-                                      .first_pos = 100,
+                                      .first_pos = 109,
                                       .num_rows = 3};
   const auto pages = RandomPages::Make(*backend, wanted, 1, 0);
   ASSERT_TRUE(pages.ok()) << pages.status().message();
@@ -181,8 +181,8 @@ TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {
   ASSERT_EQ(work.size(), 2u);
   EXPECT_EQ(work[1].kv_head, 1);
   EXPECT_EQ(work[1].pages.sink.size(), 2u);
-  EXPECT_EQ(work[1].pages.recent_first, 4) << "token 70 falls out when query 100 comes";
-  EXPECT_EQ(work[1].pages.recent.size(), 3u) << "tokens 64 to 102 and the rest of their pages";
+  EXPECT_EQ(work[1].pages.recent_first, 4) << "token 79 falls out when query 109 comes";
+  EXPECT_EQ(work[1].pages.recent.size(), 3u) << "tokens 64 to 111";
   std::set<const std::byte*> distinct;
   for (const HeadWork& head : work) {
     distinct.insert(head.pages.sink.begin(), head.pages.sink.end());
