@@ -2,8 +2,10 @@
 // products that the operation cannot do without.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -107,6 +109,16 @@ cpu::Ceilings BestOf(const cpu::Ceilings& a, const cpu::Ceilings& b) {
   return best;
 }
 
+void WarnIfDisturbed(const cpu::Ceilings& before, const cpu::Ceilings& after) {
+  const auto differ = [](double a, double b) { return std::abs(a - b) > 0.1 * std::max(a, b); };
+  if (!differ(before.read_bytes_per_second, after.read_bytes_per_second) &&
+      !differ(before.f32_flops, after.f32_flops) && !differ(before.bf16_dot_flops, after.bf16_dot_flops) &&
+      !differ(before.int8_dot_flops, after.int8_dot_flops)) {
+    return;
+  }
+  spdlog::warn("the ceilings before and after differ by more than a tenth: something else ran, and shares mean little");
+}
+
 Json LinesJson(const std::vector<OpLine>& lines, const cpu::Ceilings& ceilings) {
   const OpPeaks peaks = {.bytes = ceilings.read_bytes_per_second,
                          .f32_flops = ceilings.f32_flops,
@@ -166,6 +178,7 @@ Status RunBenchOp(const BenchOpOptions& options) {
     HW_ASSIGN_OR_RETURN(lines, RunOpBench(subject, bench));
   }
   HW_ASSIGN_OR_RETURN(const cpu::Ceilings after, measure());
+  WarnIfDisturbed(before, after);
   const cpu::Ceilings ceilings = BestOf(before, after);
   const Json root = {{"machine", MachineJson(ceilings)},
                      {"machine_before", MachineJson(before)},
