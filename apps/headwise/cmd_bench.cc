@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
+#include "bench_common.h"
 #include "commands.h"
 #include "common_options.h"
 #include "engine/engine_impl.h"
@@ -19,7 +19,6 @@
 #include "eval/random_model.h"
 #include "eval/work_counts.h"
 #include "model/model_config.h"
-#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
@@ -55,18 +54,14 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
                                                           .isa = options.engine.isa,
                                                           .num_threads = options.engine.num_threads}));
   Backend& backend = *parts.memory->backend;
-  const std::optional<DType> weights = DTypeByName(options.weights);
-  if (!weights || !CanQuantize(*weights)) {
-    return Status::InvalidInput(
-        fmt::format("--weights: found \"{}\", expected f32, f16, bf16, q8_0, q4_0, q4_k or q6_k", options.weights));
-  }
+  HW_ASSIGN_OR_RETURN(const DType weights, RandomWeightsByName(options.weights));
   if (options.shape.empty()) {
     HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.engine.model, backend));
   } else {
     HW_ASSIGN_OR_RETURN(
         parts.model,
         MakeRandomModel(
-            {.shape = options.shape, .weights = *weights, .seed = options.seed, .num_threads = NumUsableCores()},
+            {.shape = options.shape, .weights = weights, .seed = options.seed, .num_threads = NumUsableCores()},
             backend));
   }
   Subject subject;
@@ -159,26 +154,11 @@ class Report {
                            : format == KvFormat::kQ8 ? Compute::kInt8
                                                      : Compute::kF32);
   }
-  static Json TimingJson(const Timing& timing) {
-    return {{"median", timing.median}, {"min", timing.min}, {"max", timing.max}, {"count", timing.count}};
-  }
 
   const BenchCommandOptions& options_;
   const Subject& subject_;
   const cpu::Ceilings& ceilings_;
 };
-
-Json MachineJson(const cpu::Ceilings& ceilings) {
-  return {{"cpu", CpuModelName()},
-          {"isa", ceilings.isa},
-          {"threads", ceilings.num_threads},
-          {"read_bytes_per_second", ceilings.read_bytes_per_second},
-          {"f32_flops", ceilings.f32_flops},
-          {"bf16_dot_flops", ceilings.bf16_dot_flops},
-          {"has_bf16_dot", ceilings.has_bf16_dot},
-          {"int8_dot_flops", ceilings.int8_dot_flops},
-          {"has_int8_dot", ceilings.has_int8_dot}};
-}
 
 Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject) {
   std::vector<std::string> names = options.plans;
@@ -233,42 +213,14 @@ Json ResultsJson(const Report& report, const std::vector<PlanResult>& results) {
 
 // ---- text ----
 
-using TextRow = std::vector<std::string>;
-
-// The first column to the left, numbers to the right.
-void PrintTable(const std::vector<TextRow>& rows) {
-  std::vector<size_t> widths(rows.front().size());
-  for (const TextRow& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const TextRow& row : rows) {
-    std::string line = fmt::format("{:<{}}", row.front(), widths.front());
-    for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    fmt::print("{}\n", line);
-  }
-}
-
-std::string Percent(const Json& share) {
-  return fmt::format("{:.1f} %", 100 * share.get<double>());
-}
-std::string Giga(const Json& value) {
-  return fmt::format("{:.1f}", value.get<double>() / 1e9);
-}
 std::string Milliseconds(const Json& seconds) {
   return fmt::format("{:.3f}", 1e3 * seconds.get<double>());
 }
 
 void PrintText(const Json& root) {
-  const Json& machine = root["machine"];
+  PrintMachine(root["machine"]);
   const Json& model = root["model"];
   const auto compute = model["compute"].get<std::string>();
-  fmt::print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
-             machine["threads"].get<int>());
-  const auto dot = [&](const std::string& type) {
-    return machine["has_" + type].get<bool>() ? Giga(machine[type + "_flops"]) : "not in hardware";
-  };
-  fmt::print("ceilings  read {} GB/s; GFLOP/s: f32 {}, bf16 dot {}, int8 dot {}\n",
-             Giga(machine["read_bytes_per_second"]), Giga(machine["f32_flops"]), dot("bf16_dot"), dot("int8_dot"));
   fmt::print("model     {}: {} of weights read per token, KV {}; {}\n\n", model["name"].get<std::string>(),
              FormatBytes(model["weight_bytes"]), model["kv_dtype"].get<std::string>(),
              model["backend"].get<std::string>());
@@ -333,15 +285,9 @@ void AddBenchCommand(CommandLine& line) {
   CLI::App& command =
       *line.app.add_subcommand("bench", "Prefill and decode speed as a share of the machine's ceilings");
   AddEngineOptions(command, options->engine);
-  CLI::Option* model = command.get_option("--model")->required(false);
-  CLI::Option* shape =
-      command.add_option("--shape", options->shape, "Random weights of this shape, instead of a model")
-          ->check(CLI::IsMember(NamedShapes()));
-  CLI::Option_group& subject = *command.add_option_group("Measured on");
-  subject.add_options(model, shape);
-  subject.require_option(1);
+  CLI::App& measured_on = AddMeasuredOn(command, options->shape);
   command.add_option("--weights", options->weights, "With --shape: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
-      ->needs(shape)
+      ->needs(measured_on.get_option("--shape"))
       ->capture_default_str();
   command.add_option("--plan", options->plans, "Head plan, or \"full\"; may be repeated. Default: full")
       ->allow_extra_args(false);
@@ -360,6 +306,12 @@ void AddBenchCommand(CommandLine& line) {
   command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();
   command.add_flag("--json", options->json, "One JSON object on standard output");
+  CLI::App& op = AddBenchOpCommand(line, command);
+  // Options before `op` would be left unread.
+  op.excludes(&measured_on);
+  for (CLI::Option* option : command.get_options()) {
+    if (option != command.get_help_ptr()) op.excludes(option);
+  }
   OnChosen(line, command, std::move(options), RunBenchCommand);
 }
 

@@ -30,11 +30,15 @@ void AddQuantizeCommand(CommandLine& line);
 // Adds `report` to `eval`.
 void AddReportTask(CommandLine& line, CLI::App& eval);
 
-// Binds a subcommand's options to what it does with them.
+// Adds `op` to `bench` and returns it.
+CLI::App& AddBenchOpCommand(CommandLine& line, CLI::App& bench);
+
+// Binds a subcommand's options to what it does with them. A subcommand of its own that was chosen goes first.
 template <typename Options>
 void OnChosen(CommandLine& line, CLI::App& command, std::shared_ptr<Options> options, Status (*body)(const Options&)) {
-  command.callback(
-      [&line, options = std::move(options), body] { line.run = [options, body] { return body(*options); }; });
+  command.callback([&line, &command, options = std::move(options), body] {
+    if (command.get_subcommands().empty()) line.run = [options, body] { return body(*options); };
+  });
 }
 
 }  // namespace headwise

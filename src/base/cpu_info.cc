@@ -1,10 +1,12 @@
 #include "base/cpu_info.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -82,6 +84,27 @@ int NumUsableCores() {
     }
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// sysconf is not asked: of a cache in parts, each in front of a few cores, it may name the sum.
+int64_t LastLevelCacheBytes() {
+  constexpr int64_t kOtherwise = int64_t{32} << 20;
+  int64_t largest = 0;
+  for (int idx = 0; idx < 8; ++idx) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(idx) + "/size");
+    int64_t size = 0;
+    char unit = 0;
+    if (!(file >> size)) continue;
+    file >> unit;
+    largest = std::max(largest, unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size);
+  }
+  return largest > 0 ? largest : kOtherwise;
+}
+
+int64_t PhysicalMemoryBytes() {
+  const int64_t num_pages = ::sysconf(_SC_PHYS_PAGES);
+  const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+  return num_pages > 0 && page_bytes > 0 ? num_pages * page_bytes : 0;
 }
 
 std::string CpuModelName() {

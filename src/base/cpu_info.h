@@ -2,6 +2,7 @@
 #ifndef HEADWISE_BASE_CPU_INFO_H_
 #define HEADWISE_BASE_CPU_INFO_H_
 
+#include <cstdint>
 #include <string>
 
 namespace headwise {
@@ -18,6 +19,12 @@ CpuFeatures DetectCpuFeatures();
 
 // Cores that this process may run on: what taskset or a container's cpuset leave of the machine. At least 1.
 int NumUsableCores();
+
+// Of the largest cache that the first core reads from; 32 MiB where the system does not tell.
+int64_t LastLevelCacheBytes();
+
+// Of the whole machine; 0 where the system does not tell.
+int64_t PhysicalMemoryBytes();
 
 // "AMD EPYC 9B14", or "unknown".
 std::string CpuModelName();

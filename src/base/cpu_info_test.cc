@@ -51,6 +51,11 @@ TEST(CpuInfo, CountsOnlyCoresThatItMayUse) {
   ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+TEST(CpuInfo, CachesAreSmallerThanMemory) {
+  EXPECT_GE(LastLevelCacheBytes(), int64_t{32} << 10);
+  EXPECT_LT(LastLevelCacheBytes(), PhysicalMemoryBytes());
+}
+
 TEST(CpuInfo, HasAName) {
   EXPECT_FALSE(CpuModelName().empty());
 }

@@ -5,14 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
-#include <new>
 #include <utility>
 
-#include "base/rng.h"
-#include "base/thread_pool.h"
-#include "tensor/blocks.h"
+#include "eval/random_weights.h"
 
 namespace headwise {
 namespace {
@@ -36,70 +31,6 @@ constexpr NamedShape kShapes[] = {
     {"llama-3-8b", 32, 4096, 14336, 32, 8, 128, 128256, 8192, 5e5, false},
     {"llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 1e4, false},
     {"headwise-17m", 8, 384, 1024, 8, 4, 64, 8192, 32768, 1e6, true},
-};
-
-// Random numbers are drawn once and repeated: a prime number of blocks, so that equal rows lie that many rows apart.
-int64_t BankElements(DType dtype) {
-  const int64_t block = BlockElements(dtype);
-  return block == 1 ? 524287 : block == 32 ? int64_t{16381} * 32 : 2039 * block;
-}
-
-constexpr size_t kPieceBytes = size_t{8} << 20;
-
-// Makes matrices of one format.
-class RandomWeights {
- public:
-  RandomWeights(const RandomModelOptions& options, ModelWeights& weights)
-      : dtype_(options.weights), pool_(options.num_threads), rng_(options.seed), weights_(weights) {
-    units_.resize(static_cast<size_t>(BankElements(dtype_)));
-    for (float& unit : units_) unit = static_cast<float>(2 * rng_.Uniform() - 1);
-  }
-
-  // [num_rows, num_columns] with standard deviation `deviation`; without data if there is no memory for it.
-  ConstTensorView Matrix(int64_t num_rows, int64_t num_columns, double deviation) {
-    const std::vector<std::byte>& bank = Bank(deviation);
-    const auto block_bytes = static_cast<size_t>(BlockBytes(dtype_));
-    const size_t start = rng_.Below(bank.size() / block_bytes) * block_bytes;
-    const auto size = static_cast<size_t>(BytesOf(dtype_, num_rows * num_columns));
-    // Not value-initialised: these may be all bytes that the machine has.
-    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
-    if (memory == nullptr) return {};
-    std::byte* const to = memory.get();
-    weights_.owned.push_back(std::move(memory));
-    pool_.ParallelFor(static_cast<int64_t>((size + kPieceBytes - 1) / kPieceBytes), [&](int64_t piece_idx, int) {
-      const size_t piece = static_cast<size_t>(piece_idx) * kPieceBytes;
-      const size_t end = std::min(size, piece + kPieceBytes);
-      for (size_t at = piece; at < end;) {
-        const size_t from = (start + at) % bank.size();
-        const size_t count = std::min(end - at, bank.size() - from);
-        std::memcpy(to + at, bank.data() + from, count);
-        at += count;
-      }
-    });
-    return {to, dtype_, Shape{num_rows, num_columns}};
-  }
-
- private:
-  const std::vector<std::byte>& Bank(double deviation) {
-    std::vector<std::byte>& bank = banks_[deviation];
-    if (bank.empty()) {
-      // Uniform on [-1, 1] has variance 1/3.
-      const auto scale = static_cast<float>(deviation * std::sqrt(3.0));
-      std::vector<float> values(units_);
-      for (float& value : values) value *= scale;
-      const auto num_values = static_cast<int64_t>(values.size());
-      bank.resize(static_cast<size_t>(BytesOf(dtype_, num_values)));
-      FromF32(dtype_, values.data(), num_values, bank.data());
-    }
-    return bank;
-  }
-
-  DType dtype_;
-  ThreadPool pool_;
-  Rng rng_;
-  ModelWeights& weights_;
-  std::vector<float> units_;
-  std::map<double, std::vector<std::byte>> banks_;  // by deviation: a model has three or four
 };
 
 ConstTensorView Ones(int64_t n, ModelWeights& weights) {
@@ -155,16 +86,20 @@ Result<ModelConfig> ConfigOfShape(const std::string& name) {
 Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options, Backend& backend) {
   HW_ASSIGN_OR_RETURN(ModelConfig config, ConfigOfShape(options.shape));
   ModelWeights weights;
-  RandomWeights random(options, weights);
+  RandomWeights random({.dtype = options.weights, .seed = options.seed, .num_threads = options.num_threads});
   const int64_t model_dim = config.model_dim;
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
-  // y = x W^T keeps the scale of x.
-  const auto linear = [&](int64_t num_outputs, int64_t num_inputs) {
-    const double deviation = 1.0 / std::sqrt(static_cast<double>(num_inputs));
-    return LinearWeights{.weight = random.Matrix(num_outputs, num_inputs, deviation), .bias = {}};
+  // y = x W^T keeps the scale of x. Without data where there is no memory for it.
+  const auto matrix = [&](int64_t num_outputs, int64_t num_inputs) {
+    RandomMatrix made = random.Make(num_outputs, num_inputs, 1.0 / std::sqrt(static_cast<double>(num_inputs)));
+    if (made.memory != nullptr) weights.owned.push_back(std::move(made.memory));
+    return made.view;
   };
-  weights.embedding = random.Matrix(config.vocab_size, model_dim, 1.0 / std::sqrt(static_cast<double>(model_dim)));
+  const auto linear = [&](int64_t num_outputs, int64_t num_inputs) {
+    return LinearWeights{.weight = matrix(num_outputs, num_inputs), .bias = {}};
+  };
+  weights.embedding = matrix(config.vocab_size, model_dim);
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (LayerWeights& layer : weights.layers) {
     layer.norm.weight = Ones(model_dim, weights);

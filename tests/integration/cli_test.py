@@ -214,6 +214,76 @@ class BadInput(CliTest):
         self.refuses("eval", "lines", "--model", MODEL, "--cases", cases, says=["cases.jsonl:2", "expected_number"])
 
 
+class BenchOp(CliTest):
+    """Every operation alone: what is asked and what is printed, no time."""
+
+    OPS = ["matmul", "attention-decode", "attention-prefill", "append", "compensate", "norm", "rope", "activate",
+           "embed"]
+    SMALL = ("--rows", "1,3", "--depth", 64, "--reps", 2)
+
+    def test_json_of_every_operation(self):
+        done = self.succeeds("bench", "op", "--shape", "headwise-17m", *self.SMALL, "--weights", "q8_0,bf16",
+                             "--kv-dtype", "f16,q8", "--json")
+        bench = json.loads(done.stdout)
+        for machine in ("machine", "machine_before", "machine_after"):
+            for key in ("cpu", "isa", "threads", "read_bytes_per_second", "f32_flops", "bf16_dot_flops",
+                        "int8_dot_flops"):
+                self.assertTrue(bench[machine][key], (machine, key))
+        self.assertIn("headwise-17m", bench["model"]["name"])
+        self.assertEqual(list(dict.fromkeys(line["op"] for line in bench["ops"])), self.OPS)
+        for line in bench["ops"]:
+            self.assertEqual(set(line), {
+                "op", "part", "shape", "format", "heads", "rows", "depth", "seconds", "calls_per_sample", "bytes_read",
+                "bytes_written", "multiply_adds", "bytes_per_second", "flops_per_second", "peak", "cycled_bytes",
+                "cached", "bound_seconds", "bound_by", "share_of_bound"})
+            self.assertEqual(set(line["seconds"]), {"median", "min", "max", "count"})
+            self.assertIn(line["bound_by"], ("memory", "compute"))
+            self.assertGreater(line["share_of_bound"], 0)
+        products = [line for line in bench["ops"] if line["op"] == "matmul" and line["part"] == "down"]
+        self.assertEqual([(line["format"], line["rows"]) for line in products],
+                         [("q8_0", 1), ("q8_0", 3), ("bf16", 1), ("bf16", 3)])
+        self.assertEqual(products[1]["multiply_adds"], 3 * 1024 * 384)
+        self.assertEqual(products[1]["bytes_read"], 1024 * 384 * 34 // 32 + 3 * (1024 + 384) * 4)
+        decode = [line for line in bench["ops"] if line["op"] == "attention-decode"]
+        self.assertEqual([(line["format"], line["depth"], line["heads"]) for line in decode],
+                         [("f16", 64, "full"), ("q8", 64, "full")])
+
+    def test_table_of_a_model(self):
+        done = self.succeeds("bench", "op", "norm", "attention-decode", "--model", MODEL, *self.SMALL, "--sink", 4,
+                             "--recent", 16)
+        text = done.stdout.decode()
+        for part in ("ceilings", "before", "after", "norm rms", "attention-decode", "4+16", "of bound"):
+            self.assertIn(part, text)
+        self.assertNotIn("matmul", text)
+
+    def test_what_means_nothing(self):
+        common = ("bench", "op", "--shape", "headwise-17m")
+        self.refuses(*common, "softmax", says=["softmax", *self.OPS])
+        self.refuses(*common, "--rows", "1,0", says=["rows is 0", "1 to"])
+        self.refuses(*common, "--depth", "-1", says=["depth is -1", "1 to"])
+        self.refuses(*common, "--reps", 0, says=["samples is 0", "1 to"])
+        self.refuses(*common, "--threads", 100000, says=["num_threads is 100000", "1024"])
+        self.refuses(*common, "--recent", 0, says="recent")
+        self.refuses(*common, "--weights", "q8_0,q3_k", says=["--weights", "q3_k", "q8_0"])
+        self.refuses(*common, "--weights", "q4_k", says=["q4_k", "384", "256"])
+        self.refuses(*common, "--kv-dtype", "f16,f8", says=["kv_dtype", "f8", "bf16"])
+        self.refuses(*common, "--compute", "f8", says=["compute", "f8", "bf16"])
+        self.refuses(*common, "--backend", "abacus", says=["abacus", "cpu"])
+        self.refuses(*common, "attention-prefill", "--rows", 1, says=["attention-prefill", "2 rows"])
+        self.refuses(*common, "compensate", "--depth", 8, says=["compensate", "depth 8"])
+        self.refuses(*common, "append", "--page-tokens", 17, says="page_tokens")
+        self.refuses("bench", "op", "--model", self.path / "nowhere", says="nowhere")
+
+    def test_wrong_usage(self):
+        self.refuses("bench", "op", status=2, says=["--model", "--shape"])
+        self.refuses("bench", "op", "--shape", "llama-9", status=2, says=["llama-9", "llama-3.2-1b"])
+        self.refuses("bench", "op", "--shape", "headwise-17m", "--sink", 4, status=2, says="--recent")
+        self.refuses("bench", "op", "--model", MODEL, "--weights", "f16", status=2, says="--shape")
+        self.refuses("bench", "--reps", 7, "op", "--shape", "headwise-17m", status=2, says="--reps")
+        self.refuses("bench", "sing", status=2, says=["sing", "op"])
+        self.succeeds("bench", "op", "--help")
+
+
 class Tools(CliTest):
     def test_tokenize_round_trip(self):
         text = "Grüße, 12 naïve 漢字 🎉\n  and spaces"
