@@ -56,7 +56,7 @@ KvFormat NewestFormat(KvFormat format) {
 
 int64_t TokensBytes(KvFormat format, int64_t head_dim, int64_t num_tokens) {
   const FormatRow& row = RowOf(format);
-  const int64_t bytes = 2 * num_tokens * (head_dim * row.element_bits / 8 + row.scale_bytes);
+  const int64_t bytes = 2 * num_tokens * (head_dim * row.element_bits + 8 * row.scale_bytes) / 8;
   if (format != KvFormat::kQ4) return bytes;
   // A scale and a low: of every key dimension, and of 32 dimensions of every value.
   return bytes + 4 * head_dim + num_tokens * 4 * ((head_dim + 31) / 32);

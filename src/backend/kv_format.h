@@ -18,9 +18,10 @@ enum class KvFormat : uint8_t {
   // element = scale * code, code = element / scale to nearest. A row with NaN or infinity is NaN throughout.
   kQ8,
   // Pages of tokens that are written as kQ8 and made smaller once they are complete and no longer the newest (AgeKv in
-  // backend/ops.h). element = scale * code + low, code in 0 .. 15 to nearest, scale = f16((high - low) / 15), low =
-  // f16(low). Keys have one scale and one low for a dimension of all tokens of a page, values for 32 dimensions of a
-  // token: keys have dimensions that are large in every token. [KIVI §3]
+  // backend/ops.h). element = scale * code + low, code = (element - low) / scale to nearest in 0 .. 15, with scale =
+  // f16((high - low) / 15) and low = f16(low), where low .. high is what the elements span as kQ8 has them; a scale of
+  // 0 has codes 0. Keys have one scale and one low for a dimension of all tokens of a page, values for 32 dimensions of
+  // a token: keys have dimensions that are large in every token. [KIVI §3]
   kQ4,
 };
 
