@@ -141,8 +141,8 @@ class Report {
             .limits = {.prompt_tokens = prompt_tokens,
                        .max_tokens = prompt_tokens + options_.num_steps,
                        .model_window = config.sliding_window.value_or(kNoLimit)},
-            .kv_token_bytes_full = TokenBytes(subject_.kv_formats.full, config.head_dim),
-            .kv_token_bytes_bounded = TokenBytes(subject_.kv_formats.bounded, config.head_dim)};
+            .kv_formats = subject_.kv_formats,
+            .page_tokens = options_.engine.page_tokens};
   }
   double LinearPeak() const { return ceilings_.flops(subject_.compute); }
   // Of two formats the faster one's, so that the bound stays one.
@@ -150,9 +150,9 @@ class Report {
     return std::max(PeakOver(subject_.kv_formats.full), PeakOver(subject_.kv_formats.bounded));
   }
   double PeakOver(KvFormat format) const {
-    return ceilings_.flops(format == KvFormat::kBF16 ? Compute::kBF16
-                           : format == KvFormat::kQ8 ? Compute::kInt8
-                                                     : Compute::kF32);
+    return ceilings_.flops(format == KvFormat::kBF16               ? Compute::kBF16
+                           : NewestFormat(format) == KvFormat::kQ8 ? Compute::kInt8
+                                                                   : Compute::kF32);
   }
 
   const BenchCommandOptions& options_;

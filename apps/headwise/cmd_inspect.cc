@@ -36,20 +36,18 @@ struct Subject {
   ModelShape shape;
   std::shared_ptr<const HeadPlan> plan;  // null without --plan
   std::string plan_refusal;              // why the model would not take the plan; empty if it would
-  int64_t page_bytes_full = 0;
-  int64_t page_bytes_bounded = 0;
+  PageSizes full_pages;
+  PageSizes bounded_pages;
 };
 
-Status SetPageBytes(const EngineOptions& options, Subject& subject) {
+Status SetPageSizes(const EngineOptions& options, Subject& subject) {
   HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
-  const auto page_bytes = [&](KvFormat format) {
-    return static_cast<int64_t>(
-        backend->PageBytes({.head_dim = subject.shape.head_dim, .page_tokens = options.page_tokens, .format = format}));
-  };
-  subject.page_bytes_full = page_bytes(formats.full);
-  subject.page_bytes_bounded = page_bytes(formats.bounded);
+  KvLayout layout{.head_dim = subject.shape.head_dim, .page_tokens = options.page_tokens, .format = formats.full};
+  subject.full_pages = PageSizesOf(*backend, layout);
+  layout.format = formats.bounded;
+  subject.bounded_pages = PageSizesOf(*backend, layout);
   return Status::Ok();
 }
 
@@ -68,7 +66,7 @@ Result<Subject> LoadSubject(const InspectOptions& options) {
     }
     subject.plan = std::make_shared<const HeadPlan>(std::move(plan));
   }
-  HW_RETURN_IF_ERROR(SetPageBytes(options.engine, subject));
+  HW_RETURN_IF_ERROR(SetPageSizes(options.engine, subject));
   return subject;
 }
 
@@ -91,8 +89,8 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
                    .limits = {.prompt_tokens = tokens, .max_tokens = tokens},
                    .chunk_tokens = options.engine.chunk_tokens,
                    .page_tokens = options.engine.page_tokens,
-                   .page_bytes_full = subject.page_bytes_full,
-                   .page_bytes_bounded = subject.page_bytes_bounded};
+                   .full_pages = subject.full_pages,
+                   .bounded_pages = subject.bounded_pages};
   LengthReport report;
   report.tokens = tokens;
   report.dense_bytes = PlanKvBytes(args, tokens).total();

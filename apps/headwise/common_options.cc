@@ -33,7 +33,7 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
   command
       .add_option("--kv-dtype", options.kv_dtype,
-                  "Cache: f32, f16, bf16 or q8; two with a comma: full heads, bounded heads")
+                  "Cache: f32, f16, bf16, q8 or q4; two with a comma: full heads, bounded heads")
       ->capture_default_str();
   command.add_option("--kv-limit-bytes", options.kv_limit_bytes, "Hard limit on KV bytes; 0: none")
       ->capture_default_str();

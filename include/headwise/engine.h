@@ -31,8 +31,8 @@ struct EngineOptions {
   std::string isa = "auto";        // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
   std::string compute = "auto";    // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for prefill
                                    // where they are 16-bit and the machine has bf16 dots
-  std::string kv_dtype = "f16";    // "f32", "f16", "bf16", "q8"; two with a comma: of heads that keep every token, of
-                                   // heads that drop some
+  std::string kv_dtype = "f16";    // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every
+                                   // token, of heads that drop some
   int num_threads = 0;             // 0: one per core
   int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
@@ -155,8 +155,10 @@ class Engine {
   Result<RequestResult> Run(Request request);
   Status RunForced(const ForcedRun& run);
 
-  // True where full and bounded heads have different KV formats: a fork cannot move a head from one to the other.
-  bool has_two_kv_formats() const;
+  // Whether the KV formats let a text that was read with every head full go on in a fork under `plan`: a fork cannot give
+  // a head pages of another format. False where full and bounded heads have different ones; with "q4" also where sinks,
+  // whose pages stay in q8, fill more than the first page.
+  bool CanBeginFull(const HeadPlan& plan) const;
 
   // KV bytes over all sequences.
   int64_t kv_bytes() const;

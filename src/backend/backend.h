@@ -51,6 +51,7 @@ class Backend {
   // Bytes of one page; 64-byte multiples. The same for every page of a layout.
   virtual size_t PageBytes(const KvLayout& layout) const = 0;
   virtual void AppendKv(const AppendKvArgs& args) = 0;
+  virtual void AgeKv(const AgeKvArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Compensate(const CompensateArgs& args) = 0;
 };

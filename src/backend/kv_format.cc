@@ -8,15 +8,13 @@ namespace {
 struct FormatRow {
   KvFormat format;
   std::string_view name;
-  int64_t element_bytes;
+  int64_t element_bits;
   int64_t scale_bytes;  // of one row: a key or a value
 };
 
 constexpr FormatRow kFormats[] = {
-    {KvFormat::kF32, "f32", 4, 0},
-    {KvFormat::kF16, "f16", 2, 0},
-    {KvFormat::kBF16, "bf16", 2, 0},
-    {KvFormat::kQ8, "q8", 1, 2},
+    {KvFormat::kF32, "f32", 32, 0}, {KvFormat::kF16, "f16", 16, 0}, {KvFormat::kBF16, "bf16", 16, 0},
+    {KvFormat::kQ8, "q8", 8, 2},    {KvFormat::kQ4, "q4", 4, 0},  // scales: see TokensBytes
 };
 
 const FormatRow& RowOf(KvFormat format) {
@@ -52,8 +50,16 @@ Result<KvFormats> KvFormatsByName(std::string_view names) {
   return KvFormats{full, bounded};
 }
 
-int64_t TokenBytes(KvFormat format, int64_t head_dim) {
-  return 2 * (head_dim * RowOf(format).element_bytes + RowOf(format).scale_bytes);
+KvFormat NewestFormat(KvFormat format) {
+  return format == KvFormat::kQ4 ? KvFormat::kQ8 : format;
+}
+
+int64_t TokensBytes(KvFormat format, int64_t head_dim, int64_t num_tokens) {
+  const FormatRow& row = RowOf(format);
+  const int64_t bytes = 2 * num_tokens * (head_dim * row.element_bits + 8 * row.scale_bytes) / 8;
+  if (format != KvFormat::kQ4) return bytes;
+  // A scale and a low: of every key dimension, and of 32 dimensions of every value.
+  return bytes + 4 * head_dim + num_tokens * 4 * ((head_dim + 31) / 32);
 }
 
 }  // namespace headwise

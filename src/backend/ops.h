@@ -134,6 +134,9 @@ struct HeadWork {
   int64_t kv_head = 0;
   KvLayout layout = {};  // heads may differ in format, but not in head_dim
   PageTable pages = {};
+  // Pages [aged_begin, aged_end) of the table are kQ4, all others as `layout` says.
+  int64_t aged_begin = 0;
+  int64_t aged_end = 0;
   int64_t sink = 0;
   int64_t recent = kNoLimit;
   int64_t sink_reach = kNoLimit;
@@ -147,6 +150,14 @@ struct AppendKvArgs {
   ConstTensorView k;  // [T, Hkv*D] f32, rotated
   ConstTensorView v;  // [T, Hkv*D] f32
   std::span<const HeadWork> heads;
+};
+
+// Makes complete pages smaller: each page of `from`, in `layout`, becomes the kQ4 page of `to` beside it, of the same
+// head_dim and page_tokens. Values that are not numbers stay so: they spread over what they share a scale with.
+struct AgeKvArgs {
+  KvLayout layout;  // of `from`: kQ8
+  std::span<const std::byte* const> from;
+  std::span<std::byte* const> to;
 };
 
 // softmax(scale q k^T + alibi, with an optional sink logit in the denominator) v. Every head of every sequence is in
@@ -200,6 +211,7 @@ void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const GatherRowsArgs& args);
 void Validate(const AppendKvArgs& args);
+void Validate(const AgeKvArgs& args);
 void Validate(const AttentionArgs& args);
 void Validate(const CompensateArgs& args);
 

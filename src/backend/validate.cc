@@ -42,6 +42,10 @@ void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, i
   const int64_t num_sink_pages = static_cast<int64_t>(work.pages.sink.size());
   const int64_t end_page = work.pages.recent_first + static_cast<int64_t>(work.pages.recent.size());
   HW_CHECK(work.pages.recent.empty() || work.pages.recent_first >= num_sink_pages);
+  HW_CHECK(work.aged_begin >= 0 && (work.aged_begin == work.aged_end || layout.format == KvFormat::kQ8),
+           "aged pages {} to {} beside {}", work.aged_begin, work.aged_end, NameOf(layout.format));
+  HW_CHECK(work.aged_begin == work.aged_end || work.aged_end * layout.page_tokens <= work.first_pos,
+           "aged pages up to {}, new tokens from {}", work.aged_end, work.first_pos);
   const int64_t end_pos = work.first_pos + work.num_rows;
   HW_CHECK(work.num_rows == 0 || std::max(end_page, num_sink_pages) * layout.page_tokens >= end_pos,
            "pages end at {}, tokens at {}", end_page * layout.page_tokens, end_pos);
@@ -121,6 +125,13 @@ void Validate(const AppendKvArgs& args) {
     const int64_t num_kv_heads = args.k.shape[1] / work.layout.head_dim;
     CheckWork(work, args.k.shape[0], num_kv_heads, args.k.shape[1], num_kv_heads);
   }
+}
+
+void Validate(const AgeKvArgs& args) {
+  CheckLayout(args.layout);
+  HW_CHECK(args.layout.format == KvFormat::kQ8, "from {}", NameOf(args.layout.format));
+  HW_CHECK(args.from.size() == args.to.size(), "{} pages from, {} to", args.from.size(), args.to.size());
+  for (size_t i = 0; i < args.from.size(); ++i) HW_CHECK(args.from[i] != nullptr && args.to[i] != nullptr);
 }
 
 void Validate(const AttentionArgs& args) {

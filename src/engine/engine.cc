@@ -66,16 +66,11 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   const EngineOptions& options = parts.options;
   HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
-  HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(parts.memory->formats, KvFormatsByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
-  const auto new_pool = [&](KvFormat format) {
-    const KvLayout layout{
-        .head_dim = parts.model->config.head_dim, .page_tokens = options.page_tokens, .format = format};
-    return std::make_unique<PagePool>(backend, layout, &parts.memory->usage);
-  };
-  parts.memory->full_pool = new_pool(formats.full);
-  if (formats.bounded != formats.full) parts.memory->bounded_pool = new_pool(formats.bounded);
+  parts.memory->page_pools.emplace(backend, parts.model->config.head_dim, options.page_tokens, parts.memory->formats,
+                                   &parts.memory->usage);
   return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
 }
 
@@ -149,8 +144,13 @@ Status Engine::RunForced(const ForcedRun& run) {
   return impl_->RunForced(run);
 }
 
-bool Engine::has_two_kv_formats() const {
-  return impl_->parts().memory->bounded_pool != nullptr;
+bool Engine::CanBeginFull(const HeadPlan& plan) const {
+  const KvFormats& formats = impl_->parts().memory->formats;
+  if (formats.full != formats.bounded) return false;
+  // Of a full head's first pages only one never ages.
+  return NewestFormat(formats.full) == formats.full || std::ranges::all_of(plan.rules, [&](const HeadRule& rule) {
+           return rule.kind == HeadRule::Kind::kFull || rule.sink <= page_tokens();
+         });
 }
 int64_t Engine::kv_bytes() const {
   return impl_->parts().memory->usage.bytes;

@@ -23,6 +23,18 @@ std::vector<ResolvedRule> ResolveRules(const HeadPlan& plan, const SequenceLimit
   return rules;
 }
 
+// What else heads of the two plans must have in common, in the words of an error.
+std::string ForkCondition(const KvFormats& formats) {
+  std::string text;
+  if (formats.full != formats.bounded) {
+    text += "; with two KV formats also heads that keep every token under both plans or under neither";
+  }
+  if (formats.full == KvFormat::kQ4 || formats.bounded == KvFormat::kQ4) {
+    text += "; with a q4 cache also sinks that fill as many pages";
+  }
+  return text;
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(Parts parts)
@@ -41,13 +53,17 @@ SequenceLimits EngineImpl::LimitsFor(int64_t prompt_tokens, int64_t max_tokens) 
 }
 
 int64_t EngineImpl::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const {
-  const KvPools pools = parts_.memory->pools();
+  const auto pages_in = [&](KvFormat format) {
+    return PageSizesOf(
+        *parts_.memory->backend,
+        {.head_dim = parts_.model->config.head_dim, .page_tokens = parts_.options.page_tokens, .format = format});
+  };
   return PeakKvBytes({.plan = &plan,
                       .limits = limits,
                       .chunk_tokens = parts_.options.chunk_tokens,
                       .page_tokens = parts_.options.page_tokens,
-                      .page_bytes_full = static_cast<int64_t>(pools.full->page_bytes()),
-                      .page_bytes_bounded = static_cast<int64_t>(pools.bounded->page_bytes())});
+                      .full_pages = pages_in(parts_.memory->formats.full),
+                      .bounded_pages = pages_in(parts_.memory->formats.bounded)});
 }
 
 Status EngineImpl::CheckMemory(int64_t needed_bytes) const {
@@ -134,10 +150,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence, con
     return Status::InvalidInput(fmt::format(
         "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "
         "rule, or rules that hold from the end of a longer prompt{}",
-        sequence.cache->num_tokens(),
-        parts_.memory->bounded_pool == nullptr
-            ? ""
-            : "; with two KV formats also heads that keep every token under both plans or under neither"));
+        sequence.cache->num_tokens(), ForkCondition(parts_.memory->formats)));
   }
   fork->rope_frequencies = sequence.rope_frequencies;
   fork->history = sequence.history;

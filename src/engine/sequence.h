@@ -19,13 +19,13 @@ namespace headwise {
 // The backend and its KV pages, kept alive by every sequence, so that one may outlive its engine.
 struct KvMemory {
   std::unique_ptr<Backend> backend;
-  PoolUsage usage;  // of both pools
-  std::unique_ptr<PagePool> full_pool;
-  std::unique_ptr<PagePool> bounded_pool;  // null where one format serves all heads
-  int64_t limit_bytes = 0;                 // 0: none
-  int64_t reserved_bytes = 0;              // what the admitted sequences may hold at worst
+  KvFormats formats;
+  PoolUsage usage;  // of all pools
+  std::optional<KvPoolSet> page_pools;
+  int64_t limit_bytes = 0;     // 0: none
+  int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst
 
-  KvPools pools() const { return {full_pool.get(), bounded_pool == nullptr ? full_pool.get() : bounded_pool.get()}; }
+  const KvPools& pools() const { return page_pools->pools(); }
   int64_t available_bytes() const { return limit_bytes == 0 ? kNoLimit : limit_bytes - reserved_bytes; }
 };
 

@@ -78,7 +78,9 @@ class Asker {
 
  private:
   // Whether plans that read a prompt alike may begin as forks of one sequence.
-  bool SharesDensePrefix(const HeadPlan* plan) const { return ReadsDensely(plan) && !engine_.has_two_kv_formats(); }
+  bool SharesDensePrefix(const HeadPlan* plan) const {
+    return plan == nullptr || (ReadsDensely(plan) && engine_.CanBeginFull(*plan));
+  }
 
   Status Start(int64_t group_idx) {
     HW_ASSIGN_OR_RETURN(AskGroup group, options_.group(group_idx));

@@ -15,8 +15,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::unique_ptr<Engine> RandomEngine() {
+std::unique_ptr<Engine> RandomEngine(const std::string& kv_dtype = "f16") {
   EngineImpl::Parts parts;
+  parts.options.kv_dtype = kv_dtype;
   parts.memory = std::make_shared<KvMemory>();
   parts.memory->backend = *MakeBackend({});
   parts.model = *MakeRandomModel({.shape = "headwise-17m"}, *parts.memory->backend);
@@ -89,18 +90,17 @@ TEST(BenchTest, CountsBoundedHeadsApart) {
 }
 
 // What a random fill leaves is what a prefill leaves, in bytes.
-TEST(BenchTest, ARandomFillKeepsWhatAPrefillKeeps) {
-  const auto engine = RandomEngine();
-  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+void ExpectFillToKeepWhatAPrefillKeeps(Engine& engine) {
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine.shape()));
   plan->At(0, 0) = HeadRule::Stream(4, 60);
   plan->At(1, 1) = {.kind = HeadRule::Kind::kElasticRazor, .min_recent = 32, .divisor = 4, .compensate = true};
   plan->At(1, 1).start = RuleStart::kEndOfPrompt;
   for (const std::shared_ptr<const HeadPlan>& each :
        {std::shared_ptr<const HeadPlan>(), std::shared_ptr<const HeadPlan>(plan)}) {
     BenchOptions options = {.plan = each, .depths = {0, 700}, .num_steps = 5};
-    const auto read = RunBench(*engine, options);
+    const auto read = RunBench(engine, options);
     options.fill = BenchOptions::Fill::kRandom;
-    const auto filled = RunBench(*engine, options);
+    const auto filled = RunBench(engine, options);
     ASSERT_TRUE(read.ok() && filled.ok()) << filled.status().message();
     EXPECT_TRUE(filled->prefill.empty());
     ASSERT_EQ(filled->decode.size(), 2u);
@@ -110,7 +110,15 @@ TEST(BenchTest, ARandomFillKeepsWhatAPrefillKeeps) {
       EXPECT_EQ(filled->decode[i].kv_bytes_bounded, read->decode[i].kv_bytes_bounded);
     }
   }
-  EXPECT_EQ(engine->kv_bytes(), 0);
+  EXPECT_EQ(engine.kv_bytes(), 0);
+}
+
+TEST(BenchTest, ARandomFillKeepsWhatAPrefillKeeps) {
+  ExpectFillToKeepWhatAPrefillKeeps(*RandomEngine());
+}
+
+TEST(BenchTest, ARandomFillAgesPages) {
+  ExpectFillToKeepWhatAPrefillKeeps(*RandomEngine("q4"));
 }
 
 TEST(BenchTest, APromptIsTimedBehindRandomTokens) {

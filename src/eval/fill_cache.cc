@@ -60,6 +60,9 @@ void FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
       cache.Work(layer_idx, 0, num_new, work);
       cache.Folds(layer_idx, 0, num_new, folds);
       backend.AppendKv({.k = rows.Rows(++shift, num_new), .v = rows.Rows(shift + 30, num_new), .heads = work});
+      PagesToAge pages;
+      cache.Ages(layer_idx, num_new, pages);
+      if (!pages.from.empty()) backend.AgeKv(pages.Args());
       cache.Commit(layer_idx, num_new);
     }
     cache.FinishStep(num_new);

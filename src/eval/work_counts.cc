@@ -20,12 +20,41 @@ int64_t BytesOf(const NormWeights& norm) {
   return BytesOf(norm.weight) + BytesOf(norm.bias);
 }
 
-// Keys, the mean among them, that the query at `pos` reads.
-int64_t KeysOf(const ResolvedRule& rule, int64_t pos) {
+// Keys in the cache that the query at `pos` reads.
+std::vector<TokenRange> ReadRanges(const ResolvedRule& rule, int64_t pos) {
   // The last query of a prompt after which a rule holds still reads all of it; KeptRanges is what the cut leaves.
-  if (pos < rule.holds_from) return std::min(pos + 1, rule.recent_before);
+  if (pos < rule.holds_from) return {{std::max<int64_t>(0, pos + 1 - rule.recent_before), pos + 1}};
+  return KeptRanges(rule, pos + 1);
+}
+
+bool ReadsMean(const ResolvedRule& rule, int64_t pos) {
   const TokenRange folded = FoldedRange(rule, pos + 1);
-  return NumKeptTokens(rule, pos + 1) + (folded.end > folded.begin ? 1 : 0);
+  return pos >= rule.holds_from && folded.end > folded.begin;
+}
+
+// The mean counts as a key.
+int64_t KeysOf(const ResolvedRule& rule, int64_t pos) {
+  int64_t keys = ReadsMean(rule, pos) ? 1 : 0;
+  for (const TokenRange& range : ReadRanges(rule, pos)) keys += range.end - range.begin;
+  return keys;
+}
+
+// Bytes of the keys that the one token at `pos` reads, and of their values.
+double ReadBytes(const WorkArgs& args, const ResolvedRule& rule, int64_t pos) {
+  const KvFormat format = rule.Bounded() ? args.kv_formats.bounded : args.kv_formats.full;
+  const int64_t dim = args.config->head_dim;
+  int64_t num_aged = 0;
+  if (NewestFormat(format) != format) {
+    const PageRange aged = AgedPages(rule, pos, args.page_tokens);
+    for (const TokenRange& range : ReadRanges(rule, pos)) {
+      num_aged += std::max<int64_t>(
+          0, std::min(range.end, aged.end * args.page_tokens) - std::max(range.begin, aged.begin * args.page_tokens));
+    }
+  }
+  // Tokens of a page share scales.
+  const double aged_share = static_cast<double>(num_aged) / static_cast<double>(args.page_tokens);
+  return aged_share * static_cast<double>(TokensBytes(format, dim, args.page_tokens)) +
+         static_cast<double>((KeysOf(rule, pos) - num_aged) * TokensBytes(NewestFormat(format), dim, 1));
 }
 
 // Rules of a plan, each with the number of KV heads under it: plans have few different ones.
@@ -89,8 +118,7 @@ Work DecodeWork(const WorkArgs& args, int64_t pos) {
   for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
     const double keys = static_cast<double>(CountPairs(rule, pos, pos + 1)) * static_cast<double>(num_heads);
     work.attention_flops += keys * FlopsPerPair(*args.config);
-    work.kv_bytes +=
-        keys * static_cast<double>(rule.Bounded() ? args.kv_token_bytes_bounded : args.kv_token_bytes_full);
+    work.kv_bytes += static_cast<double>(num_heads) * ReadBytes(args, rule, pos);
   }
   return work;
 }

@@ -32,16 +32,15 @@ struct WorkArgs {
   const ModelConfig* config = nullptr;
   WeightCounts weights;
   SequenceLimits limits;
-  // Of key and value of one token: of a head that keeps everything, of one that drops tokens.
-  int64_t kv_token_bytes_full = 0;
-  int64_t kv_token_bytes_bounded = 0;
+  KvFormats kv_formats;
+  int64_t page_tokens = 32;  // decides which tokens are in aged pages
 };
 
 struct Work {
   double linear_flops = 0;
   double attention_flops = 0;
   double weight_bytes = 0;
-  double kv_bytes = 0;  // keys and values that the rules let the token read, not rounded to pages
+  double kv_bytes = 0;  // keys and values that the rules let the token read, not rounded to pages, as they are stored
   double flops() const { return linear_flops + attention_flops; }
   double bytes() const { return weight_bytes + kv_bytes; }
 };

@@ -66,8 +66,7 @@ class WorkTest : public testing::Test {
             .config = &config_,
             .weights = {.layer_params = 100, .output_params = 10, .read_bytes = 220},
             .limits = {.prompt_tokens = 8, .max_tokens = 28},
-            .kv_token_bytes_full = 2 * 8 * 2,
-            .kv_token_bytes_bounded = 2 * 8 * 4};
+            .kv_formats = {KvFormat::kF16, KvFormat::kF32}};
   }
   ModelConfig config_;
   HeadPlan plan_;
@@ -86,6 +85,22 @@ TEST_F(WorkTest, Decode) {
   EXPECT_EQ(work.attention_flops, (9 + 5) * 64);
   EXPECT_EQ(work.weight_bytes, 220);
   EXPECT_EQ(work.kv_bytes, 9 * 2 * 8 * 2 + 5 * 2 * 8 * 4);
+}
+
+// At position 100 pages of 16 are: 0 in q8, 1 to 4 aged, 5 the newest complete one, 6 with the first 4 of its tokens.
+TEST_F(WorkTest, TokensInAgedPagesAreReadInFourBits) {
+  config_.head_dim = 64;
+  WorkArgs args = Args();
+  args.kv_formats = {KvFormat::kQ4, KvFormat::kQ4};
+  args.page_tokens = 16;
+  plan_.rules = {HeadRule::Full(), HeadRule::Stream(8, 40)};
+  const int64_t q8_token = 2 * (64 + 2);
+  const int64_t q4_page = 16 * 64 + 64 * 4 + 16 * 2 * 4;
+  // The full head reads 101 tokens, the stream 8 sinks and 61 .. 100, of which 61 .. 79 are in pages 3 and 4.
+  EXPECT_DOUBLE_EQ(DecodeWork(args, 100).kv_bytes, 4 * q4_page + 37 * q8_token + 19.0 / 16 * q4_page + 29 * q8_token);
+  args.kv_formats.bounded = KvFormat::kF16;
+  EXPECT_DOUBLE_EQ(DecodeWork(args, 100).kv_bytes, 4 * q4_page + 37 * q8_token + 48 * 256);
+  EXPECT_DOUBLE_EQ(DecodeWork(args, 30).kv_bytes, 31 * q8_token + 31 * 256) << "nothing is old enough";
 }
 
 TEST_F(WorkTest, TheBoundIsTheSlowerOfMemoryAndCompute) {

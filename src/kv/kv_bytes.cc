@@ -27,7 +27,33 @@ int64_t StateBytes(const HeadPlan& plan, const ResolvedRule& rule) {
   return rule.compensate && rule.Bounded() ? 2 * plan.shape.head_dim * 4 : 0;
 }
 
-// Bytes at worst while the text grows to num_tokens by steps of up to step_tokens.
+// Of `total` pages at most `newest` have not aged; these are the larger ones.
+PageCounts AtMostNewest(int64_t total, int64_t newest) {
+  return {.newest = std::min(total, newest), .aged = std::max<int64_t>(0, total - newest)};
+}
+
+struct HeadPeak {
+  int64_t between_steps = 0;
+  int64_t in_step = 0;  // while its layer is computed
+};
+
+// At worst while the text grows to num_tokens by steps of up to step_tokens.
+HeadPeak PeakOfHead(const KvBytesArgs& args, const ResolvedRule& rule, int64_t num_tokens, int64_t step_tokens,
+                    bool holds) {
+  const PageSizes& sizes = args.PagesOf(rule);
+  const int64_t owned = PagesUpTo(rule, num_tokens, args.page_tokens, holds);
+  const int64_t joining = PagesOfRun(step_tokens, args.page_tokens);
+  const int64_t in_step = std::min(CeilDiv(num_tokens, args.page_tokens), owned + joining);
+  // Below the first that ages, the newest complete page and the growing one.
+  const PageRange aged = AgedPages(rule, num_tokens, args.page_tokens);
+  const int64_t newest = aged.begin + 2;
+  HeadPeak peak{.between_steps = sizes.BytesOf(AtMostNewest(owned, newest)),
+                .in_step = sizes.BytesOf(AtMostNewest(in_step, newest + joining))};
+  // As many pages become complete in a step as it can touch.
+  if (sizes.ages()) peak.in_step += std::min(joining, aged.end - aged.begin) * sizes.aged;
+  return peak;
+}
+
 int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_tokens, bool in_prompt) {
   const HeadPlan& plan = *args.plan;
   int64_t bytes = 0;
@@ -37,10 +63,9 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
       const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits);
       const bool holds = !in_prompt || rule.holds_from == 0;
-      const int64_t owned = PagesUpTo(rule, num_tokens, args.page_tokens, holds);
-      bytes += owned * args.PageBytesOf(rule) + StateBytes(plan, rule);
-      const int64_t all = CeilDiv(num_tokens, args.page_tokens);
-      layer_extra += std::min(all - owned, PagesOfRun(step_tokens, args.page_tokens)) * args.PageBytesOf(rule);
+      const HeadPeak peak = PeakOfHead(args, rule, num_tokens, step_tokens, holds);
+      bytes += peak.between_steps + StateBytes(plan, rule);
+      layer_extra += peak.in_step - peak.between_steps;
     }
     largest_layer_extra = std::max(largest_layer_extra, layer_extra);
   }
@@ -49,16 +74,29 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
 
 }  // namespace
 
-int64_t KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
-  int64_t pages = 0;
+PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  const PageRange aged = AgedPages(rule, num_tokens, page_tokens);
+  PageCounts pages;
   int64_t counted = 0;  // pages below this index are counted
   for (const TokenRange& range : KeptRanges(rule, num_tokens)) {
     const int64_t first = std::max(counted, range.begin / page_tokens);
     const int64_t end = CeilDiv(range.end, page_tokens);
-    pages += std::max<int64_t>(0, end - first);
+    const int64_t num_aged = std::max<int64_t>(0, std::min(end, aged.end) - std::max(first, aged.begin));
+    pages.aged += num_aged;
+    pages.newest += std::max<int64_t>(0, end - first) - num_aged;
     counted = std::max(counted, end);
   }
   return pages;
+}
+
+PageSizes PageSizesOf(const Backend& backend, const KvLayout& layout) {
+  const auto bytes_in = [&](KvFormat format) {
+    KvLayout page = layout;
+    page.format = format;
+    return static_cast<int64_t>(backend.PageBytes(page));
+  };
+  const KvFormat newest = NewestFormat(layout.format);
+  return {.newest = bytes_in(newest), .aged = newest == layout.format ? 0 : bytes_in(layout.format)};
 }
 
 KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
@@ -67,7 +105,7 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
   for (const HeadRule& head_rule : plan.rules) {
     const ResolvedRule rule = ResolveRule(head_rule, args.limits);
     int64_t& sum = rule.Bounded() ? bytes.bounded : bytes.full;
-    sum += KvPages(rule, num_tokens, args.page_tokens) * args.PageBytesOf(rule) + StateBytes(plan, rule);
+    sum += args.PagesOf(rule).BytesOf(KvPages(rule, num_tokens, args.page_tokens)) + StateBytes(plan, rule);
     bytes.kept_tokens += NumKeptTokens(rule, num_tokens);
   }
   return bytes;

@@ -6,23 +6,44 @@
 
 #include <cstdint>
 
+#include "backend/backend.h"
 #include "kv/rule.h"
 
 namespace headwise {
 
-// Pages with a kept token once `num_tokens` are in: what a head owns after a step.
-int64_t KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
+// What a head owns.
+struct PageCounts {
+  int64_t newest = 0;  // in the format that tokens are written in
+  int64_t aged = 0;
+  int64_t total() const { return newest + aged; }
+};
+
+// Pages with a kept token once `num_tokens` are in: what a head owns after a step, if its format ages.
+PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
+
+// Bytes of a head's pages.
+struct PageSizes {
+  int64_t newest = 0;
+  int64_t aged = 0;  // 0: its format does not age
+
+  bool ages() const { return aged > 0; }
+  int64_t BytesOf(const PageCounts& pages) const {
+    return ages() ? pages.newest * newest + pages.aged * aged : pages.total() * newest;
+  }
+};
+
+// As the backend has them. `layout` names the head's format.
+PageSizes PageSizesOf(const Backend& backend, const KvLayout& layout);
 
 struct KvBytesArgs {
   const HeadPlan* plan = nullptr;
   SequenceLimits limits;
   int64_t chunk_tokens = 512;  // prompt tokens per step
   int64_t page_tokens = 32;    // P
-  // Of one page, as the backend says: of a head that keeps everything, of one that drops tokens.
-  int64_t page_bytes_full = 0;
-  int64_t page_bytes_bounded = 0;
+  PageSizes full_pages;        // of a head that keeps everything
+  PageSizes bounded_pages;     // of one that drops tokens
 
-  int64_t PageBytesOf(const ResolvedRule& rule) const { return rule.Bounded() ? page_bytes_bounded : page_bytes_full; }
+  const PageSizes& PagesOf(const ResolvedRule& rule) const { return rule.Bounded() ? bounded_pages : full_pages; }
 };
 
 struct KvBytes {
@@ -36,8 +57,9 @@ struct KvBytes {
 KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens);
 
 // An upper bound of what a sequence ever holds: prompt read in chunks, then token by token up to limits.max_tokens.
-// While a layer is computed its heads hold the step's tokens too. Exact but for the alignment of windows to pages: at
-// most two pages a bounded head too much.
+// While a layer is computed its heads hold the step's tokens too, and pages that age beside what they age into. Exact
+// but for the alignment of windows to pages: at most two pages a bounded head too much; and, in the layer with the
+// largest step, for the pages that age in it.
 int64_t PeakKvBytes(const KvBytesArgs& args);
 
 }  // namespace headwise

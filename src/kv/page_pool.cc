@@ -95,4 +95,21 @@ int64_t PagePool::extent_bytes() const {
   return bytes;
 }
 
+KvPoolSet::KvPoolSet(Backend& backend, int64_t head_dim, int64_t page_tokens, const KvFormats& formats,
+                     PoolUsage* usage) {
+  const auto pool = [&](KvFormat format) {
+    std::unique_ptr<PagePool>& known = pool_of_[format];
+    if (known == nullptr) {
+      const KvLayout layout{.head_dim = head_dim, .page_tokens = page_tokens, .format = format};
+      known = std::make_unique<PagePool>(backend, layout, usage);
+    }
+    return known.get();
+  };
+  const auto pools_for = [&](KvFormat format) {
+    const KvFormat newest = NewestFormat(format);
+    return HeadPools{.newest = pool(newest), .aged = newest == format ? nullptr : pool(format)};
+  };
+  pools_ = {.full = pools_for(formats.full), .bounded = pools_for(formats.bounded)};
+}
+
 }  // namespace headwise

@@ -1,11 +1,12 @@
-// One pool of KV pages. A page belongs to one KV head of one sequence, or is shared by forks of it until one of them
-// writes. A page that nobody holds is free at once, and an extent whose pages are all free goes back to the system: the
-// memory of dropped tokens really returns.
+// Pools of KV pages, one for every format that a page may have. A page belongs to one KV head of one sequence, or is
+// shared by forks of it until one of them writes. A page that nobody holds is free at once, and an extent whose pages
+// are all free goes back to the system: the memory of dropped tokens really returns.
 #ifndef HEADWISE_KV_PAGE_POOL_H_
 #define HEADWISE_KV_PAGE_POOL_H_
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -70,11 +71,33 @@ class PagePool {
   int64_t pages_in_use_ = 0;
 };
 
-// Where heads that keep every token, and heads that drop some, have their pages: one pool, or two of different formats
-// and the same tokens per page.
+// Where heads of one kind have their pages.
+struct HeadPools {
+  PagePool* newest = nullptr;  // those that tokens are written into
+  PagePool* aged = nullptr;    // those made smaller; null where the kind's format does not age
+
+  friend bool operator==(const HeadPools&, const HeadPools&) = default;
+};
+
+// Of heads that keep every token, and of heads that drop some. All have the same tokens per page.
 struct KvPools {
-  PagePool* full;
-  PagePool* bounded;
+  HeadPools full;
+  HeadPools bounded;
+};
+
+// The pools that the formats of a cache need, one per page format: kinds of heads whose pages have a format in common
+// share its pool.
+class KvPoolSet {
+ public:
+  // `usage`, where given, counts the pages of all pools and must outlive it.
+  KvPoolSet(Backend& backend, int64_t head_dim, int64_t page_tokens, const KvFormats& formats,
+            PoolUsage* usage = nullptr);
+
+  const KvPools& pools() const { return pools_; }
+
+ private:
+  std::map<KvFormat, std::unique_ptr<PagePool>> pool_of_;
+  KvPools pools_;
 };
 
 }  // namespace headwise

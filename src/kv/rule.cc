@@ -98,6 +98,12 @@ int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens) {
   return kept;
 }
 
+PageRange AgedPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  const int64_t sink_pages = (rule.sink + page_tokens - 1) / page_tokens;
+  const int64_t begin = std::max<int64_t>(1, sink_pages);
+  return {begin, std::max(begin, num_tokens / page_tokens - 1)};
+}
+
 TokenRange FoldedRange(const ResolvedRule& rule, int64_t num_tokens) {
   if (!rule.compensate || num_tokens < rule.holds_from) return {rule.sink, rule.sink};
   return {rule.sink, std::max(rule.sink, num_tokens - rule.recent)};

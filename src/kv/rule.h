@@ -66,6 +66,21 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens);
 // Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
 
+// Pages by index, of a head's pages of P tokens each.
+struct PageRange {
+  int64_t begin = 0;
+  int64_t end = 0;  // one past the last
+  bool empty() const { return begin >= end; }
+  bool Contains(int64_t page_idx) const { return page_idx >= begin && page_idx < end; }
+  friend bool operator==(const PageRange&, const PageRange&) = default;
+};
+
+// Where a head's format ages (kQ4 in backend/kv_format.h): the pages that have aged once `num_tokens` are in, those the
+// rule has dropped among them. The first page and those of sinks never do, as nearly every query reads them; nor do the
+// newest complete page and the one that grows, so that the newest P tokens and more are as they were written. Whether
+// pages age depends on the length alone, not on the steps that led there.
+PageRange AgedPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
+
 // Keys folded into the mean once `num_tokens` are in the cache: {sink <= j <= t - recent}, a contiguous range.
 TokenRange FoldedRange(const ResolvedRule& rule, int64_t num_tokens);
 

@@ -168,6 +168,37 @@ TEST(NumKeptTokens, EndOfPromptHoldsEverythingUntilTheCut) {
   EXPECT_FALSE(Readable(rule, 512, 100));
 }
 
+// ---- pages that age ----
+
+TEST(AgedPages, ByHand) {
+  const ResolvedRule full = ResolveRule(HeadRule::Full(), Limits(100, 1000));
+  EXPECT_TRUE(AgedPages(full, 0, 16).empty());
+  EXPECT_TRUE(AgedPages(full, 47, 16).empty()) << "pages 0 and 1 are complete: the first and the newest";
+  EXPECT_EQ(AgedPages(full, 48, 16), (PageRange{1, 2})) << "2 is the newest complete one";
+  EXPECT_EQ(AgedPages(full, 63, 16), (PageRange{1, 2}));
+  EXPECT_EQ(AgedPages(full, 64, 16), (PageRange{1, 3}));
+  EXPECT_EQ(AgedPages(ResolveRule(HeadRule::Stream(16, 8), Limits(1, 1000)), 64, 16), (PageRange{1, 3}));
+  EXPECT_EQ(AgedPages(ResolveRule(HeadRule::Stream(17, 8), Limits(1, 1000)), 64, 16), (PageRange{2, 3}));
+  EXPECT_TRUE(AgedPages(ResolveRule(HeadRule::Stream(40, 8), Limits(1, 1000)), 64, 16).empty());
+}
+
+// Sinks, the first page and the newest P tokens and more are never among them, every other complete page is; and a page
+// that has aged stays so.
+TEST(AgedPages, AreAllButSinksAndTheNewest) {
+  for (const Case& c : RandomCases(200)) {
+    for (const int64_t page_tokens : {16, 32}) {
+      for (int64_t n = 0; n <= 150; ++n) {
+        const PageRange aged = AgedPages(c.rule, n, page_tokens);
+        for (int64_t page_idx = 0; page_idx * page_tokens <= n; ++page_idx) {
+          const bool stays = page_idx == 0 || page_idx * page_tokens < c.rule.sink || (page_idx + 2) * page_tokens > n;
+          ASSERT_EQ(aged.Contains(page_idx), !stays) << n << " page " << page_idx;
+          ASSERT_TRUE(!aged.Contains(page_idx) || AgedPages(c.rule, n + 1, page_tokens).Contains(page_idx));
+        }
+      }
+    }
+  }
+}
+
 // ---- the compensation token
 // ------------------------------------------------------------------------------------------
 

@@ -124,8 +124,8 @@ void Decoder::Linear(const TensorView& x, std::span<const MatMulPart> parts, Mat
   backend_->MatMul({.x = x, .parts = parts, .write = write, .compute = compute_});
 }
 
-// q, k, v -> rotate -> append -> attend -> compensate -> commit, for one layer of every sequence. Reads buffers.normed,
-// leaves the heads' outputs in buffers.attended.
+// q, k, v -> rotate -> append -> attend -> compensate -> age and commit, for one layer of every sequence. Reads
+// buffers.normed, leaves the heads' outputs in buffers.attended.
 void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences, const Angles& angles,
                      Buffers& buffers) {
   const ModelConfig& config = model_->config;
@@ -198,6 +198,16 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
                           .num_kv_heads = config.num_kv_heads,
                           .scale = scale});
   }
+  FinishLayer(layer_idx, sequences);
+}
+
+// Pages of all sequences age in one call; then what a layer no longer needs goes back.
+void Decoder::FinishLayer(int64_t layer_idx, std::span<const StepSequence> sequences) {
+  PagesToAge pages;
+  for (const StepSequence& sequence : sequences) {
+    sequence.cache->Ages(layer_idx, static_cast<int64_t>(sequence.ids.size()), pages);
+  }
+  if (!pages.from.empty()) backend_->AgeKv(pages.Args());
   for (const StepSequence& sequence : sequences) {
     sequence.cache->Commit(layer_idx, static_cast<int64_t>(sequence.ids.size()));
   }

@@ -43,6 +43,7 @@ class Decoder {
   struct Angles;
 
   void PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
+  void FinishLayer(int64_t layer_idx, std::span<const StepSequence> sequences);
   void Attend(int64_t layer_idx, std::span<const StepSequence> sequences, const Angles& angles, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);

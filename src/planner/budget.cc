@@ -45,8 +45,8 @@ int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_wind
       .plan = &plan,
       .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = model_window},
       .page_tokens = kPageTokens,
-      .page_bytes_full = page_bytes,
-      .page_bytes_bounded = page_bytes,
+      .full_pages = {.newest = page_bytes},
+      .bounded_pages = {.newest = page_bytes},
   };
   return PlanKvBytes(args, num_tokens).total();
 }

@@ -2,7 +2,8 @@
 // methods spend one. Each method has one knob (docs/planners.md); the windows of bounded heads take up what is
 // left, head by head, so that a plan ends within a page of the budget and never above it.
 //
-// Bytes are those of the cpu backend's default cache, f16 in pages of 32 tokens; other formats scale all plans alike.
+// Bytes are those of the cpu backend's default cache, f16 in pages of 32 tokens, whatever format a plan then runs in.
+// Other formats scale all plans alike; only q4, whose newest pages are q8, favours heads that keep much.
 #ifndef HEADWISE_PLANNER_BUDGET_H_
 #define HEADWISE_PLANNER_BUDGET_H_
 

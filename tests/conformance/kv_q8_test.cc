@@ -11,27 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/isa.h"
-#include "backend/ref/ref_backend.h"
 #include "kv/kv_cache.h"
+#include "support/backends.h"
 #include "support/tolerance.h"
 
 namespace headwise {
 namespace {
-
-struct NamedBackend {
-  std::string name;
-  std::unique_ptr<Backend> backend;
-};
-
-std::vector<NamedBackend> CpuBackends() {
-  std::vector<NamedBackend> backends;
-  for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) {
-    backends.push_back({kernels->isa, MakeCpuBackend({.isa = kernels->isa, .num_threads = 2}).value()});
-  }
-  return backends;
-}
 
 // Both backends compute on host memory.
 TensorView ViewOf(std::vector<float>& values, int64_t num_rows) {
@@ -341,7 +326,7 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
   Texts second = RandomTexts(kShared + kOwn, layout.head_dim, 1, 2);
   for (const NamedBackend& named : CpuBackends()) {
     PagePool pool(*named.backend, layout);
-    KvCache cache({&pool, &pool}, 1, {ResolveRule(HeadRule::Full(), {})});
+    KvCache cache({.full = {.newest = &pool}, .bounded = {.newest = &pool}}, 1, {ResolveRule(HeadRule::Full(), {})});
     const auto append = [&](KvCache& to, const Texts& texts, int64_t num) {
       const int64_t begin = to.num_tokens() * layout.head_dim;
       std::vector<float> k(texts.k.begin() + begin, texts.k.begin() + begin + num * layout.head_dim);

@@ -246,10 +246,14 @@ class Evaluation(CliTest):
     def test_eval_with_two_kv_formats(self):
         # Plans that read a prompt alike cannot share it when their heads are of different kinds.
         plan = self.plan("streaming", "--sink", 16, "--recent", 128, "--from", "end_of_prompt")
-        done = self.succeeds("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 2, "--plan", "full",
-                             "--plan", plan, "--kv-dtype", "q8,f16", "--json", "--out", self.path / "run")
-        plans = json.loads(done.stdout)["plans"]
-        self.assertEqual([plan["total"] for plan in plans], [2, 2])
+        # Nor may sinks fill more pages than the one of a full head that never ages.
+        many = self.plan("streaming", "--sink", 40, "--recent", 128, "--from", "end_of_prompt", name="many.json")
+        for kv_dtype in ("q8,f16", "q4"):
+            done = self.succeeds("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 2, "--plan",
+                                 "full", "--plan", plan, "--plan", many, "--kv-dtype", kv_dtype, "--json", "--out",
+                                 self.path / kv_dtype)
+            plans = json.loads(done.stdout)["plans"]
+            self.assertEqual([plan["total"] for plan in plans], [2, 2, 2])
 
     def test_eval_at_equal_bytes_and_report(self):
         out = self.path / "runs" / "passkey"

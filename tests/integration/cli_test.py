@@ -71,6 +71,22 @@ class Run(CliTest):
         bench = json.loads(done.stdout)
         self.assertEqual(bench["model"]["kv_dtype"], "q8")
 
+    def test_q4_cache(self):
+        def run(kv_dtype):
+            return json.loads(self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json",
+                                            "--max-new-tokens", 24, "--kv-dtype", kv_dtype).stdout)
+        q8, q4 = run("q8"), run("q4")
+        self.assertIn("44109", q4["text"])
+        self.assertLess(q4["kv_bytes"], 0.8 * q8["kv_bytes"])
+        inspected = json.loads(self.succeeds("inspect", "--model", MODEL, "--kv-dtype", "q4", "--lengths", 32768,
+                                             "--json").stdout)["kv"][0]
+        # 32 heads of 64: a token in an aged page takes 64 bytes of codes and 16 of scales and lows.
+        self.assertLess(inspected["kv_bytes"] / 32768 / 32, 81)
+        bench = json.loads(self.succeeds("bench", "--model", MODEL, "--kv-dtype", "q4,f16", "--depth", 128,
+                                         "--prefill", 128, "--reps", 5, "--json").stdout)
+        self.assertEqual(bench["model"]["kv_dtype"], "q4,f16")
+        self.assertLess(bench["plans"][0]["decode"][0]["kv_bytes_read"], 130 * 32 * 132)
+
     def test_max_context_bounds_the_answer(self):
         done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,
                              "--max-context", 20, "--ignore-eos", "--json")
@@ -173,7 +189,7 @@ class BadInput(CliTest):
         self.refuses(*common, "--backend", "abacus", says=["abacus", "cpu"])
         self.refuses(*common, "--isa", "mmx", says=["mmx", "baseline"])
         self.refuses(*common, "--compute", "f8", says=["f8", "bf16"])
-        self.refuses(*common, "--kv-dtype", "f8", says=["kv_dtype", "f8", "f32, f16, bf16 or q8"])
+        self.refuses(*common, "--kv-dtype", "f8", says=["kv_dtype", "f8", "f32, f16, bf16, q8 or q4"])
         self.refuses(*common, "--temperature", -1, says=["temperature", "-1"])
         self.refuses(*common, "--top-p", 0, says=["top_p"])
         self.refuses(*common, "--chunk-tokens", 0, says=["chunk_tokens"])

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "backend/all_backends.h"
 #include "kv/kv_bytes.h"
 #include "support/engines.h"
 #include "support/golden.h"
@@ -19,6 +20,13 @@ constexpr const char* kModel = "tests/golden/tiny/llama-gqa";
 EngineOptions TinyOptions() {
   EngineOptions options = ExactOptions(SourcePath(kModel), {"cpu"});
   options.page_tokens = 16;
+  return options;
+}
+
+EngineOptions Q4Options(const std::string& backend) {
+  EngineOptions options = TinyOptions();
+  options.backend = backend;
+  options.kv_dtype = "q4";
   return options;
 }
 
@@ -136,9 +144,9 @@ TEST(EngineProperties, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(logits[0], logits[2]);
 }
 
-TEST(EngineProperties, AForkContinuesAsTheOriginalWouldBitForBit) {
+void ExpectForksToContinue(const EngineOptions& engine_options) {
   std::mt19937_64 rng(5);
-  const auto engine = MustCreate(TinyOptions());
+  const auto engine = MustCreate(engine_options);
   for (int round = 0; round < 10; ++round) {
     const auto plan = RandomPlan(rng, engine->shape());
     const std::vector<int32_t> prefix = RandomIds(rng, 1 + rng() % 120);
@@ -161,11 +169,20 @@ TEST(EngineProperties, AForkContinuesAsTheOriginalWouldBitForBit) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
+TEST(EngineProperties, AForkContinuesAsTheOriginalWouldBitForBit) {
+  ExpectForksToContinue(TinyOptions());
+}
+
+// Either side ages the pages they share.
+TEST(EngineProperties, AForkOfAQ4CacheContinuesToo) {
+  for (const char* backend : {"ref", "cpu"}) ExpectForksToContinue(Q4Options(backend));
+}
+
 // A dense prefix is what every plan "from the end of the prompt" would have read: forks of it, each under its own plan
 // and prompt, continue as sequences of their own, bit for bit.
-TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
+void ExpectPlansToShareADensePrefix(const EngineOptions& engine_options) {
   std::mt19937_64 rng(11);
-  const auto engine = MustCreate(TinyOptions());
+  const auto engine = MustCreate(engine_options);
   for (int round = 0; round < 10; ++round) {
     const std::vector<int32_t> prefix = RandomIds(rng, 1 + rng() % 120);
     const auto shared = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000});
@@ -174,7 +191,10 @@ TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
       auto plan = std::make_shared<HeadPlan>(*RandomPlan(rng, engine->shape()));
       for (HeadRule& rule : plan->rules) {
         if (rule.kind != HeadRule::Kind::kFull) rule.start = RuleStart::kEndOfPrompt;
+        // Pages of sinks are those that no format treats otherwise than a full head's first.
+        rule.sink = std::min(rule.sink, engine_options.page_tokens);
       }
+      EXPECT_TRUE(engine->CanBeginFull(*plan));
       const std::vector<int32_t> rest = RandomIds(rng, 1 + rng() % 60);
       const auto prompt_tokens = static_cast<int64_t>(prefix.size() + 1 + rng() % rest.size());
       const SequenceOptions options{.plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = 1000};
@@ -188,6 +208,14 @@ TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
     }
   }
   EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(EngineProperties, PlansFromTheEndOfThePromptShareADensePrefix) {
+  ExpectPlansToShareADensePrefix(TinyOptions());
+}
+
+TEST(EngineProperties, PlansShareADensePrefixInQ4) {
+  for (const char* backend : {"ref", "cpu"}) ExpectPlansToShareADensePrefix(Q4Options(backend));
 }
 
 TEST(EngineProperties, AForkUnderRulesThatReadThePastOtherwiseIsRefused) {
@@ -218,36 +246,81 @@ TEST(EngineProperties, AForkThatMovesHeadsToAnotherFormatIsRefused) {
   ASSERT_FALSE(fork.ok());
   EXPECT_THAT(fork.status().message(), HasSubstr("two KV formats"));
   EXPECT_TRUE(engine->Fork(*shared).ok());
+  EXPECT_FALSE(engine->CanBeginFull(*bounded));
+}
+
+// Pages of sinks stay in q8, those of a full head age.
+TEST(EngineProperties, AForkWithMoreSinkPagesIsRefusedInQ4) {
+  for (const char* backend : {"ref", "cpu"}) {
+    std::mt19937_64 rng(9);
+    const auto engine = MustCreate(Q4Options(backend));
+    const auto shared = engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000}).value();
+    Read(*engine, shared, RandomIds(rng, 80));
+    for (const int64_t sink : {16, 17}) {
+      const auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+      plan->rules[0] = HeadRule::Stream(sink, 8);
+      plan->rules[0].start = RuleStart::kEndOfPrompt;
+      const auto fork = engine->Fork(*shared, {.plan = plan, .prompt_tokens = 100, .max_tokens = 1000});
+      EXPECT_EQ(fork.ok(), sink == 16);
+      EXPECT_EQ(engine->CanBeginFull(*plan), sink == 16);
+      if (fork.ok()) continue;
+      EXPECT_THAT(fork.status().message(), HasSubstr("sinks that fill as many pages"));
+    }
+  }
+}
+
+// `full` and `bounded` are what pages of the two kinds take.
+void ExpectPlansBytes(const EngineOptions& options, const PageSizes& full, const PageSizes& bounded) {
+  std::mt19937_64 rng(6);
+  const auto engine = MustCreate(options);
+  for (int round = 0; round < 10; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
+    engine->ResetKvPeak();
+    const auto result = engine->Run(RequestFor(RandomIds(rng, static_cast<size_t>(prompt_tokens)), plan, 30));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    const KvBytesArgs args{.plan = plan.get(),
+                           .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
+                           .chunk_tokens = options.chunk_tokens,
+                           .page_tokens = options.page_tokens,
+                           .full_pages = full,
+                           .bounded_pages = bounded};
+    // The last token was sampled but not read.
+    const KvBytes expected = PlanKvBytes(args, prompt_tokens + 29);
+    EXPECT_EQ(result->metrics.kv_bytes_full, expected.full) << options.kv_dtype;
+    EXPECT_EQ(result->metrics.kv_bytes_bounded, expected.bounded) << options.kv_dtype;
+    EXPECT_LE(result->metrics.kv_peak_bytes, PeakKvBytes(args));
+    EXPECT_LE(engine->kv_peak_bytes(), PeakKvBytes(args));
+    EXPECT_GE(engine->kv_peak_bytes(), expected.full);
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
 TEST(EngineProperties, BytesAreWhatThePlanSays) {
-  std::mt19937_64 rng(6);
-  for (const bool mixed : {false, true}) {
-    EngineOptions options = TinyOptions();
-    if (mixed) options.kv_dtype = "f32,bf16";
+  EngineOptions options = TinyOptions();
+  const auto shape = MustCreate(options)->shape();
+  const PageSizes f32{.newest = 2 * options.page_tokens * shape.head_dim * 4};
+  ExpectPlansBytes(options, f32, f32);
+  options.kv_dtype = "f32,bf16";
+  ExpectPlansBytes(options, f32, {.newest = f32.newest / 2});
+}
+
+TEST(EngineProperties, BytesAreWhatThePlanSaysInQ4) {
+  for (const char* backend : {"ref", "cpu"}) {
+    EngineOptions options = Q4Options(backend);
+    const auto maker = *MakeBackend({.name = backend});
     const auto engine = MustCreate(options);
-    const int64_t page_bytes = 2 * options.page_tokens * engine->shape().head_dim * 4;
-    for (int round = 0; round < 10; ++round) {
-      const auto plan = RandomPlan(rng, engine->shape());
-      const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
-      engine->ResetKvPeak();
-      const auto result = engine->Run(RequestFor(RandomIds(rng, static_cast<size_t>(prompt_tokens)), plan, 30));
-      ASSERT_TRUE(result.ok()) << result.status().message();
-      const KvBytesArgs args{.plan = plan.get(),
-                             .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
-                             .chunk_tokens = options.chunk_tokens,
-                             .page_tokens = options.page_tokens,
-                             .page_bytes_full = page_bytes,
-                             .page_bytes_bounded = mixed ? page_bytes / 2 : page_bytes};
-      // The last token was sampled but not read.
-      const KvBytes expected = PlanKvBytes(args, prompt_tokens + 29);
-      EXPECT_EQ(result->metrics.kv_bytes_full, expected.full);
-      EXPECT_EQ(result->metrics.kv_bytes_bounded, expected.bounded);
-      EXPECT_LE(result->metrics.kv_peak_bytes, PeakKvBytes(args));
-      EXPECT_LE(engine->kv_peak_bytes(), PeakKvBytes(args));
-      EXPECT_GE(engine->kv_peak_bytes(), expected.full);
-    }
-    EXPECT_EQ(engine->kv_bytes(), 0);
+    const auto sizes = [&](KvFormat format) {
+      return PageSizesOf(*maker, {.head_dim = engine->shape().head_dim, .page_tokens = 16, .format = format});
+    };
+    const PageSizes q4 = sizes(KvFormat::kQ4), q8 = sizes(KvFormat::kQ8), f16 = sizes(KvFormat::kF16);
+    ASSERT_LT(q4.aged, q4.newest);
+    options.chunk_tokens = 50;
+    ExpectPlansBytes(options, q4, q4);
+    options.kv_dtype = "q8,q4";
+    ExpectPlansBytes(options, q8, q4);
+    options.kv_dtype = "q4,f16";
+    ExpectPlansBytes(options, q4, f16);
   }
 }
 

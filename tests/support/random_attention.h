@@ -57,20 +57,39 @@ class AttentionData {
   const AttentionCase case_;
 };
 
+// The pools of both kinds of heads, none shared, so that the pages of each can be counted.
+class ApartPools {
+ public:
+  ApartPools(Backend& backend, const AttentionCase& test_case)
+      : pools_{.full = PoolsFor(backend, test_case, test_case.kv_formats.full),
+               .bounded = PoolsFor(backend, test_case, test_case.kv_formats.bounded)} {}
+  const KvPools& pools() const { return pools_; }
+
+ private:
+  HeadPools PoolsFor(Backend& backend, const AttentionCase& test_case, KvFormat format) {
+    const auto pool = [&](KvFormat page_format) {
+      const KvLayout layout{
+          .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .format = page_format};
+      owned_.push_back(std::make_unique<PagePool>(backend, layout));
+      return owned_.back().get();
+    };
+    const KvFormat newest = NewestFormat(format);
+    return {.newest = pool(newest), .aged = newest == format ? nullptr : pool(format)};
+  }
+
+  std::vector<std::unique_ptr<PagePool>> owned_;
+  KvPools pools_;
+};
+
 // Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache and
-// its two pools.
+// its pools.
 template <typename AfterStep>
 std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case, const AttentionData& data,
                                 const std::vector<int64_t>& chunks, const AfterStep& after_step) {
   const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
   const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
-  const auto layout_of = [&](KvFormat format) {
-    return KvLayout{.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .format = format};
-  };
-  PagePool full_pool(backend, layout_of(test_case.kv_formats.full));
-  PagePool bounded_pool(backend, layout_of(test_case.kv_formats.bounded));
-  const KvPools pools{&full_pool, &bounded_pool};
-  KvCache cache(pools, test_case.num_kv_heads, test_case.rules);
+  const ApartPools apart(backend, test_case);
+  KvCache cache(apart.pools(), test_case.num_kv_heads, test_case.rules);
   const auto device = [&](const std::vector<float>& values, Shape shape) {
     DeviceBuffer buffer(backend, values.size() * sizeof(float));
     backend.CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
@@ -149,11 +168,14 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                           .num_kv_heads = test_case.num_kv_heads,
                           .scale = scale});
     }
+    PagesToAge pages;
+    cache.Ages(0, chunk, pages);
+    if (!pages.from.empty()) backend.AgeKv(pages.Args());
     cache.Commit(0, chunk);
     cache.FinishStep(chunk);
     backend.CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
     begin += chunk;
-    after_step(cache, pools);
+    after_step(cache, apart.pools());
   }
   return out;
 }

@@ -15,8 +15,10 @@ namespace headwise {
 // largest. Decode rounds q to steps of max|q| / 127 and p to 1/127 of the largest of 64. So a score errs by up to
 // 4 sigma = 4 * (3.5 / 127 / sqrt(12)) |k| / sqrt(D) = 0.03, an output of two keys by a quarter of that times
 // |v1 - v2| <= 6, and by half a step of p, 1/254, times |v| <= 4.
+// q4: the same, as aged pages hold the same numbers everywhere too. A q8 code that flips can move scale and low of what
+// it shares them with by no more than its own step.
 inline double AttentionTolerance(KvFormat kv_format, Compute compute) {
-  if (kv_format == KvFormat::kQ8) return 6.5e-2;
+  if (NewestFormat(kv_format) == KvFormat::kQ8) return 6.5e-2;
   if (compute == Compute::kBF16) return 4e-2;
   return kv_format == KvFormat::kF32 ? 2e-5 : kv_format == KvFormat::kF16 ? 5e-4 : 4e-3;
 }

@@ -1,71 +1,32 @@
 // Attention over one head's pages, literally as docs/head-plan.md and the papers have it: per query, the keys that the
-// rule lets it read, one softmax, one weighted sum. The page holds K [P, D], then V [P, D], then, in q8, the scales of
-// their rows [2 P] f16.
+// rule lets it read, one softmax, one weighted sum.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "backend/ref/kv_page.h"
 #include "backend/ref/ref_ops.h"
 
 namespace headwise::ref {
 namespace {
 
-// What a plain format's numbers are; q8's are its codes.
-DType ElementType(KvFormat format) {
-  return format == KvFormat::kF32 ? DType::kF32 : format == KvFormat::kBF16 ? DType::kBF16 : DType::kF16;
-}
-
-// Reads and writes token j of one head.
+// Reads token j of one head.
 class PagedTokens {
  public:
-  explicit PagedTokens(const HeadWork& work) : layout_(work.layout), pages_(work.pages) {}
+  explicit PagedTokens(const HeadWork& work) : work_(work) {}
 
-  float Key(int64_t pos, int64_t d) const { return Load(pos, Slot(pos), d); }
-  float Value(int64_t pos, int64_t d) const { return Load(pos, layout_.page_tokens + Slot(pos), d); }
-  // [D] each.
-  void Set(int64_t pos, const float* key, const float* value) {
-    Store(pos, Slot(pos), key);
-    Store(pos, layout_.page_tokens + Slot(pos), value);
-  }
+  float Key(int64_t pos, int64_t d) const { return PageOf(pos).Key(pos % work_.layout.page_tokens, d); }
+  float Value(int64_t pos, int64_t d) const { return PageOf(pos).Value(pos % work_.layout.page_tokens, d); }
 
  private:
-  std::byte* Page(int64_t pos) const { return pages_.Page(pos / layout_.page_tokens); }
-  int64_t Slot(int64_t pos) const { return pos % layout_.page_tokens; }
-  // A page is 2 P rows.
-  int8_t* Codes(int64_t pos, int64_t row) const {
-    return reinterpret_cast<int8_t*>(Page(pos)) + row * layout_.head_dim;
-  }
-  std::byte* Scales(int64_t pos) const { return Page(pos) + 2 * layout_.page_tokens * layout_.head_dim; }
-
-  float Load(int64_t pos, int64_t row, int64_t d) const {
-    if (layout_.format == KvFormat::kQ8) return LoadAsF32(DType::kF16, Scales(pos), row) * Codes(pos, row)[d];
-    return LoadAsF32(ElementType(layout_.format), Page(pos), row * layout_.head_dim + d);
+  KvPage PageOf(int64_t pos) const {
+    const int64_t page_idx = pos / work_.layout.page_tokens;
+    KvLayout layout = work_.layout;
+    if (page_idx >= work_.aged_begin && page_idx < work_.aged_end) layout.format = KvFormat::kQ4;
+    return {work_.pages.Page(page_idx), layout};
   }
 
-  void Store(int64_t pos, int64_t row, const float* x) {
-    if (layout_.format == KvFormat::kQ8) return StoreQ8(pos, row, x);
-    for (int64_t d = 0; d < layout_.head_dim; ++d) {
-      StoreF32As(ElementType(layout_.format), Page(pos), row * layout_.head_dim + d, x[d]);
-    }
-  }
-
-  void StoreQ8(int64_t pos, int64_t row, const float* x) {
-    float largest = 0;
-    for (int64_t d = 0; d < layout_.head_dim; ++d) {
-      if (std::abs(x[d]) > largest || std::isnan(x[d])) largest = std::abs(x[d]);
-    }
-    StoreF32As(DType::kF16, Scales(pos), row, largest / 127.0f);
-    const float scale = LoadAsF32(DType::kF16, Scales(pos), row);
-    // Where there is no number to divide by, the scale alone says what the row is: zeros or NaN.
-    const bool has_codes = scale > 0 && std::isfinite(scale);
-    for (int64_t d = 0; d < layout_.head_dim; ++d) {
-      const float code = has_codes ? std::clamp(std::nearbyint(x[d] / scale), -127.0f, 127.0f) : 0.0f;
-      Codes(pos, row)[d] = static_cast<int8_t>(code);
-    }
-  }
-
-  const KvLayout layout_;
-  const PageTable pages_;
+  const HeadWork& work_;
 };
 
 bool Readable(const HeadWork& work, int64_t query_pos, int64_t key_pos) {
@@ -138,23 +99,6 @@ void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t nu
 }
 
 }  // namespace
-
-size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>((layout.page_tokens * TokenBytes(layout.format, layout.head_dim) + 63) / 64 * 64);
-}
-
-void AppendKv(const AppendKvArgs& args) {
-  Validate(args);
-  const int64_t row_floats = args.k.shape[1];
-  for (const HeadWork& work : args.heads) {
-    const int64_t dim = work.layout.head_dim;
-    PagedTokens tokens(work);
-    for (int64_t i = 0; i < work.num_rows; ++i) {
-      const int64_t offset = (work.first_row + i) * row_floats + work.kv_head * dim;
-      tokens.Set(work.first_pos + i, F32(args.k) + offset, F32(args.v) + offset);
-    }
-  }
-}
 
 void Attention(const AttentionArgs& args) {
   Validate(args);

@@ -32,6 +32,7 @@ class RefBackend final : public Backend {
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
   void AppendKv(const AppendKvArgs& args) override { ref::AppendKv(args); }
+  void AgeKv(const AgeKvArgs& args) override { ref::AgeKv(args); }
   void Attention(const AttentionArgs& args) override { ref::Attention(args); }
   void Compensate(const CompensateArgs& args) override { ref::Compensate(args); }
 };

@@ -15,9 +15,12 @@ void Activate(const ActivateArgs& args);
 void Clamp(const ClampArgs& args);
 void GatherRows(const GatherRowsArgs& args);
 
-// attention.cc
+// kv_page.cc
 size_t PageBytes(const KvLayout& layout);
 void AppendKv(const AppendKvArgs& args);
+void AgeKv(const AgeKvArgs& args);
+
+// attention.cc
 void Attention(const AttentionArgs& args);
 void Compensate(const CompensateArgs& args);
 

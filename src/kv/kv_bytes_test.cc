@@ -1,0 +1,108 @@
+#include "kv/kv_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "backend/all_backends.h"
+
+namespace headwise {
+namespace {
+
+constexpr PageSizes kPlain{.newest = 100};
+constexpr PageSizes kAging{.newest = 100, .aged = 60};
+
+ResolvedRule Stream(int64_t sink, int64_t recent) {
+  return {.sink = sink, .recent = recent};
+}
+
+TEST(KvPages, ByHand) {
+  // 100 tokens in pages of 16: six complete ones and a growing one, of which 1 to 4 have aged.
+  PageCounts pages = KvPages({}, 100, 16);
+  EXPECT_EQ(pages.newest, 3);
+  EXPECT_EQ(pages.aged, 4);
+  // Sinks in pages 0 and 1; tokens 60 .. 99 in pages 3 to 6.
+  pages = KvPages(Stream(20, 40), 100, 16);
+  EXPECT_EQ(pages.newest, 2 + 2);
+  EXPECT_EQ(pages.aged, 2);
+  pages = KvPages(Stream(0, 10), 100, 16);
+  EXPECT_EQ(pages.newest, 2);
+  EXPECT_EQ(pages.aged, 0);
+  EXPECT_EQ(KvPages({}, 0, 16).total(), 0);
+}
+
+TEST(KvPages, AreThoseWithAKeptToken) {
+  std::mt19937_64 rng(1);
+  for (int round = 0; round < 200; ++round) {
+    const ResolvedRule rule = Stream(static_cast<int64_t>(rng() % 50), 1 + static_cast<int64_t>(rng() % 90));
+    for (int64_t n = 0; n <= 250; n += 1 + static_cast<int64_t>(rng() % 7)) {
+      std::set<int64_t> newest, aged;
+      for (const TokenRange& range : KeptRanges(rule, n)) {
+        for (int64_t j = range.begin; j < range.end; ++j) {
+          (AgedPages(rule, n, 16).Contains(j / 16) ? aged : newest).insert(j / 16);
+        }
+      }
+      const PageCounts pages = KvPages(rule, n, 16);
+      ASSERT_EQ(pages.newest, static_cast<int64_t>(newest.size())) << n;
+      ASSERT_EQ(pages.aged, static_cast<int64_t>(aged.size())) << n;
+    }
+  }
+}
+
+TEST(PageSizes, AreTheBackends) {
+  const auto backend = MakeBackend({.name = "ref"}).value();
+  const KvLayout layout{.head_dim = 64, .page_tokens = 32, .format = KvFormat::kQ4};
+  const PageSizes sizes = PageSizesOf(*backend, layout);
+  EXPECT_EQ(sizes.newest, 2 * 32 * 66);
+  EXPECT_EQ(sizes.aged, 2 * 32 * 32 + 256 + 256);
+  EXPECT_EQ(sizes.BytesOf({.newest = 3, .aged = 4}), 3 * sizes.newest + 4 * sizes.aged);
+  KvLayout plain = layout;
+  plain.format = KvFormat::kF16;
+  EXPECT_FALSE(PageSizesOf(*backend, plain).ages());
+  EXPECT_EQ(PageSizesOf(*backend, plain).BytesOf({.newest = 3, .aged = 4}), 7 * 2 * 32 * 64 * 2);
+}
+
+KvBytesArgs ArgsFor(const HeadPlan& plan, int64_t num_tokens) {
+  return {.plan = &plan,
+          .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens},
+          .chunk_tokens = 64,
+          .page_tokens = 16,
+          .full_pages = kPlain,
+          .bounded_pages = kPlain};
+}
+
+TEST(KvBytes, EachKindOfHeadHasItsPages) {
+  HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 1, .num_kv_heads = 2, .head_dim = 8});
+  plan.rules[1] = HeadRule::Stream(20, 40);
+  KvBytesArgs args = ArgsFor(plan, 100);
+  EXPECT_EQ(PlanKvBytes(args, 100).full, 700);
+  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 600);
+  args.full_pages = kAging;
+  EXPECT_EQ(PlanKvBytes(args, 100).full, 3 * 100 + 4 * 60);
+  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 600);
+  args.bounded_pages = kAging;
+  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 4 * 100 + 2 * 60);
+}
+
+// Bytes fall when a page ages: the peak looks at every length, not at the last.
+TEST(KvBytes, ThePeakCoversEveryLength) {
+  HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 1, .head_dim = 8});
+  plan.rules[1] = HeadRule::Stream(20, 40);
+  for (int64_t n = 1; n <= 300; ++n) {
+    KvBytesArgs args = ArgsFor(plan, n);
+    args.full_pages = args.bounded_pages = kAging;
+    int64_t most = 0;
+    for (int64_t k = 1; k <= n; ++k) most = std::max(most, PlanKvBytes(args, k).total());
+    const int64_t peak = PeakKvBytes(args);
+    ASSERT_GE(peak, most) << n;
+    // A bounded head at most two pages too much; in one layer a step of 64 tokens, and what ages of it.
+    ASSERT_LE(peak, most + 2 * 100 + 5 * 160) << n;
+    if (n < 200) continue;
+    args.full_pages = args.bounded_pages = kPlain;
+    ASSERT_LT(peak, PeakKvBytes(args)) << n << ": a long text takes less than in the larger format";
+  }
+}
+
+}  // namespace
+}  // namespace headwise

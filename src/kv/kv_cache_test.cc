@@ -1,0 +1,322 @@
+// The cache over the reference backend: which pages it holds, in which pool, and what forks do to each other.
+#include "kv/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "backend/all_backends.h"
+#include "base/mix_seed.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kHeadDim = 16;
+constexpr int64_t kPageTokens = 16;
+constexpr int64_t kLayers = 2;
+constexpr int64_t kHeads = 3;
+constexpr KvFormats kAllQ4{KvFormat::kQ4, KvFormat::kQ4};
+
+std::vector<ResolvedRule> SameForAll(const ResolvedRule& rule) {
+  return std::vector<ResolvedRule>(static_cast<size_t>(kLayers * kHeads), rule);
+}
+
+// Key of token `pos` of a text, and with another `salt` its value.
+float Element(uint64_t text, int64_t pos, int64_t d, int64_t salt) {
+  const uint64_t mixed = MixSeed(MixSeed(text, pos, d), salt, 0);
+  return static_cast<float>((mixed >> 32) % 2001) / 1000.0f - 1.0f;
+}
+
+struct Memory {
+  explicit Memory(const KvFormats& formats)
+      : backend(MakeBackend({.name = "ref"}).value()), set(*backend, kHeadDim, kPageTokens, formats, &usage) {}
+  std::unique_ptr<KvCache> NewCache(std::vector<ResolvedRule> rules) const {
+    return std::make_unique<KvCache>(set.pools(), kHeads, std::move(rules));
+  }
+  PageSizes SizesOf(KvFormat format) const {
+    return PageSizesOf(*backend, {.head_dim = kHeadDim, .page_tokens = kPageTokens, .format = format});
+  }
+
+  std::unique_ptr<Backend> backend;
+  PoolUsage usage;
+  KvPoolSet set;
+};
+
+// A step of the decoder without attention: `num_new` more tokens of a text into every layer.
+void Read(Memory& memory, KvCache& cache, uint64_t text, int64_t num_new) {
+  std::vector<float> k, v;
+  for (int64_t i = 0; i < num_new; ++i) {
+    for (int64_t e = 0; e < kHeads * kHeadDim; ++e) {
+      k.push_back(Element(text, cache.num_tokens() + i, e % kHeadDim, 1));
+      v.push_back(Element(text, cache.num_tokens() + i, e % kHeadDim, 2));
+    }
+  }
+  const auto view = [&](std::vector<float>& values) {
+    return TensorView{.data = values.data(), .dtype = DType::kF32, .shape = {num_new, kHeads * kHeadDim}};
+  };
+  for (int64_t layer_idx = 0; layer_idx < kLayers; ++layer_idx) {
+    cache.Extend(layer_idx, num_new);
+    std::vector<HeadWork> work;
+    cache.Work(layer_idx, 0, num_new, work);
+    memory.backend->AppendKv({.k = view(k), .v = view(v), .heads = work});
+    PagesToAge pages;
+    cache.Ages(layer_idx, num_new, pages);
+    if (!pages.from.empty()) memory.backend->AgeKv(pages.Args());
+    cache.Commit(layer_idx, num_new);
+  }
+  cache.FinishStep(num_new);
+}
+
+// Key, then value of a kept token: the mean of one token is that token.
+std::vector<float> TokenOf(Memory& memory, const KvCache& cache, int64_t layer_idx, int64_t kv_head, int64_t pos) {
+  std::vector<HeadWork> work;
+  cache.Work(layer_idx, 0, 0, work);
+  std::vector<float> state(static_cast<size_t>(2 * kHeadDim));
+  HeadFold fold{.work = work[static_cast<size_t>(kv_head)], .state = state.data(), .fold_end = pos + 1};
+  fold.work.sink = pos;
+  fold.work.recent = 1;
+  CompensateArgs args;
+  args.heads = {&fold, 1};
+  args.num_q_heads = args.num_kv_heads = kHeads;
+  memory.backend->Compensate(args);
+  return state;
+}
+
+bool IsAged(const ResolvedRule& rule, int64_t num_tokens, int64_t pos) {
+  return AgedPages(rule, num_tokens, kPageTokens).Contains(pos / kPageTokens);
+}
+
+std::vector<ResolvedRule> RandomRules(std::mt19937_64& rng) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  std::vector<ResolvedRule> rules;
+  for (int64_t i = 0; i < kLayers * kHeads; ++i) {
+    HeadRule rule = below(3) == 0 ? HeadRule::Full() : HeadRule::Stream(below(40), 1 + below(100));
+    if (rule.kind != HeadRule::Kind::kFull && below(2) == 0) rule.start = RuleStart::kEndOfPrompt;
+    if (rule.kind != HeadRule::Kind::kFull) rule.compensate = below(2) == 0;
+    rules.push_back(ResolveRule(rule, {.prompt_tokens = 120, .max_tokens = 1000}));
+  }
+  return rules;
+}
+
+void ExpectPages(const Memory& memory, const KvFormats& formats, const KvCache& cache) {
+  int64_t full = 0;
+  int64_t bounded = 0;
+  for (int64_t layer_idx = 0; layer_idx < kLayers; ++layer_idx) {
+    std::vector<HeadWork> work;
+    cache.Work(layer_idx, 0, 0, work);
+    for (int64_t kv_head = 0; kv_head < kHeads; ++kv_head) {
+      const ResolvedRule& rule = cache.rule(layer_idx, kv_head);
+      const KvFormat format = rule.Bounded() ? formats.bounded : formats.full;
+      const HeadWork& head = work[static_cast<size_t>(kv_head)];
+      PageCounts expected = KvPages(rule, cache.num_tokens(), kPageTokens);
+      if (format == KvFormat::kQ4) {
+        EXPECT_EQ((PageRange{head.aged_begin, head.aged_end}), AgedPages(rule, cache.num_tokens(), kPageTokens));
+      } else {
+        EXPECT_EQ(head.aged_end, head.aged_begin);
+        expected = {.newest = expected.total(), .aged = 0};
+      }
+      EXPECT_EQ(head.layout.format, NewestFormat(format));
+      EXPECT_EQ(cache.NumPages(layer_idx, kv_head).newest, expected.newest) << cache.num_tokens();
+      EXPECT_EQ(cache.NumPages(layer_idx, kv_head).aged, expected.aged) << cache.num_tokens();
+      (rule.Bounded() ? bounded : full) += memory.SizesOf(format).BytesOf(expected);
+      if (rule.Bounded() && rule.compensate) bounded += 2 * kHeadDim * 4;
+    }
+  }
+  EXPECT_EQ(cache.Bytes().full, full);
+  EXPECT_EQ(cache.Bytes().bounded, bounded);
+}
+
+TEST(KvCache, AgesThePagesThatTheRuleSays) {
+  std::mt19937_64 rng(1);
+  for (const char* names : {"q4", "q8,q4", "q4,f16", "f16,q4", "q8"}) {
+    const KvFormats formats = KvFormatsByName(names).value();
+    for (int round = 0; round < 8; ++round) {
+      Memory memory(formats);
+      const auto cache = memory.NewCache(RandomRules(rng));
+      while (cache->num_tokens() < 400) {
+        const int64_t wish = rng() % 2 == 0 ? 1 : 1 + static_cast<int64_t>(rng() % 60);
+        Read(memory, *cache, 1, std::min(wish, cache->MaxStepTokens()));
+        ASSERT_NO_FATAL_FAILURE(ExpectPages(memory, formats, *cache)) << names;
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Tokens in pages that stay are what a q8 cache holds, bit for bit; aged ones are near it.
+TEST(KvCache, OnlyAgedTokensLoseBits) {
+  Memory q4(kAllQ4);
+  Memory q8({KvFormat::kQ8, KvFormat::kQ8});
+  const ResolvedRule rule = ResolveRule(HeadRule::Stream(20, 100), {});
+  const auto cache = q4.NewCache(SameForAll(rule));
+  const auto exact = q8.NewCache(SameForAll(rule));
+  int64_t num_changed = 0;
+  for (const int64_t num_new : {33, 1, 50, 7, 40, 64, 1, 1}) {
+    Read(q4, *cache, 3, num_new);
+    Read(q8, *exact, 3, num_new);
+    for (const TokenRange& range : KeptRanges(rule, cache->num_tokens())) {
+      for (int64_t pos = range.begin; pos < range.end; ++pos) {
+        const std::vector<float> token = TokenOf(q4, *cache, 1, 2, pos);
+        const std::vector<float> expected = TokenOf(q8, *exact, 1, 2, pos);
+        if (!IsAged(rule, cache->num_tokens(), pos)) {
+          ASSERT_EQ(token, expected) << pos << " of " << cache->num_tokens();
+          continue;
+        }
+        for (size_t i = 0; i < token.size(); ++i) {
+          ASSERT_NEAR(token[i], expected[i], 2.0 / 15 / 2 * 1.01) << pos;  // numbers in -1 .. 1, half a step
+          num_changed += token[i] == expected[i] ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_changed, 1000);
+}
+
+// However the tokens came, a page that has aged is the same.
+TEST(KvCache, StepsDoNotMatter) {
+  Memory memory(kAllQ4);
+  const ResolvedRule rule;
+  const auto at_once = memory.NewCache(SameForAll(rule));
+  const auto one_by_one = memory.NewCache(SameForAll(rule));
+  Read(memory, *at_once, 5, 150);
+  for (int i = 0; i < 150; ++i) Read(memory, *one_by_one, 5, 1);
+  for (int64_t pos = 0; pos < 150; ++pos) {
+    ASSERT_EQ(TokenOf(memory, *at_once, 0, 1, pos), TokenOf(memory, *one_by_one, 0, 1, pos)) << pos;
+  }
+}
+
+TEST(KvCache, ForksAgeOnTheirOwn) {
+  for (const int64_t shared : {10, 16, 40, 63, 64, 65, 100}) {
+    Memory memory(kAllQ4);
+    const ResolvedRule rule = ResolveRule(shared % 2 == 0 ? HeadRule::Full() : HeadRule::Stream(4, 60), {});
+    const auto original = memory.NewCache(SameForAll(rule));
+    const auto alone = memory.NewCache(SameForAll(rule));
+    Read(memory, *original, 1, shared);
+    Read(memory, *alone, 1, shared);
+    const auto fork = original->Fork();
+    EXPECT_EQ(fork->Bytes().total(), original->Bytes().total());
+    Read(memory, *fork, 2, 90);  // ages pages that the original still reads as q8
+    for (const TokenRange& range : KeptRanges(rule, shared)) {
+      for (int64_t pos = range.begin; pos < range.end; ++pos) {
+        ASSERT_EQ(TokenOf(memory, *original, 0, 0, pos), TokenOf(memory, *alone, 0, 0, pos)) << shared << " " << pos;
+      }
+    }
+    Read(memory, *original, 1, 90);
+    Read(memory, *alone, 1, 90);
+    for (const TokenRange& range : KeptRanges(rule, shared + 90)) {
+      for (int64_t pos = range.begin; pos < range.end; ++pos) {
+        ASSERT_EQ(TokenOf(memory, *original, 1, 2, pos), TokenOf(memory, *alone, 1, 2, pos)) << shared << " " << pos;
+        // What the fork shares with the text it left is the same, where its page holds nothing else.
+        if ((pos / kPageTokens + 1) * kPageTokens > shared) continue;
+        ASSERT_EQ(TokenOf(memory, *fork, 1, 2, pos), TokenOf(memory, *alone, 1, 2, pos)) << shared << " " << pos;
+      }
+    }
+    EXPECT_EQ(fork->Bytes().total(), original->Bytes().total());
+  }
+}
+
+TEST(KvCache, MemoryReturns) {
+  for (const char* names : {"q4", "q8,q4", "q4,f16"}) {
+    Memory memory(KvFormatsByName(names).value());
+    std::mt19937_64 rng(3);
+    auto cache = memory.NewCache(RandomRules(rng));
+    Read(memory, *cache, 1, 100);
+    auto fork = cache->Fork();
+    Read(memory, *fork, 2, 20);
+    Read(memory, *fork, 2, 200);
+    Read(memory, *cache, 1, 20);
+    cache.reset();
+    EXPECT_GT(memory.usage.bytes, 0);
+    EXPECT_GT(fork->Bytes().total(), 0);
+    fork.reset();
+    EXPECT_EQ(memory.usage.bytes, 0) << names;
+  }
+}
+
+// A window that slides drops pages that have aged: the pools hold what its heads own and no more.
+TEST(KvCache, AWindowDropsAgedPages) {
+  Memory memory(kAllQ4);
+  const ResolvedRule rule = ResolveRule(HeadRule::Stream(4, 80), {});
+  const auto cache = memory.NewCache(SameForAll(rule));
+  for (int i = 0; i < 300; ++i) {
+    Read(memory, *cache, 1, 1);
+    const PageCounts pages = KvPages(rule, cache->num_tokens(), kPageTokens);
+    ASSERT_EQ(memory.set.pools().full.aged->pages_in_use(), kLayers * kHeads * pages.aged);
+    ASSERT_EQ(memory.set.pools().full.newest->pages_in_use(), kLayers * kHeads * pages.newest);
+    ASSERT_EQ(memory.usage.bytes, cache->Bytes().total());
+  }
+}
+
+TEST(KvCache, KindsOfHeadsShareThePoolsOfTheirFormats) {
+  const auto pools_of = [](const char* names) { return Memory(KvFormatsByName(names).value()).set.pools(); };
+  KvPools pools = pools_of("q4");
+  EXPECT_EQ(pools.full, pools.bounded);
+  EXPECT_NE(pools.full.aged, nullptr);
+  pools = pools_of("q8,q4");
+  EXPECT_EQ(pools.full.newest, pools.bounded.newest);
+  EXPECT_EQ(pools.full.aged, nullptr);
+  EXPECT_NE(pools.bounded.aged, nullptr);
+  pools = pools_of("q4,f16");
+  EXPECT_NE(pools.full.newest, pools.bounded.newest);
+  EXPECT_EQ(pools.bounded.aged, nullptr);
+}
+
+// Pages of sinks stay in q8: a full head's page that has aged cannot become one.
+TEST(KvCache, AForkCannotMakeAnAgedPageASinksPage) {
+  Memory memory(kAllQ4);
+  const SequenceLimits limits{.prompt_tokens = 200, .max_tokens = 300};
+  HeadRule few = HeadRule::Stream(16, 20);
+  HeadRule many = HeadRule::Stream(17, 20);
+  few.start = many.start = RuleStart::kEndOfPrompt;
+  const auto cache = memory.NewCache(SameForAll(ResolveRule(HeadRule::Full(), limits)));
+  Read(memory, *cache, 1, 47);
+  // Heads are of the other kind under these rules; both kinds have the same pools.
+  EXPECT_NE(cache->ForkAs(SameForAll(ResolveRule(many, limits))), nullptr) << "nothing has aged yet";
+  Read(memory, *cache, 1, 60);
+  EXPECT_EQ(cache->ForkAs(SameForAll(ResolveRule(many, limits))), nullptr);
+  const auto fork = cache->ForkAs(SameForAll(ResolveRule(few, limits)));
+  ASSERT_NE(fork, nullptr);
+  ExpectPages(memory, kAllQ4, *fork);
+  Read(memory, *fork, 1, fork->MaxStepTokens());
+  ExpectPages(memory, kAllQ4, *fork);
+  Read(memory, *fork, 1, 30);
+  ExpectPages(memory, kAllQ4, *fork);
+}
+
+TEST(KvCache, ThePeakIsWithinThePlansArithmetic) {
+  std::mt19937_64 rng(5);
+  for (int round = 0; round < 60; ++round) {
+    HeadPlan plan =
+        HeadPlan::Dense({.architecture = "", .num_layers = kLayers, .num_kv_heads = kHeads, .head_dim = kHeadDim});
+    for (HeadRule& rule : plan.rules) {
+      if (rng() % 3 == 0) continue;
+      rule = HeadRule::Stream(static_cast<int64_t>(rng() % 40), 1 + static_cast<int64_t>(rng() % 100));
+      if (rng() % 2 == 0) rule.start = RuleStart::kEndOfPrompt;
+    }
+    Memory memory(kAllQ4);
+    const KvBytesArgs args{.plan = &plan,
+                           .limits = {.prompt_tokens = 1 + static_cast<int64_t>(rng() % 300), .max_tokens = 350},
+                           .chunk_tokens = 1 + static_cast<int64_t>(rng() % 100),
+                           .page_tokens = kPageTokens,
+                           .full_pages = memory.SizesOf(KvFormat::kQ4),
+                           .bounded_pages = memory.SizesOf(KvFormat::kQ4)};
+    std::vector<ResolvedRule> rules;
+    for (const HeadRule& rule : plan.rules) rules.push_back(ResolveRule(rule, args.limits));
+    const auto cache = memory.NewCache(rules);
+    while (cache->num_tokens() < args.limits.max_tokens) {
+      const bool in_prompt = cache->num_tokens() < args.limits.prompt_tokens;
+      const int64_t left = (in_prompt ? args.limits.prompt_tokens : args.limits.max_tokens) - cache->num_tokens();
+      const int64_t wish = in_prompt || rng() % 4 == 0 ? args.chunk_tokens : 1;
+      Read(memory, *cache, 1, std::min({wish, left, cache->MaxStepTokens()}));
+      ASSERT_EQ(cache->Bytes().total(), PlanKvBytes(args, cache->num_tokens()).total());
+    }
+    ASSERT_LE(cache->PeakBytes(), PeakKvBytes(args)) << round;
+    ASSERT_EQ(cache->PeakBytes(), memory.usage.peak_bytes);
+    ASSERT_GE(cache->PeakBytes() * 3, PeakKvBytes(args) * 2) << "the bound is near, round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace headwise
