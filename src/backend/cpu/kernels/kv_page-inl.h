@@ -48,13 +48,6 @@ HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
   return {k, k + half_bytes, pos, scales, scales + 2 * pages.page_tokens};
 }
 
-HWY_INLINE float FromF16(uint16_t bits) {
-  const hn::CappedTag<float, 1> d1;
-  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
-  const auto half = __builtin_bit_cast(hwy::float16_t, bits);
-  return hn::GetLane(hn::PromoteTo(d1, hn::LoadU(d16, &half)));
-}
-
 HWY_INLINE const uint8_t* Bytes(const std::byte* bytes) {
   return reinterpret_cast<const uint8_t*>(bytes);
 }
@@ -78,10 +71,9 @@ HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row
     even = hn::LoadU(kDF, row);
     odd = hn::LoadU(kDF, row + row_elements);
   } else if constexpr (kType == KvType::kF16) {
-    const hn::Rebind<hwy::float16_t, DF> d16;
-    const auto* row = reinterpret_cast<const hwy::float16_t*>(rows) + 2 * pair_idx * row_elements + vec * kLanes;
-    even = hn::PromoteTo(kDF, hn::LoadU(d16, row));
-    odd = hn::PromoteTo(kDF, hn::LoadU(d16, row + row_elements));
+    const uint8_t* row = Bytes(rows) + 2 * (2 * pair_idx * row_elements + vec * kLanes);
+    even = HalvesAsF32(row);
+    odd = HalvesAsF32(row + 2 * row_elements);
   } else {
     const DU du;
     const auto* row = reinterpret_cast<const uint32_t*>(rows) + pair_idx * row_elements + vec * kLanes;

@@ -104,7 +104,7 @@ HWY_INLINE float StoreScale(const float* x, int64_t dim, const std::byte* scales
   for (int64_t d = 0; d < dim; d += kLanes) {
     const VF magnitude = hn::Abs(LoadRow(x, d, dim));
     // Once NaN, a lane stays so: nothing is greater.
-    const auto replaces = hn::Or(hn::Gt(magnitude, lanes), hn::Ne(magnitude, magnitude));
+    const auto replaces = hn::Or(hn::Gt(magnitude, lanes), hn::IsNaN(magnitude));
     lanes = hn::IfThenElse(replaces, magnitude, lanes);
   }
   alignas(64) float magnitudes[kLanes];
