@@ -110,6 +110,12 @@ struct KvLayout {
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
 
+// Of keys and values, scales included, padding left out, where whole pages are full.
+inline double BytesPerToken(const KvLayout& layout) {
+  return static_cast<double>(TokensBytes(layout.format, layout.head_dim, layout.page_tokens)) /
+         static_cast<double>(layout.page_tokens);
+}
+
 // The pages of one KV head of one sequence. Token j of the text lies in page j / P, slot j % P. Pages in the middle,
 // whose tokens were dropped, are absent: sinks and the recent window each have their own run.
 struct PageTable {

@@ -63,6 +63,10 @@ OpBenchOptions TinyOptions() {
   return options;
 }
 
+KvLayout TinyLayout(KvFormat format) {
+  return {.head_dim = TinyConfig().head_dim, .page_tokens = 32, .format = format};
+}
+
 std::vector<OpLine> MustRun(const OpSubject& subject, const OpBenchOptions& options) {
   Result<std::vector<OpLine>> lines = RunOpBench(subject, options);
   EXPECT_TRUE(lines.ok()) << lines.status().message();
@@ -96,30 +100,41 @@ TEST(OpWorkTest, BiasesAreRead) {
 
 // 4 query heads and 2 KV heads of 16: a row of queries has 256 bytes, a token in f16 64 bytes a head.
 TEST(OpWorkTest, AttentionOfOneQueryReadsEveryKeptToken) {
-  const OpWork full = AttentionWork(TinyConfig(), {}, KvFormat::kF16, 99, 1);
+  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kF16), 99, 1);
   EXPECT_EQ(full.bytes_read, 256 + 100 * 2 * 64);
   EXPECT_EQ(full.bytes_written, 256);
   EXPECT_EQ(full.multiply_adds, 100 * 4 * (16 + 16));
-  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 4, .recent = 6}, KvFormat::kQ8, 99, 1);
+  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 4, .recent = 6}, TinyLayout(KvFormat::kQ8), 99, 1);
   EXPECT_EQ(stream.bytes_read, 256 + 10 * 2 * (2 * 16 + 4)) << "codes, and two scales of two bytes";
   EXPECT_EQ(stream.multiply_adds, 10 * 4 * 32);
 }
 
+// At 99 tokens pages 0 and 2 and the growing one are in q8; page 1 has aged.
+TEST(OpWorkTest, AgedPagesAreReadAsTheyAreStored) {
+  const double aged_page = 2 * 32 * 16 / 2 + 16 * 4 + 32 * 4;
+  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kQ4), 99, 1);
+  EXPECT_EQ(full.bytes_read, 256 + 2 * (aged_page + 68 * 36));
+  const OpWork chunk = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kQ4), 99, 4);
+  EXPECT_EQ(chunk.bytes_read, 4 * 256 + 2 * (aged_page + 71 * 36));
+  EXPECT_EQ(AppendWork(TinyConfig(), TinyLayout(KvFormat::kQ4), 3).bytes_written, 3 * 2 * 36) << "tokens begin as q8";
+}
+
 TEST(OpWorkTest, AChunkReadsATokenOnceThoughManyQueriesDo) {
-  const OpWork full = AttentionWork(TinyConfig(), {}, KvFormat::kF16, 10, 3);
+  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kF16), 10, 3);
   EXPECT_EQ(full.bytes_read, 3 * 256 + 13 * 2 * 64);
   EXPECT_EQ(full.multiply_adds, (11 + 12 + 13) * 4 * 32);
   // 2 sinks, and of 5 recent tokens for each of the queries 10, 11, 12 the tokens 6 to 12.
-  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 2, .recent = 5}, KvFormat::kF16, 10, 3);
+  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 2, .recent = 5}, TinyLayout(KvFormat::kF16), 10, 3);
   EXPECT_EQ(stream.bytes_read, 3 * 256 + (2 + 7) * 2 * 64);
   EXPECT_EQ(stream.multiply_adds, 3 * 7 * 4 * 32);
   // A model's own window of 8 hides everything before token 3 from query 10, the sinks too.
-  const OpWork window = AttentionWork(TinyConfig(), {.sink = 2, .recent = 5, .sink_reach = 8}, KvFormat::kF16, 10, 1);
+  const OpWork window =
+      AttentionWork(TinyConfig(), {.sink = 2, .recent = 5, .sink_reach = 8}, TinyLayout(KvFormat::kF16), 10, 1);
   EXPECT_EQ(window.bytes_read, 256 + 5 * 2 * 64);
 }
 
 TEST(OpWorkTest, AppendWritesInTheCachesFormat) {
-  const OpWork work = AppendWork(TinyConfig(), KvFormat::kQ8, 3);
+  const OpWork work = AppendWork(TinyConfig(), TinyLayout(KvFormat::kQ8), 3);
   EXPECT_EQ(work.bytes_read, 2 * 3 * 32 * 4);
   EXPECT_EQ(work.bytes_written, 3 * 2 * 36);
   EXPECT_EQ(work.multiply_adds, 0);
@@ -129,12 +144,13 @@ TEST(OpWorkTest, CompensationFoldsWhatFallsOutAndMergesItsMean) {
   ResolvedRule rule{.sink = 2, .recent = 5};
   rule.compensate = true;
   // 20 tokens: 2..14 are folded. Three more: 15, 16, 17, in 2 heads. State: 2 heads x (key, value) x 16 floats.
-  const OpWork work = CompensateWork(TinyConfig(), rule, KvFormat::kF16, 20, 3);
+  const OpWork work = CompensateWork(TinyConfig(), rule, TinyLayout(KvFormat::kF16), 20, 3);
   EXPECT_EQ(work.bytes_read, 3 * 2 * 64 + 256 + 2 * (3 * 256) + 3 * 4 * 4);
   EXPECT_EQ(work.bytes_written, 256 + 3 * 256 + 3 * 4 * 4);
   EXPECT_EQ(work.multiply_adds, 3 * 2 * 32 + 3 * 3 * 64);
   // Of tokens 5 to 8 only 7 and 8 have something to merge: token 7 is the first that leaves token 2 behind.
-  EXPECT_EQ(CompensateWork(TinyConfig(), rule, KvFormat::kF16, 5, 4).multiply_adds, 2 * 2 * 32 + 2 * 3 * 64);
+  EXPECT_EQ(CompensateWork(TinyConfig(), rule, TinyLayout(KvFormat::kF16), 5, 4).multiply_adds,
+            2 * 2 * 32 + 2 * 3 * 64);
 }
 
 TEST(OpWorkTest, Activations) {
@@ -215,7 +231,7 @@ TEST_P(OpBenchTest, EveryOperationRuns) {
   OpSubject subject = TinySubject(GetParam());
   subject.weights = {DType::kF32, DType::kBF16, DType::kQ8_0};
   OpBenchOptions options = TinyOptions();
-  options.kv_formats = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8};
+  options.kv_formats = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4};
   std::set<std::string> ops;
   std::set<std::string> parts;
   for (const OpLine& line : MustRun(subject, options)) {

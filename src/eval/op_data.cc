@@ -83,60 +83,88 @@ Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backe
   return cycle;
 }
 
-Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed) {
-  RandomPages pages(wanted);
+RandomPages::RandomPages(const Backend& backend, const Wanted& wanted)
+    : wanted_(wanted), newest_(wanted.layout), page_sizes_(PageSizesOf(backend, wanted.layout)) {
+  newest_.format = NewestFormat(wanted.layout.format);
   const int64_t page_tokens = wanted.layout.page_tokens;
   const int64_t end_page = CeilDiv(wanted.first_pos + wanted.num_rows, page_tokens);
   const int64_t rule_sink = CeilDiv(wanted.rule.sink, page_tokens);
   const int64_t oldest = std::max<int64_t>(0, wanted.first_pos - wanted.rule.recent);
-  pages.num_sink_ = std::min(rule_sink, end_page);
-  pages.recent_first_ = std::max(rule_sink, oldest / page_tokens);
-  pages.num_recent_ = std::max<int64_t>(0, end_page - pages.recent_first_);
-  const auto page_bytes = static_cast<int64_t>(backend.PageBytes(wanted.layout));
-  const int64_t layer_bytes = wanted.num_kv_heads * (pages.num_sink_ + pages.num_recent_) * page_bytes;
+  num_sink_ = std::min(rule_sink, end_page);
+  recent_first_ = std::max(rule_sink, oldest / page_tokens);
+  num_recent_ = std::max<int64_t>(0, end_page - recent_first_);
+  if (page_sizes_.ages()) aged_ = AgedPages(wanted.rule, wanted.first_pos, page_tokens);
+}
+
+bool RandomPages::IsAged(int64_t idx) const {
+  return aged_.Contains(idx < num_sink_ ? idx : recent_first_ + idx - num_sink_);
+}
+
+int64_t RandomPages::BytesOfHead() const {
+  PageCounts pages;
+  for (int64_t idx = 0; idx < num_pages(); ++idx) ++(IsAged(idx) ? pages.aged : pages.newest);
+  return page_sizes_.BytesOf(pages);
+}
+
+Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed) {
+  RandomPages pages(backend, wanted);
+  const int64_t layer_bytes = wanted.num_kv_heads * pages.BytesOfHead();
   const int64_t num_layers = std::max<int64_t>(1, CeilDiv(min_bytes, layer_bytes));
   pages.bytes_ = num_layers * layer_bytes;
   HW_RETURN_IF_ERROR(CheckMemory(pages.bytes_, "KV pages"));
   const int64_t whole_pages = CeilDiv(pages.bytes_, kHugePageBytes) * kHugePageBytes;
   pages.memory_ = DeviceBuffer(backend, static_cast<size_t>(whole_pages));
-  pages.Place(backend, num_layers);
+  pages.Place(num_layers);
   pages.Fill(backend, seed);
   return pages;
 }
 
 // In the order in which the chunks of a prompt would take them.
-void RandomPages::Place(Backend& backend, int64_t num_layers) {
+void RandomPages::Place(int64_t num_layers) {
   heads_.resize(static_cast<size_t>(num_layers * wanted_.num_kv_heads));
-  const size_t page_bytes = backend.PageBytes(wanted_.layout);
-  const int64_t num_pages = num_sink_ + num_recent_;
   const int64_t run_pages = std::max<int64_t>(1, kRunTokens / wanted_.layout.page_tokens);
   std::byte* next = memory_.data();
-  for (int64_t first = 0; first < num_pages; first += run_pages) {
+  for (int64_t first = 0; first < num_pages(); first += run_pages) {
     for (Head& head : heads_) {
-      for (int64_t idx = first; idx < std::min(first + run_pages, num_pages); ++idx, next += page_bytes) {
+      for (int64_t idx = first; idx < std::min(first + run_pages, num_pages()); ++idx) {
         (idx < num_sink_ ? head.sink : head.recent).push_back(next);
+        next += IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
       }
     }
   }
 }
 
-// A few pages are written by the backend, token by token; the others are copies of them.
+// A few pages are written by the backend, token by token, and made older; all are copies of them.
 void RandomPages::Fill(Backend& backend, uint64_t seed) {
-  const size_t page_bytes = backend.PageBytes(wanted_.layout);
-  const int64_t num_pages = (num_sink_ + num_recent_) * static_cast<int64_t>(heads_.size());
-  const int64_t num_bank = std::min(num_pages, kBankPages);
-  std::vector<std::byte*> bank;
-  for (int64_t i = 0; i < num_bank; ++i) bank.push_back(memory_.data() + static_cast<size_t>(i) * page_bytes);
-  const int64_t num_tokens = num_bank * wanted_.layout.page_tokens;
-  const RandomTensor k(backend, {num_tokens, wanted_.layout.head_dim}, seed);
-  const RandomTensor v(backend, {num_tokens, wanted_.layout.head_dim}, seed + 1);
+  const auto bank_of = [&](int64_t page_bytes, std::vector<std::byte*>& pages) {
+    DeviceBuffer memory(backend, static_cast<size_t>(kBankPages * page_bytes));
+    for (int64_t i = 0; i < kBankPages; ++i) pages.push_back(memory.data() + i * page_bytes);
+    return memory;
+  };
+  std::vector<std::byte*> newest, aged;
+  const DeviceBuffer newest_memory = bank_of(page_sizes_.newest, newest);
+  const int64_t num_tokens = kBankPages * newest_.page_tokens;
+  const RandomTensor k(backend, {num_tokens, newest_.head_dim}, seed);
+  const RandomTensor v(backend, {num_tokens, newest_.head_dim}, seed + 1);
   HeadWork work{.num_rows = num_tokens};
-  work.layout = wanted_.layout;
-  work.pages = {.sink = {}, .recent = bank, .recent_first = 0};
+  work.layout = newest_;
+  work.pages = {.sink = {}, .recent = newest, .recent_first = 0};
   backend.AppendKv({.k = k.view(), .v = v.view(), .heads = {&work, 1}});
-  for (int64_t i = num_bank; i < num_pages; ++i) {
-    backend.Copy(memory_.data() + static_cast<size_t>(i) * page_bytes, bank[static_cast<size_t>(i % num_bank)],
-                 page_bytes);
+  DeviceBuffer aged_memory;
+  if (page_sizes_.ages()) {
+    aged_memory = bank_of(page_sizes_.aged, aged);
+    const std::vector<const std::byte*> from(newest.begin(), newest.end());
+    backend.AgeKv({.layout = newest_, .from = from, .to = aged});
+  }
+  size_t next = 0;
+  for (const Head& head : heads_) {
+    for (int64_t idx = 0; idx < num_pages(); ++idx, ++next) {
+      std::byte* page =
+          idx < num_sink_ ? head.sink[static_cast<size_t>(idx)] : head.recent[static_cast<size_t>(idx - num_sink_)];
+      const std::vector<std::byte*>& bank = IsAged(idx) ? aged : newest;
+      const int64_t page_bytes = IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
+      backend.Copy(page, bank[next % bank.size()], static_cast<size_t>(page_bytes));
+    }
   }
 }
 
@@ -145,7 +173,9 @@ std::vector<HeadWork> RandomPages::Work(int64_t layer_idx, int64_t num_rows) con
   for (int64_t kv_head = 0; kv_head < wanted_.num_kv_heads; ++kv_head) {
     const Head& head = heads_[static_cast<size_t>(layer_idx * wanted_.num_kv_heads + kv_head)];
     HeadWork work{.num_rows = num_rows, .first_pos = wanted_.first_pos, .kv_head = kv_head};
-    work.layout = wanted_.layout;
+    work.layout = newest_;
+    work.aged_begin = aged_.begin;
+    work.aged_end = aged_.end;
     work.pages = {.sink = head.sink, .recent = head.recent, .recent_first = recent_first_};
     work.sink = wanted_.rule.sink;
     work.recent = wanted_.rule.recent;

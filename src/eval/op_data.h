@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "eval/random_weights.h"
+#include "kv/kv_bytes.h"
 #include "kv/rule.h"
 #include "model/model_weights.h"
 
@@ -49,7 +50,7 @@ Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backe
 class RandomPages {
  public:
   struct Wanted {
-    KvLayout layout;
+    KvLayout layout;  // names the heads' format: pages that are aged by now are in it
     ResolvedRule rule;
     int64_t num_kv_heads = 0;
     int64_t first_pos = 0;
@@ -67,11 +68,17 @@ class RandomPages {
     std::vector<std::byte*> sink;
     std::vector<std::byte*> recent;
   };
-  explicit RandomPages(const Wanted& wanted) : wanted_(wanted) {}
-  void Place(Backend& backend, int64_t num_layers);
+  RandomPages(const Backend& backend, const Wanted& wanted);
+  int64_t num_pages() const { return num_sink_ + num_recent_; }  // of a head
+  bool IsAged(int64_t idx) const;                                // of a head's pages, number `idx`
+  int64_t BytesOfHead() const;
+  void Place(int64_t num_layers);
   void Fill(Backend& backend, uint64_t seed);
 
   Wanted wanted_;
+  KvLayout newest_;
+  PageSizes page_sizes_;
+  PageRange aged_;
   int64_t num_sink_ = 0;      // sink pages of a head
   int64_t num_recent_ = 0;    // its other pages
   int64_t recent_first_ = 0;  // page index of the first of these

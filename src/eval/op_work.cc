@@ -21,6 +21,11 @@ int64_t KvDim(const ModelConfig& config) {
   return config.num_kv_heads * config.head_dim;
 }
 
+// Of a token's key and value as they are written.
+int64_t NewestBytes(const KvLayout& layout) {
+  return TokensBytes(NewestFormat(layout.format), layout.head_dim, 1);
+}
+
 // Keys that some query of [depth, depth + num_rows) reads. Requires: positions in the text.
 int64_t KeysOfChunk(const ResolvedRule& rule, int64_t depth, int64_t num_rows) {
   const int64_t end = depth + num_rows;
@@ -48,11 +53,15 @@ OpWork MatMulWork(std::span<const LinearWeights> parts, MatMulArgs::Write write,
   return work;
 }
 
-OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, KvFormat format, int64_t depth,
+OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                      int64_t num_rows) {
   const double row_bytes = AsDouble(num_rows * QDim(config) * kFloatBytes);
-  const double kv_bytes = AsDouble(KeysOfChunk(rule, depth, num_rows)) *
-                          AsDouble(config.num_kv_heads * TokenBytes(format, config.head_dim));
+  // What the first query reads, and the keys that join it.
+  ResolvedRule kept = rule;
+  kept.compensate = false;
+  const int64_t num_joining = KeysOfChunk(rule, depth, num_rows) - KeysOfChunk(rule, depth, 1);
+  const double kv_bytes =
+      AsDouble(config.num_kv_heads) * (KvReadBytes(kept, layout, depth) + AsDouble(num_joining * NewestBytes(layout)));
   const double pairs = AsDouble(CountPairs(rule, depth, depth + num_rows));
   // Per pair and query head, D for the score and D for the output.
   return {.bytes_read = row_bytes + kv_bytes,
@@ -60,13 +69,13 @@ OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, KvForm
           .multiply_adds = pairs * AsDouble(2 * QDim(config))};
 }
 
-OpWork AppendWork(const ModelConfig& config, KvFormat format, int64_t num_rows) {
+OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num_rows) {
   return {.bytes_read = AsDouble(2 * num_rows * KvDim(config) * kFloatBytes),
-          .bytes_written = AsDouble(num_rows * config.num_kv_heads * TokenBytes(format, config.head_dim)),
+          .bytes_written = AsDouble(num_rows * config.num_kv_heads * NewestBytes(layout)),
           .multiply_adds = 0};
 }
 
-OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, KvFormat format, int64_t depth,
+OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                       int64_t num_rows) {
   const TokenRange before = FoldedRange(rule, depth);
   const TokenRange after = FoldedRange(rule, depth + num_rows);
@@ -77,8 +86,8 @@ OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, KvFor
   const int64_t q_bytes = num_merged * QDim(config) * kFloatBytes;
   const int64_t lse_bytes = num_merged * config.num_q_heads * kFloatBytes;
   OpWork work;
-  work.bytes_read = AsDouble(num_folded * config.num_kv_heads * TokenBytes(format, config.head_dim) + state_bytes +
-                             2 * q_bytes + lse_bytes);
+  work.bytes_read = AsDouble(num_folded * config.num_kv_heads) * BytesPerToken(layout) +
+                    AsDouble(state_bytes + 2 * q_bytes + lse_bytes);
   work.bytes_written = AsDouble(state_bytes + q_bytes + lse_bytes);
   // Folding: key and value move towards the token. Merging: a score, and an output of two products.
   work.multiply_adds = AsDouble(num_folded * 2 * KvDim(config) + num_merged * 3 * QDim(config));

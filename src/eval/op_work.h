@@ -26,11 +26,11 @@ struct OpWork {
 
 // `parts` share x; only shapes and formats are looked at. All products below are of T = num_rows tokens.
 OpWork MatMulWork(std::span<const LinearWeights> parts, MatMulArgs::Write write, int64_t num_rows);
-// Every head of one layer under `rule`, queries at depth, depth + 1, ...
-OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, KvFormat format, int64_t depth,
+// Every head of one layer under `rule`, queries at depth, depth + 1, ... `layout` names the heads' format.
+OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                      int64_t num_rows);
-OpWork AppendWork(const ModelConfig& config, KvFormat format, int64_t num_rows);
-OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, KvFormat format, int64_t depth,
+OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num_rows);
+OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                       int64_t num_rows);
 OpWork NormWork(const ModelConfig& config, int64_t num_rows);
 OpWork RopeWork(const ModelConfig& config, int64_t num_rows);  // q and k

@@ -39,24 +39,6 @@ int64_t KeysOf(const ResolvedRule& rule, int64_t pos) {
   return keys;
 }
 
-// Bytes of the keys that the one token at `pos` reads, and of their values.
-double ReadBytes(const WorkArgs& args, const ResolvedRule& rule, int64_t pos) {
-  const KvFormat format = rule.Bounded() ? args.kv_formats.bounded : args.kv_formats.full;
-  const int64_t dim = args.config->head_dim;
-  int64_t num_aged = 0;
-  if (NewestFormat(format) != format) {
-    const PageRange aged = AgedPages(rule, pos, args.page_tokens);
-    for (const TokenRange& range : ReadRanges(rule, pos)) {
-      num_aged += std::max<int64_t>(
-          0, std::min(range.end, aged.end * args.page_tokens) - std::max(range.begin, aged.begin * args.page_tokens));
-    }
-  }
-  // Tokens of a page share scales.
-  const double aged_share = static_cast<double>(num_aged) / static_cast<double>(args.page_tokens);
-  return aged_share * static_cast<double>(TokensBytes(format, dim, args.page_tokens)) +
-         static_cast<double>((KeysOf(rule, pos) - num_aged) * TokensBytes(NewestFormat(format), dim, 1));
-}
-
 // Rules of a plan, each with the number of KV heads under it: plans have few different ones.
 std::vector<std::pair<ResolvedRule, int64_t>> DistinctRules(const HeadPlan& plan, const SequenceLimits& limits) {
   std::vector<std::pair<ResolvedRule, int64_t>> distinct;
@@ -94,6 +76,21 @@ WeightCounts CountWeights(const ModelWeights& weights) {
   return counts;
 }
 
+double KvReadBytes(const ResolvedRule& rule, const KvLayout& layout, int64_t pos) {
+  int64_t num_aged = 0;
+  if (NewestFormat(layout.format) != layout.format) {
+    const PageRange aged = AgedPages(rule, pos, layout.page_tokens);
+    for (const TokenRange& range : ReadRanges(rule, pos)) {
+      const int64_t begin = std::max(range.begin, aged.begin * layout.page_tokens);
+      const int64_t end = std::min(range.end, aged.end * layout.page_tokens);
+      num_aged += std::max<int64_t>(0, end - begin);
+    }
+  }
+  const int64_t num_newest = KeysOf(rule, pos) - num_aged;
+  return static_cast<double>(num_aged) * BytesPerToken(layout) +
+         static_cast<double>(num_newest * TokensBytes(NewestFormat(layout.format), layout.head_dim, 1));
+}
+
 int64_t CountPairs(const ResolvedRule& rule, int64_t begin, int64_t end) {
   int64_t pairs = 0;
   for (int64_t pos = begin; pos < end; ++pos) pairs += KeysOf(rule, pos);
@@ -118,7 +115,9 @@ Work DecodeWork(const WorkArgs& args, int64_t pos) {
   for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
     const double keys = static_cast<double>(CountPairs(rule, pos, pos + 1)) * static_cast<double>(num_heads);
     work.attention_flops += keys * FlopsPerPair(*args.config);
-    work.kv_bytes += static_cast<double>(num_heads) * ReadBytes(args, rule, pos);
+    const KvFormat format = rule.Bounded() ? args.kv_formats.bounded : args.kv_formats.full;
+    const KvLayout layout = {.head_dim = args.config->head_dim, .page_tokens = args.page_tokens, .format = format};
+    work.kv_bytes += static_cast<double>(num_heads) * KvReadBytes(rule, layout, pos);
   }
   return work;
 }

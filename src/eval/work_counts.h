@@ -45,6 +45,10 @@ struct Work {
   double bytes() const { return weight_bytes + kv_bytes; }
 };
 
+// Bytes of the keys of one KV head that the query at `pos` reads, and of their values, as they are stored; the mean
+// counts as a key. `layout` names the head's format.
+double KvReadBytes(const ResolvedRule& rule, const KvLayout& layout, int64_t pos);
+
 // Prompt tokens [depth, depth + num_tokens), logits of the last one. Bytes stay 0: they depend on how the backend
 // tiles.
 Work PrefillWork(const WorkArgs& args, int64_t num_tokens, int64_t depth = 0);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -216,6 +217,27 @@ TEST(KvQ8, EveryBackendStoresTheSameNumbers) {
       head.Append(texts, 6, kTokens - 6);
       for (int64_t pos = 0; pos < kTokens; ++pos) {
         ASSERT_EQ(head.Read(pos), expected.Read(pos)) << named.name << " D " << head_dim << " token " << pos;
+      }
+    }
+  }
+}
+
+TEST(KvQ8, WhatIsNoNumberSpreadsOverItsRow) {
+  constexpr int64_t kTokens = 20;
+  const KvLayout layout{.head_dim = 40, .format = KvFormat::kQ8};
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Texts texts = RandomTexts(kTokens, layout.head_dim, 1, 1);
+    texts.k[static_cast<size_t>(5 * layout.head_dim + 8)] = bad;
+    texts.v[static_cast<size_t>(7 * layout.head_dim + 39)] = bad;
+    for (const NamedBackend& named : CpuBackends()) {
+      Head head(*named.backend, layout, kTokens);
+      head.Append(texts, 0, kTokens);
+      for (int64_t pos = 0; pos < kTokens; ++pos) {
+        const std::vector<float> read = head.Read(pos);
+        for (int64_t i = 0; i < 2 * layout.head_dim; ++i) {
+          const bool is_bad = i < layout.head_dim ? pos == 5 : pos == 7;
+          ASSERT_EQ(std::isnan(read[static_cast<size_t>(i)]), is_bad) << named.name << " token " << pos << " " << i;
+        }
       }
     }
   }

@@ -33,6 +33,8 @@ KvType TypeOf(KvFormat format) {
       return KvType::kBF16;
     case KvFormat::kQ8:
       return KvType::kQ8;
+    case KvFormat::kQ4:  // written as kQ8: a layout of pages, not of heads
+      break;
   }
   HW_CHECK(false, "format {}", static_cast<int>(format));
 }
@@ -47,7 +49,9 @@ KvPages PagesOf(const HeadWork& work) {
           .page_tokens = layout.page_tokens,
           .dim = layout.head_dim,
           .padded_dim = RoundUp(layout.head_dim, 16),
-          .type = TypeOf(layout.format)};
+          .type = TypeOf(layout.format),
+          .aged_begin = work.aged_begin,
+          .aged_end = work.aged_end};
 }
 
 const float* F32(const ConstTensorView& view) {
@@ -61,6 +65,7 @@ float* F32(const TensorView& view) {
 
 struct DecodePiece {
   size_t query_idx;  // into the list of decode heads
+  KvFormat format;   // of all pages it reads
   int64_t sink_begin, sink_end, recent_begin, recent_end;
   int64_t num_keys() const { return sink_end - sink_begin + recent_end - recent_begin; }
 };
@@ -81,10 +86,22 @@ DecodePiece KeysOf(const HeadWork& work) {
   const int64_t pos = work.first_pos;
   const int64_t sink_end = std::min(work.sink, pos + 1);
   return {.query_idx = 0,
+          .format = work.layout.format,
           .sink_begin = std::clamp<int64_t>(SinkPos(work, pos) - work.sink_reach + 1, 0, sink_end),
           .sink_end = sink_end,
           .recent_begin = std::max(sink_end, pos - work.recent + 1),
           .recent_end = pos + 1};
+}
+
+// Those of `keys` at positions [begin, end).
+DecodePiece KeysWithin(const DecodePiece& keys, int64_t begin, int64_t end, KvFormat format) {
+  DecodePiece within = keys;
+  within.format = format;
+  within.sink_begin = std::clamp(begin, keys.sink_begin, keys.sink_end);
+  within.sink_end = std::clamp(end, keys.sink_begin, keys.sink_end);
+  within.recent_begin = std::clamp(begin, keys.recent_begin, keys.recent_end);
+  within.recent_end = std::clamp(end, keys.recent_begin, keys.recent_end);
+  return within;
 }
 
 void CutIntoPieces(const DecodePiece& keys, std::vector<DecodePiece>& pieces) {
@@ -119,7 +136,11 @@ class DecodeBatch {
       const size_t first_piece = pieces_.size();
       DecodePiece keys = KeysOf(work);
       keys.query_idx = heads_.size();
-      CutIntoPieces(keys, pieces_);
+      const int64_t aged_begin = work.aged_begin * work.layout.page_tokens;
+      const int64_t aged_end = work.aged_end * work.layout.page_tokens;
+      CutIntoPieces(KeysWithin(keys, 0, aged_begin, work.layout.format), pieces_);
+      CutIntoPieces(KeysWithin(keys, aged_begin, aged_end, KvFormat::kQ4), pieces_);
+      CutIntoPieces(KeysWithin(keys, aged_end, kNoLimit, work.layout.format), pieces_);
       heads_.push_back({&work, first_piece, pieces_.size() - first_piece});
     }
   }
@@ -152,7 +173,7 @@ class DecodeBatch {
  private:
   int64_t BytesOf(const DecodePiece& piece) const {
     const KvLayout& layout = heads_[piece.query_idx].work->layout;
-    return piece.num_keys() * TokenBytes(layout.format, layout.head_dim);
+    return piece.num_keys() * TokensBytes(piece.format, layout.head_dim, layout.page_tokens) / layout.page_tokens;
   }
 
   // Tasks of neighbouring pieces: large enough to be worth a thread, and that the end of one piece can ask for the
@@ -350,7 +371,7 @@ float* AttentionScratch::Shared(size_t floats) {
 }
 
 size_t PageBytes(const KvLayout& layout) {
-  return static_cast<size_t>(layout.page_tokens * TokenBytes(layout.format, RoundUp(layout.head_dim, 16)));
+  return static_cast<size_t>(RoundUp(TokensBytes(layout.format, RoundUp(layout.head_dim, 16), layout.page_tokens), 64));
 }
 
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
@@ -369,6 +390,20 @@ void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& 
   const bool small = args.k.shape.num_elements() < (int64_t{8} << 10);
   if (!small) return pool.ParallelFor(num_heads, append);
   for (int64_t i = 0; i < num_heads; ++i) append(i, 0);
+}
+
+void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
+  const auto age = [&](int64_t idx, int) {
+    kernels.attention.age({.from = args.from[static_cast<size_t>(idx)],
+                           .to = args.to[static_cast<size_t>(idx)],
+                           .page_tokens = args.layout.page_tokens,
+                           .dim = args.layout.head_dim,
+                           .padded_dim = RoundUp(args.layout.head_dim, 16)});
+  };
+  const auto num_pages = static_cast<int64_t>(args.from.size());
+  const bool small = num_pages * static_cast<int64_t>(PageBytes(args.layout)) < kMinTaskBytes;
+  if (!small) return pool.ParallelFor(num_pages, age);
+  for (int64_t i = 0; i < num_pages; ++i) age(i, 0);
 }
 
 void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {

@@ -184,6 +184,10 @@ class CpuBackend final : public Backend {
     Validate(args);
     cpu::AppendKv(args, kernels_, pool_);
   }
+  void AgeKv(const AgeKvArgs& args) override {
+    Validate(args);
+    cpu::AgeKv(args, kernels_, pool_);
+  }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
     cpu::Attention(args, kernels_, pool_, attention_scratch_);

@@ -28,7 +28,13 @@ int64_t QDim(const ModelConfig& config) {
 
 // In the numbers that a query's products with cached keys are computed in.
 Compute DecodeNumbers(KvFormat format) {
-  return format == KvFormat::kBF16 ? Compute::kBF16 : format == KvFormat::kQ8 ? Compute::kInt8 : Compute::kF32;
+  return format == KvFormat::kBF16               ? Compute::kBF16
+         : NewestFormat(format) == KvFormat::kQ8 ? Compute::kInt8
+                                                 : Compute::kF32;
+}
+
+KvLayout LayoutOf(const OpRun& run, KvFormat format) {
+  return {.head_dim = run.config().head_dim, .page_tokens = run.options().page_tokens, .format = format};
 }
 
 // Pages of so many layers that a call finds its own in memory.
@@ -36,13 +42,11 @@ Result<RandomPages> PagesOf(const OpRun& run, KvFormat format, const ResolvedRul
                             int64_t num_rows) {
   const ModelConfig& config = run.config();
   const int64_t depth_kept = std::min(depth + num_rows, rule.Bounded() ? rule.sink + rule.recent + num_rows : kNoLimit);
-  const int64_t kv_bytes = config.num_layers * config.num_kv_heads * depth_kept * TokenBytes(format, config.head_dim);
+  const KvLayout layout = LayoutOf(run, format);
+  const auto kv_bytes = static_cast<int64_t>(BytesPerToken(layout) *
+                                             static_cast<double>(config.num_layers * config.num_kv_heads * depth_kept));
   const RandomPages::Wanted wanted = {
-      .layout = {.head_dim = config.head_dim, .page_tokens = run.options().page_tokens, .format = format},
-      .rule = rule,
-      .num_kv_heads = config.num_kv_heads,
-      .first_pos = depth,
-      .num_rows = num_rows};
+      .layout = layout, .rule = rule, .num_kv_heads = config.num_kv_heads, .first_pos = depth, .num_rows = num_rows};
   return RandomPages::Make(run.backend(), wanted, run.CycleBytes(run.WeightFormats().front(), kv_bytes),
                            run.options().seed);
 }
@@ -105,7 +109,7 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
                           .heads = HeadsText(rule),
                           .rows = num_rows,
                           .depth = depth,
-                          .work = AttentionWork(run.config(), rule, format, depth, num_rows),
+                          .work = AttentionWork(run.config(), rule, LayoutOf(run, format), depth, num_rows),
                           .numbers = num_rows == 1 ? DecodeNumbers(format) : chunk},
                          compute);
       }
@@ -197,7 +201,7 @@ Status TimeAppend(const OpRun& run) {
       op_case.point = {.shape = fmt::format("{} heads of {}", config.num_kv_heads, config.head_dim),
                        .format = std::string(NameOf(format)),
                        .rows = num_rows,
-                       .work = AppendWork(config, format, num_rows),
+                       .work = AppendWork(config, LayoutOf(run, format), num_rows),
                        .cycled_bytes = pages.bytes() + 2 * k.view().size_bytes()};
       op_case.call = [&](int64_t call_idx) {
         const std::vector<HeadWork>& heads = work[static_cast<size_t>(call_idx) % work.size()];
@@ -233,7 +237,7 @@ Status TimeCompensate(const OpRun& run) {
                            .heads = HeadsText(rule),
                            .rows = num_rows,
                            .depth = depth,
-                           .work = CompensateWork(run.config(), rule, format, depth, num_rows)});
+                           .work = CompensateWork(run.config(), rule, LayoutOf(run, format), depth, num_rows)});
       }
     }
   }

@@ -1,14 +1,10 @@
 // Attention of one query position: memory-bound, so everything serves one sequential pass over K and one over V, shared
-// by the G query heads of the group. Floating-point pages; q8 has its own file.
+// by the G query heads of the group. Floating-point pages; q8 and q4 have their own files.
 #include "backend/cpu/kernels/attention_decode-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-// Query heads whose scores are computed together, and groups of tokens: 2 * kSub * heads * groups accumulators, 8
-// vectors, are enough independent chains to hide the latency of a fused multiply-add (4 cycles, 1-2 a cycle).
-constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
 // How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of
 // a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
@@ -75,6 +71,8 @@ HWY_INLINE const std::byte* ValuesOrNextKeys(const DecodeArgs& args, const Piece
 template <KvType kType, int64_t kHeads>
 void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* q, float* scores,
               int64_t score_stride) {
+  // 2 * kSub * heads * groups accumulators, 8 vectors, are enough independent chains to hide the latency of a fused
+  // multiply-add (4 cycles, 1-2 a cycle).
   constexpr int64_t kGroups = kMaxHeads / kHeads;
   const std::byte* ahead[kGroups];
   int64_t i = begin;
@@ -184,8 +182,11 @@ void DecodeAs(const DecodeArgs& args) {
 }  // namespace
 
 void Decode(const DecodeArgs& args) {
-  if (args.pages.type == KvType::kQ8) return DecodeQ8(args);
-  HW_WITH_FLOAT_KV_TYPE(args.pages.type, DecodeAs<kType>(args));
+  const bool has_sink = args.sink_begin < args.sink_end;
+  const KvType type = TypeAt(args.pages, has_sink ? args.sink_begin : args.recent_begin);
+  if (type == KvType::kQ4) return DecodeQ4(args);
+  if (type == KvType::kQ8) return DecodeQ8(args);
+  HW_WITH_FLOAT_KV_TYPE(type, DecodeAs<kType>(args));
 }
 
 }  // namespace headwise::cpu::HW_ISA

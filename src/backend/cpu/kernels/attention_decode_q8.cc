@@ -10,71 +10,12 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-// Groups that all query heads pass over, one after the other, before the next are read from memory: 16 KiB of a head of
-// 256 dimensions, which the first-level cache keeps. They share a scale of probabilities.
-constexpr int64_t kBlockGroups = 4;
-constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
-
-// Query heads whose sums are in registers together.
-constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
-// Groups together with so many heads: 8 chains of dot products hide their latency. Where a group takes several vectors
-// these are chains enough.
-template <int64_t kHeads>
-constexpr int64_t kScoreGroups = kSub > 1      ? 1
-                                 : kHeads == 4 ? 2
-                                               : 4;
-
-// One row of int8 numbers per query head: x = scale * code.
-struct Int8Rows {
-  int8_t* codes;
-  int64_t stride;
-  float* scales;
-  int32_t* starts;
-
-  HWY_INLINE const int8_t* Row(int64_t head) const { return codes + head * stride; }
-};
-
 // x[n], n a multiple of 16, into row `head`.
 HWY_INLINE void RoundRowTo(const Int8Rows& rows, int64_t head, const float* x, int64_t n) {
   VF largest = hn::Zero(kDF);
   for (int64_t i = 0; i < n; i += kLanes) largest = hn::Max(largest, hn::Abs(hn::LoadU(kDF, x + i)));
-  const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
-  // So small that its inverse might not be finite: nothing.
-  const VF inverse = hn::Set(kDF, magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f);
-  const hn::Rebind<int8_t, DF> d8;
-  VI sum = hn::Zero(DI());
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const VI code = hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + i), inverse));
-    sum = hn::Add(sum, code);
-    hn::StoreU(hn::DemoteTo(d8, code), d8, rows.codes + head * rows.stride + i);
-  }
-  rows.scales[head] = magnitude / 127.0f;
+  const VI sum = RoundRowBy(rows, head, x, n, largest);
   rows.starts[head] = kCentersCodes ? 0 : -128 * hn::GetLane(hn::SumOfLanes(DI(), sum));
-}
-
-// body.operator()<kHeads>(first_head) until every head had its turn.
-template <typename Body>
-HWY_INLINE void ForHeads(int64_t num_heads, const Body& body) {
-  int64_t head = 0;
-  if constexpr (kMaxHeads == 4) {
-    for (; head + 4 <= num_heads; head += 4) body.template operator()<4>(head);
-  }
-  for (; head + 2 <= num_heads; head += 2) body.template operator()<2>(head);
-  if (head < num_heads) body.template operator()<1>(head);
-}
-
-// A block of groups, and as many behind it that memory is asked for meanwhile; at the end the block itself.
-struct Block {
-  const Group* groups;
-  const Group* ahead;
-  int64_t num_groups;
-};
-
-HWY_INLINE Block BlockAt(const Pieces& pieces, int64_t first, int64_t end) {
-  const int64_t num_groups = end - first < kBlockGroups ? end - first : kBlockGroups;
-  const int64_t last = pieces.num_groups - num_groups;
-  const int64_t next = first + kBlockGroups < last ? first + kBlockGroups : last;
-  return {pieces.groups + first, pieces.groups + next, num_groups};
 }
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
@@ -123,16 +64,10 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
 template <int64_t kHeads>
 HWY_INLINE void ScoreBlock(const Block& block, int64_t padded_dim, const Int8Rows& q, int64_t first_head, float* scores,
                            int64_t score_stride) {
-  constexpr int64_t kGroups = kScoreGroups<kHeads>;
-  int64_t i = 0;
-  for (; i + kGroups <= block.num_groups; i += kGroups) {
+  ForGroups<kHeads>(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
     Scores<kHeads, kGroups>(block.groups + i, block.ahead + i, padded_dim, q, first_head, scores + i * kGroupTokens,
                             score_stride);
-  }
-  for (; i < block.num_groups; ++i) {
-    Scores<kHeads, 1>(block.groups + i, block.ahead + i, padded_dim, q, first_head, scores + i * kGroupTokens,
-                      score_stride);
-  }
+  });
 }
 
 // The scores of all heads for the groups [begin, end), which are read with the queries `x` [G, Dp].
@@ -143,7 +78,7 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   const int64_t num_scores = pieces.num_groups * kGroupTokens;
   for (int64_t head = 0; head < args.num_q; ++head) RoundRowTo(q, head, x + head * padded_dim, padded_dim);
   for (int64_t first = begin; first < end; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, end);
+    const Block block = BlockAt(pieces, first, end, kBlockGroups);
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       ScoreBlock<kHeads>(block, padded_dim, q, head, args.scratch + head * num_scores + first * kGroupTokens,
                          num_scores);
@@ -205,12 +140,10 @@ void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p) {
   const int64_t num_scores = pieces.num_groups * kGroupTokens;
   for (int64_t i = 0; i < args.num_q * padded_dim; ++i) args.out[i] = 0.0f;
   for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, pieces.num_groups);
+    const Block block = BlockAt(pieces, first, pieces.num_groups, kBlockGroups);
     float v_scales[kBlockTokens];
     for (int64_t i = 0; i < block.num_groups; ++i) {
-      const bool is_sink = first + i < pieces.num_sink_groups;
-      VisibleScales(block.groups[i].v_scales, block.groups[i].pos, is_sink ? args.sink_begin : args.recent_begin,
-                    is_sink ? args.sink_end : args.recent_end, v_scales + i * kGroupTokens);
+      ValueScales(args, pieces, first + i, block.groups[i].v_scales, v_scales + i * kGroupTokens);
     }
     const int64_t num_tokens = block.num_groups * kGroupTokens;
     for (int64_t head = 0; head < args.num_q; ++head) {

@@ -5,11 +5,17 @@
 //   f32, f16   K group [Dp][16 tokens]             V group [16 tokens][Dp]
 //   bf16       K group [Dp/2][16 tokens][2 dims]   V group [8 token pairs][Dp][2 tokens]
 //   q8         K group [Dp/4][16 tokens][4 dims]   V group [4 token quads][Dp][4 tokens]
+//   q4         K group [Dp/8][16 tokens][8 dims]   V group [2 token octets][Dp][8 tokens]
 // Scores of 16 tokens then grow in the lanes of a vector, one key dimension after the other, and outputs in the lanes
-// of Dp, one token after the other: no sums across lanes. The orders of bf16 and q8 are those of the dot instructions.
+// of Dp, one token after the other: no sums across lanes. The orders of bf16, q8 and q4 are those of the dot
+// instructions.
 //
 // q8 bytes are code + 128. An element is code * scale, with an f16 scale per token for its key and one for its value;
 // all groups are followed by the scales: K [P], V [P].
+//
+// q4 has two codes in a byte: byte i of 4 holds number i of 8 in its low half and number 4 + i in its high half, so
+// that one load gives two operands of q8's kind. An element is code * scale + low, both f16. All groups are followed by
+// K scales [Dp], K lows [Dp], V scales [Dp/32][P], V lows [Dp/32][P]; Dp/32 is rounded up.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_KERNELS_H_
 
@@ -18,10 +24,12 @@
 
 namespace headwise::cpu {
 
-enum class KvType : uint8_t { kF32, kF16, kBF16, kQ8 };
+enum class KvType : uint8_t { kF32, kF16, kBF16, kQ8, kQ4 };
 
 // Tokens of a group: the unit in which pages are read.
 inline constexpr int64_t kGroupTokens = 16;
+// Dimensions of a value of q4 that share a scale.
+inline constexpr int64_t kScaleDims = 32;
 
 // The pages of one KV head; as PageTable in backend/ops.h.
 struct KvPages {
@@ -33,6 +41,7 @@ struct KvPages {
   int64_t dim;          // D
   int64_t padded_dim;   // Dp
   KvType type;
+  int64_t aged_begin, aged_end;  // pages that are q4; all others are of `type`
 };
 
 // Tokens [first_pos, first_pos + num_tokens) into their pages.
@@ -45,8 +54,17 @@ struct AppendArgs {
   int64_t stride;
 };
 
+// A complete page of q8 as a page of q4.
+struct AgeArgs {
+  const std::byte* from;
+  std::byte* to;
+  int64_t page_tokens;  // P
+  int64_t dim;          // D
+  int64_t padded_dim;   // Dp
+};
+
 // One query position of one KV head against up to kDecodePieceTokens of its keys: all G query heads of the group share
-// one pass over the bytes. Scores are in units of log 2 throughout.
+// one pass over the bytes. The keys are all in aged pages, or none is. Scores are in units of log 2 throughout.
 inline constexpr int64_t kDecodePieceTokens = 1024;
 struct DecodeArgs {
   KvPages pages;
@@ -64,10 +82,12 @@ struct DecodeArgs {
   float* max;                        // [G] largest score
   float* sum;                        // [G] sum of p = 2^(score - max)
 };
-// Scores, for either run of keys may start and end inside a group; for q8 also the query and the probabilities of 64
-// tokens as bytes, and two numbers for each of these rows.
+// Scores, for either run of keys may start and end inside a group; for q8 and q4 also the query and the probabilities
+// of 64 tokens as bytes, and two numbers for each of these rows; for q4 q . low, a vector of sums for 32 dimensions,
+// and the scaled queries of up to 4 heads.
 inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
-  return num_q * (kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 4);
+  return num_q * (kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 4 + 1 + padded_dim / 2 + 8) +
+         4 * padded_dim;
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].
@@ -114,6 +134,7 @@ struct FoldArgs {
 
 struct AttentionKernels {
   void (*append)(const AppendArgs& args);
+  void (*age)(const AgeArgs& args);
   void (*decode)(const DecodeArgs& args);
   void (*prefill)(const PrefillArgs& args);
   void (*fold)(const FoldArgs& args);

@@ -151,6 +151,53 @@ void ConvertQ8Group(const Group& group, int64_t begin, int64_t end, int64_t padd
   }
 }
 
+// The same for q4.
+template <typename Steps>
+void ConvertQ4Group(const Group& group, int64_t begin, int64_t end, int64_t page_tokens, int64_t padded_dim,
+                    float* k_tile, float* v_tile) {
+  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
+  // Four rows of the tile: those of the low codes, or of the high ones.
+  const auto store_quad = [](VB codes, const float* scale, const float* low, float* to,
+                             int64_t stride) HW_INLINE_LAMBDA {
+    const auto element = [&](VF code, int64_t i) HW_INLINE_LAMBDA {
+      return hn::MulAdd(code, hn::Set(kDF, scale[i]), hn::Set(kDF, low[i]));
+    };
+    StoreSteps<Steps>(element(ByteAsF32<0>(codes), 0), element(ByteAsF32<1>(codes), 1), to, stride);
+    StoreSteps<Steps>(element(ByteAsF32<2>(codes), 2), element(ByteAsF32<3>(codes), 3), to + kStep * stride, stride);
+  };
+  alignas(64) float scales[kGroupTokens];
+  alignas(64) float lows[kGroupTokens];
+  for (int64_t d = 0; d < padded_dim; d += 16) {
+    for (int64_t i = 0; i < 16; i += kLanes) {
+      hn::Store(HalvesAsF32(Bytes(group.k_scales) + 2 * (d + i)), kDF, scales + i);
+      hn::Store(HalvesAsF32(Bytes(group.k_scales) + 2 * (padded_dim + d + i)), kDF, lows + i);
+    }
+    for (int64_t i = 0; i < 16; i += 8) {
+      float* to = k_tile + (d + i) / Steps::kPerStep * kPrefillKeys;
+      for (int64_t s = 0; s < kSub; ++s) {
+        const VB codes = hn::LoadU(D8(), Bytes(group.k) + (d + i) / 2 * kGroupTokens + 4 * s * kLanes);
+        store_quad(LowCodes(codes), scales + i, lows + i, to + s * kLanes, kPrefillKeys);
+        store_quad(HighCodes(codes), scales + i + 4, lows + i + 4, to + 2 * kStep * kPrefillKeys + s * kLanes,
+                   kPrefillKeys);
+      }
+    }
+  }
+  const ValueScaleSteps steps = StepsOf(page_tokens, padded_dim);
+  for (int64_t d = 0; d < padded_dim; d += kLanes) {
+    if (d % kScaleDims == 0) {
+      const std::byte* halves = group.v_scales + d / kScaleDims * steps.run;
+      VisibleScales(halves, group.pos, begin, end, scales);
+      VisibleScales(halves + steps.low, group.pos, begin, end, lows);
+    }
+    for (int64_t i = 0; i < kGroupTokens; i += 8) {
+      const VB codes = hn::LoadU(D8(), Bytes(group.v) + i / 2 * padded_dim + 4 * d);
+      float* to = v_tile + i / Steps::kPerStep * padded_dim + d;
+      store_quad(LowCodes(codes), scales + i, lows + i, to, padded_dim);
+      store_quad(HighCodes(codes), scales + i + 4, lows + i + 4, to + 2 * kStep * padded_dim, padded_dim);
+    }
+  }
+}
+
 template <typename Steps>
 class QueryTile {
  public:
@@ -231,9 +278,11 @@ class QueryTile {
       const Group group = GroupAt(args_.pages, pos);
       float* k_tile = k_tile_ + num_groups_ * kGroupTokens;
       float* v_tile = v_tile_ + num_groups_ * kGroupTokens / Steps::kPerStep * padded_dim_;
-      if (args_.pages.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
-      HW_WITH_FLOAT_KV_TYPE(args_.pages.type,
-                            (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
+      if (group.type == KvType::kQ4) {
+        ConvertQ4Group<Steps>(group, begin, end, args_.pages.page_tokens, padded_dim_, k_tile, v_tile);
+      }
+      if (group.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
+      HW_WITH_FLOAT_KV_TYPE(group.type, (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
       tile_[num_groups_++] = {pos, begin, end, is_sink};
       if (num_groups_ == kTileGroups) AddTile(q);
     }

@@ -12,8 +12,10 @@
 namespace headwise::cpu::HW_ISA {
 
 void Append(const AppendArgs& args);
+void Age(const AgeArgs& args);
 void Decode(const DecodeArgs& args);
 void DecodeQ8(const DecodeArgs& args);  // the part of Decode for q8 pages
+void DecodeQ4(const DecodeArgs& args);  // the part of Decode for q4 pages
 void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
 

@@ -15,48 +15,115 @@ namespace {
 // Vectors per group of 16 tokens.
 constexpr int64_t kSub = kGroupTokens / kLanes;
 
-// Not for q8.
+// Not for q8 and q4.
 template <KvType kType>
 constexpr int64_t kElementBytes = kType == KvType::kF32 ? 4 : 2;
 
-HWY_INLINE int64_t GroupBytes(const KvPages& pages) {
-  return kGroupTokens * pages.padded_dim * (pages.type == KvType::kF32 ? 4 : pages.type == KvType::kQ8 ? 1 : 2);
+HWY_INLINE int64_t GroupBytes(KvType type, int64_t padded_dim) {
+  const int64_t elements = kGroupTokens * padded_dim;
+  switch (type) {
+    case KvType::kF32:
+      return 4 * elements;
+    case KvType::kF16:
+    case KvType::kBF16:
+      return 2 * elements;
+    case KvType::kQ8:
+      return elements;
+    case KvType::kQ4:
+      return elements / 2;
+  }
+  return 0;
 }
 
 // A group of 16 tokens, at positions [pos, pos + 16), pos a multiple of 16.
 struct Group {
+  KvType type;
   const std::byte* k;
   const std::byte* v;
   int64_t pos;
-  const std::byte* k_scales;  // [16] f16, q8 only
+  // f16. q8: of the group's tokens, [16] each. q4: of keys the page's scales and lows [2][Dp]; of values the first of
+  // scales and lows [2][Dp/32][P], the group's 16 of each P.
+  const std::byte* k_scales;
   const std::byte* v_scales;
 };
 
-HWY_INLINE std::byte* PageOf(const KvPages& pages, int64_t pos) {
+HWY_INLINE KvType TypeAt(const KvPages& pages, int64_t pos) {
   const int64_t page_idx = pos / pages.page_tokens;
-  return page_idx < pages.num_sink ? pages.sink[page_idx] : pages.recent[page_idx - pages.recent_first];
+  return page_idx >= pages.aged_begin && page_idx < pages.aged_end ? KvType::kQ4 : pages.type;
+}
+
+HWY_INLINE Group GroupOf(const std::byte* page, KvType type, int64_t page_tokens, int64_t padded_dim, int64_t pos) {
+  const int64_t group_bytes = GroupBytes(type, padded_dim);
+  const int64_t slot = pos % page_tokens;
+  const std::byte* k = page + slot / kGroupTokens * group_bytes;
+  const int64_t half_bytes = page_tokens / kGroupTokens * group_bytes;
+  const std::byte* scales = page + 2 * half_bytes;
+  if (type == KvType::kQ4) return {type, k, k + half_bytes, pos, scales, scales + 4 * padded_dim + 2 * slot};
+  if (type != KvType::kQ8) return {type, k, k + half_bytes, pos, nullptr, nullptr};
+  return {type, k, k + half_bytes, pos, scales + 2 * slot, scales + 2 * (page_tokens + slot)};
 }
 
 HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
-  const int64_t group_bytes = GroupBytes(pages);
-  const std::byte* page = PageOf(pages, pos);
-  const int64_t slot = pos % pages.page_tokens;
-  const std::byte* k = page + slot / kGroupTokens * group_bytes;
-  const int64_t half_bytes = pages.page_tokens / kGroupTokens * group_bytes;
-  if (pages.type != KvType::kQ8) return {k, k + half_bytes, pos, nullptr, nullptr};
-  const std::byte* scales = page + 2 * half_bytes + 2 * slot;
-  return {k, k + half_bytes, pos, scales, scales + 2 * pages.page_tokens};
+  const int64_t page_idx = pos / pages.page_tokens;
+  const std::byte* page =
+      page_idx < pages.num_sink ? pages.sink[page_idx] : pages.recent[page_idx - pages.recent_first];
+  return GroupOf(page, TypeAt(pages, pos), pages.page_tokens, pages.padded_dim, pos);
 }
 
-HWY_INLINE float FromF16(uint16_t bits) {
-  const hn::CappedTag<float, 1> d1;
-  const hn::Rebind<hwy::float16_t, decltype(d1)> d16;
-  const auto half = __builtin_bit_cast(hwy::float16_t, bits);
-  return hn::GetLane(hn::PromoteTo(d1, hn::LoadU(d16, &half)));
+// Runs of 32 dimensions, the last of which may be shorter.
+HWY_INLINE int64_t NumScaleRuns(int64_t padded_dim) {
+  return (padded_dim + kScaleDims - 1) / kScaleDims;
 }
+
+// Bytes from the scale of a value of q4 to that of its next 32 dimensions, and to its low.
+struct ValueScaleSteps {
+  int64_t run;
+  int64_t low;
+};
+HWY_INLINE ValueScaleSteps StepsOf(int64_t page_tokens, int64_t padded_dim) {
+  return {2 * page_tokens, 2 * page_tokens * NumScaleRuns(padded_dim)};
+}
+
+#if defined(__F16C__)
+HWY_INLINE uint16_t ToF16(float x) {
+  return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+}
+#else
+// To nearest, ties to even, as the instruction does and as F32ToF16 (tensor/dtype.h), whose code cannot be called from
+// here. Highway's own emulation cuts instead.
+HWY_INLINE uint16_t ToF16(float x) {
+  uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  bits &= 0x7FFFFFFFu;
+  if (bits > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+  if (bits >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);
+  if (bits < 0x38800000u) {
+    const float aligned = __builtin_bit_cast(float, bits) + 0.5f;
+    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, aligned) - 0x3F000000u));
+  }
+  const uint32_t rounded = bits + 0xFFFu + ((bits >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+#endif
 
 HWY_INLINE const uint8_t* Bytes(const std::byte* bytes) {
   return reinterpret_cast<const uint8_t*>(bytes);
+}
+
+// Number `idx` of f16 as they lie in memory.
+HWY_INLINE float LoadHalf(const std::byte* halves, int64_t idx) {
+  uint16_t half;
+  __builtin_memcpy(&half, halves + 2 * idx, sizeof(half));
+  return FromF16(half);
+}
+
+// The two codes in every byte of q4.
+HWY_INLINE VB LowCodes(VB codes) {
+  return hn::And(codes, hn::Set(D8(), uint8_t{0x0F}));
+}
+HWY_INLINE VB HighCodes(VB codes) {
+  const DU du;
+  return LowCodes(hn::BitCast(D8(), hn::ShiftRight<4>(hn::BitCast(du, codes))));
 }
 
 // The scales of a group at `pos` as f32, but 0 for slots outside [begin, end): these may hold anything, also NaN.
@@ -69,7 +136,7 @@ HWY_INLINE void VisibleScales(const std::byte* halves, int64_t pos, int64_t begi
 }
 
 // Vector number `vec` (of kLanes elements) of row `even` and of the row behind it, which is `row_elements` further; for
-// bf16 both come from one row of pairs. Not for q8.
+// bf16 both come from one row of pairs. Not for q8 and q4.
 template <KvType kType>
 HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row_elements, int64_t vec, VF& even,
                             VF& odd) {
@@ -78,10 +145,9 @@ HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row
     even = hn::LoadU(kDF, row);
     odd = hn::LoadU(kDF, row + row_elements);
   } else if constexpr (kType == KvType::kF16) {
-    const hn::Rebind<hwy::float16_t, DF> d16;
-    const auto* row = reinterpret_cast<const hwy::float16_t*>(rows) + 2 * pair_idx * row_elements + vec * kLanes;
-    even = hn::PromoteTo(kDF, hn::LoadU(d16, row));
-    odd = hn::PromoteTo(kDF, hn::LoadU(d16, row + row_elements));
+    const uint8_t* row = Bytes(rows) + 2 * (2 * pair_idx * row_elements + vec * kLanes);
+    even = HalvesAsF32(row);
+    odd = HalvesAsF32(row + 2 * row_elements);
   } else {
     const DU du;
     const auto* row = reinterpret_cast<const uint32_t*>(rows) + pair_idx * row_elements + vec * kLanes;
@@ -96,7 +162,8 @@ HWY_INLINE VF Exp2(VF x) {
   return Exp2InRange(hn::Max(x, hn::Set(kDF, -126.0f)));
 }
 
-// Calls `body` with the cache's type as a compile-time constant; for q8, whose rows are no plain numbers, not at all.
+// Calls `body` with the cache's type as a compile-time constant; for q8 and q4, whose rows are no plain numbers, not at
+// all.
 #define HW_WITH_FLOAT_KV_TYPE(type, body)     \
   switch (type) {                             \
     case KvType::kF32: {                      \
@@ -115,6 +182,7 @@ HWY_INLINE VF Exp2(VF x) {
       break;                                  \
     }                                         \
     case KvType::kQ8:                         \
+    case KvType::kQ4:                         \
       break;                                  \
   }
 

@@ -5,28 +5,6 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-#if defined(__F16C__)
-HWY_INLINE uint16_t ToF16(float x) {
-  return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
-}
-#else
-// To nearest, ties to even, as the instruction does and as F32ToF16 (tensor/dtype.h), whose code cannot be called from
-// here. Highway's own emulation cuts instead.
-HWY_INLINE uint16_t ToF16(float x) {
-  uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  bits &= 0x7FFFFFFFu;
-  if (bits > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
-  if (bits >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);
-  if (bits < 0x38800000u) {
-    const float aligned = __builtin_bit_cast(float, bits) + 0.5f;
-    return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, aligned) - 0x3F000000u));
-  }
-  const uint32_t rounded = bits + 0xFFFu + ((bits >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-}
-#endif
-
 HWY_INLINE uint16_t ToBF16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -104,7 +82,7 @@ HWY_INLINE float StoreScale(const float* x, int64_t dim, const std::byte* scales
   for (int64_t d = 0; d < dim; d += kLanes) {
     const VF magnitude = hn::Abs(LoadRow(x, d, dim));
     // Once NaN, a lane stays so: nothing is greater.
-    const auto replaces = hn::Or(hn::Gt(magnitude, lanes), hn::Ne(magnitude, magnitude));
+    const auto replaces = hn::Or(hn::Gt(magnitude, lanes), hn::IsNaN(magnitude));
     lanes = hn::IfThenElse(replaces, magnitude, lanes);
   }
   alignas(64) float magnitudes[kLanes];
@@ -156,28 +134,43 @@ void AppendQ8(const AppendArgs& args) {
   }
 }
 
-HWY_INLINE float LoadScale(const std::byte* scales, int64_t slot) {
-  uint16_t half;
-  __builtin_memcpy(&half, scales + 2 * slot, sizeof(half));
-  return FromF16(half);
-}
-
-// mean += (x - mean) / n for token `pos`. [razor §3.3]
-template <KvType kType>
-void FoldToken(const FoldArgs& args, int64_t pos, int64_t num_folded) {
-  const Group group = GroupAt(args.pages, pos / kGroupTokens * kGroupTokens);
-  const int64_t slot = pos % kGroupTokens;
+// element(d, key, value) gives the elements of a token: mean += (x - mean) / n for each. [razor §3.3]
+template <typename Element>
+HWY_INLINE void MoveMean(const FoldArgs& args, int64_t num_folded, const Element& element) {
   const int64_t dim = args.pages.dim;
   const float inverse = 1.0f / static_cast<float>(num_folded);
-  const int64_t padded_dim = args.pages.padded_dim;
-  const float k_scale = kType == KvType::kQ8 ? LoadScale(group.k_scales, slot) : 0.0f;
-  const float v_scale = kType == KvType::kQ8 ? LoadScale(group.v_scales, slot) : 0.0f;
   for (int64_t d = 0; d < dim; ++d) {
-    float& key = args.state[d];
-    float& value = args.state[dim + d];
-    key += (LoadElement<kType>(group.k, KeyIndex<kType>(slot, d), k_scale) - key) * inverse;
-    value += (LoadElement<kType>(group.v, ValueIndex<kType>(slot, d, padded_dim), v_scale) - value) * inverse;
+    float key, value;
+    element(d, key, value);
+    args.state[d] += (key - args.state[d]) * inverse;
+    args.state[dim + d] += (value - args.state[dim + d]) * inverse;
   }
+}
+
+template <KvType kType>
+void FoldToken(const FoldArgs& args, const Group& group, int64_t slot, int64_t num_folded) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  const float k_scale = kType == KvType::kQ8 ? LoadHalf(group.k_scales, slot) : 0.0f;
+  const float v_scale = kType == KvType::kQ8 ? LoadHalf(group.v_scales, slot) : 0.0f;
+  MoveMean(args, num_folded, [&](int64_t d, float& key, float& value) {
+    key = LoadElement<kType>(group.k, KeyIndex<kType>(slot, d), k_scale);
+    value = LoadElement<kType>(group.v, ValueIndex<kType>(slot, d, padded_dim), v_scale);
+  });
+}
+
+void FoldQ4Token(const FoldArgs& args, const Group& group, int64_t slot, int64_t num_folded) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  const ValueScaleSteps steps = StepsOf(args.pages.page_tokens, padded_dim);
+  // Number `idx` of 8 in each 4 bytes, of which there are `stride` to the next 8.
+  const auto code = [](const std::byte* codes, int64_t stride, int64_t column, int64_t idx) {
+    const uint8_t both = Bytes(codes)[4 * (idx / 8 * stride + column) + idx % 4];
+    return static_cast<float>(idx % 8 < 4 ? both & 15 : both >> 4);
+  };
+  MoveMean(args, num_folded, [&](int64_t d, float& key, float& value) {
+    const std::byte* v_scales = group.v_scales + d / kScaleDims * steps.run;
+    key = LoadHalf(group.k_scales, d) * code(group.k, kGroupTokens, slot, d) + LoadHalf(group.k_scales, padded_dim + d);
+    value = LoadHalf(v_scales, slot) * code(group.v, padded_dim, d, slot) + LoadHalf(v_scales + steps.low, slot);
+  });
 }
 
 // The mean token joins what the kept keys gave: two partial softmaxes merge by their log-sum-exp.
@@ -206,7 +199,15 @@ template <KvType kType>
 void FoldAs(const FoldArgs& args) {
   int64_t num_folded = args.num_folded;
   const auto fold_up_to = [&](int64_t end) {
-    for (int64_t pos = args.sink + num_folded; pos < end; ++pos) FoldToken<kType>(args, pos, ++num_folded);
+    for (int64_t pos = args.sink + num_folded; pos < end; ++pos) {
+      const Group group = GroupAt(args.pages, pos / kGroupTokens * kGroupTokens);
+      ++num_folded;
+      if (kType == KvType::kQ8 && group.type == KvType::kQ4) {
+        FoldQ4Token(args, group, pos % kGroupTokens, num_folded);
+      } else {
+        FoldToken<kType>(args, group, pos % kGroupTokens, num_folded);
+      }
+    }
   };
   for (int64_t row = 0; row < args.num_rows; ++row) {
     fold_up_to(args.first_pos + row - args.recent + 1);

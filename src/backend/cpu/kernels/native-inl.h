@@ -137,11 +137,35 @@ HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
 
 #endif
 
-// f16 as they lie in memory.
+// f16 as they lie in memory. Highway's emulation takes infinity and NaN for numbers, which hide among others.
+#if defined(__F16C__)
 HWY_INLINE VF HalvesAsF32(const uint8_t* halves) {
   const hn::Rebind<hwy::float16_t, DF> d16;
   return hn::PromoteTo(kDF, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves)));
 }
+HWY_INLINE float FromF16(uint16_t bits) {
+  return _cvtsh_ss(bits);
+}
+#else
+// The bits in place, a power of 2 away from the number, be it subnormal or not.
+HWY_INLINE VF HalvesAsF32(const uint8_t* halves) {
+  const DU du;
+  const hn::Rebind<uint16_t, DF> d16;
+  const VU bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(halves)));
+  const VU magnitude = hn::And(bits, hn::Set(du, 0x7FFFu));
+  const VF number = hn::Mul(hn::BitCast(kDF, hn::ShiftLeft<13>(magnitude)), hn::Set(kDF, 0x1p112f));
+  const auto is_number = hn::Lt(magnitude, hn::Set(du, 0x7C00u));
+  const VU exponent = hn::IfThenZeroElse(is_number, hn::Set(du, 0x7F800000u));
+  const VU sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+  return hn::BitCast(kDF, hn::Or(hn::Or(hn::BitCast(du, number), exponent), sign));
+}
+HWY_INLINE float FromF16(uint16_t bits) {
+  const uint32_t magnitude = bits & 0x7FFFu;
+  const float number = __builtin_bit_cast(float, magnitude << 13) * 0x1p112f;
+  const uint32_t exponent = magnitude < 0x7C00u ? 0 : 0x7F800000u;
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, number) | exponent | ((bits & 0x8000u) << 16));
+}
+#endif
 
 // Element kElement (0 .. 3) of every lane of signed bytes, as f32.
 template <int kElement>

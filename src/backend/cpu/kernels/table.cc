@@ -20,7 +20,8 @@ constexpr KernelTable kKernelTable = {
                .round_row = RoundRow,
                .has_bf16_dot = kHasBF16Dot,
                .has_int8_dot = kHasInt8Dot},
-    .attention = {.append = Append, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
+    .attention =
+        {.append = Append, .age = Age, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
                     .gated_silu = GatedSilu,
