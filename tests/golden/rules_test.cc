@@ -118,8 +118,8 @@ TEST(Rules, NarrowFormatsStayWithinTheirTolerance) {
   };
   for (const Format& format :
        {Format{"f16", "f32", kBundledLogitsKvF16}, Format{"bf16", "f32", kBundledLogitsKvBF16},
-        Format{"q8", "f32", kBundledLogitsKvQ8}, Format{"f32", "bf16", kBundledLogitsComputeBF16},
-        Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
+        Format{"q8", "f32", kBundledLogitsKvQ8}, Format{"q4", "f32", kBundledLogitsKvQ4},
+        Format{"f32", "bf16", kBundledLogitsComputeBF16}, Format{"f16", "bf16", kBundledLogitsComputeBF16}}) {
     if (kIsSanitized && std::string_view(format.kv_dtype) == "f32") continue;
     EngineOptions options = ExactOptions(BundledModel(), {"cpu"});
     options.kv_dtype = format.kv_dtype;
