@@ -389,6 +389,7 @@ class QueryTile {
     }
     const VF max = hn::Set(kDF, max_[row]);
     const VF lowest = hn::Set(kDF, kLowest / 2);
+    [[maybe_unused]] const VF ones = hn::Set(kDF, PackBF16Pair(1.0f, 1.0f));
     VF sum = hn::Load(kDF, sum_ + row * kLanes);
     for (int64_t i = 0; i < num_keys; i += 2 * kLanes) {
       VF p[2];
@@ -403,11 +404,14 @@ class QueryTile {
         p[v] = Steps::Probability(hn::Sub(score, max));
         // A row that has seen no key yet has max kLowest, and 2^(kLowest - kLowest) is 1.
         if (masked) p[v] = hn::IfThenElseZero(hn::Gt(score, lowest), p[v]);
-        sum = hn::Add(sum, p[v]);
       }
       if constexpr (Steps::kPerStep == 2) {
-        hn::Store(PackBF16Sequence(p[0], p[1]), kDF, p_.data + block_row * p_.stride + i / 2);
+        // The sum is of what the values are multiplied with, rounded: a row that looks at one key gets just its value.
+        const VF pairs = PackBF16Sequence(p[0], p[1]);
+        sum = Steps::Dot(pairs, ones, sum);
+        hn::Store(pairs, kDF, p_.data + block_row * p_.stride + i / 2);
       } else {
+        sum = hn::Add(sum, hn::Add(p[0], p[1]));
         hn::Store(p[0], kDF, p_.data + block_row * p_.stride + i);
         if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
       }
