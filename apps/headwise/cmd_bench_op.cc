@@ -209,7 +209,8 @@ CLI::App& AddBenchOpCommand(CommandLine& line, CLI::App& bench) {
   };
   add_list("--weights", options->weights, "With --shape, one after the other: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
       ->needs(measured_on.get_option("--shape"));
-  add_list("--kv-dtype", options->kv_formats, "Caches, one after the other, each of all heads: f32, f16, bf16 or q8");
+  add_list("--kv-dtype", options->kv_formats,
+           "Caches, one after the other, each of all heads: f32, f16, bf16, q8 or q4");
   add_list("--rows", op_bench.rows, "Tokens of a step; attention of one is attention-decode");
   add_list("--depth", op_bench.depths, "Tokens in the cache before the step");
   CLI::Option* const recent =

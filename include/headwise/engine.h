@@ -106,7 +106,7 @@ struct ForcedRun {
   int64_t prompt_tokens = -1;             // where the prompt ends, for rules that ask; -1: with the last id
   int64_t chunk_tokens = 0;               // ids of the prompt per step; 0: the engine's
   int64_t decode_tokens = 1;              // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
-  // Positions (indices into ids, ascending) whose logits are wanted; empty with `every_position`.
+  // Positions (indices into ids, ascending) whose logits are wanted; empty with Rows::kEvery.
   std::span<const int64_t> positions;
   enum class Rows { kListed, kEvery } rows = Rows::kListed;
   // Called once per wanted position, in order: logits [V] and final hidden state after the last norm [E], f32, valid
@@ -155,9 +155,9 @@ class Engine {
   Result<RequestResult> Run(Request request);
   Status RunForced(const ForcedRun& run);
 
-  // Whether the KV formats let a text that was read with every head full go on in a fork under `plan`: a fork cannot give
-  // a head pages of another format. False where full and bounded heads have different ones; with "q4" also where sinks,
-  // whose pages stay in q8, fill more than the first page.
+  // Whether the KV formats let a text that was read with every head full go on in a fork under `plan`: a fork cannot
+  // give a head pages of another format. False where full and bounded heads have different ones; with "q4" also where
+  // sinks, whose pages stay in q8, fill more than the first page.
   bool CanBeginFull(const HeadPlan& plan) const;
 
   // KV bytes over all sequences.

@@ -410,7 +410,7 @@ Status EngineImpl::RunForced(const ForcedRun& run) {
   for (int64_t begin = 0; begin < num_ids;) {
     const bool in_prompt = begin < prompt_tokens;
     const int64_t left = (in_prompt ? prompt_tokens : num_ids) - begin;
-    const int64_t chunk = in_prompt || run.decode_tokens == 0 ? max_chunk : std::min(run.decode_tokens, max_chunk);
+    const int64_t chunk = in_prompt || run.decode_tokens <= 0 ? max_chunk : std::min(run.decode_tokens, max_chunk);
     const int64_t num_new = std::min({left, chunk, sequence->cache->MaxStepTokens()});
     std::vector<int32_t> wanted;
     for (int64_t i = 0; every && i < num_new; ++i) wanted.push_back(static_cast<int32_t>(i));

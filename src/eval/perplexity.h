@@ -21,7 +21,7 @@ double NegativeLogLikelihood(std::span<const float> logits, int32_t target);
 struct PerplexityOptions {
   std::shared_ptr<const HeadPlan> plan;  // null: every head full
   std::span<const int32_t> ids;          // at least two; every id but the first is predicted from those before it
-  int64_t prompt_tokens = -1;            // read as a prompt, in chunks; the rest as decode steps; -1: all
+  int64_t prompt_tokens = -1;            // where the prompt ends, for rules that ask; -1: with the text
   // Tokens before this one are read but not scored: what a rule "from the end of the prompt" costs shows after it.
   int64_t score_from = 1;
   std::function<void(int64_t num_read)> on_progress = {};

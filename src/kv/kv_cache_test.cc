@@ -9,6 +9,7 @@
 
 #include "backend/all_backends.h"
 #include "base/mix_seed.h"
+#include "support/read_token.h"
 
 namespace headwise {
 namespace {
@@ -73,15 +74,7 @@ void Read(Memory& memory, KvCache& cache, uint64_t text, int64_t num_new) {
 std::vector<float> TokenOf(Memory& memory, const KvCache& cache, int64_t layer_idx, int64_t kv_head, int64_t pos) {
   std::vector<HeadWork> work;
   cache.Work(layer_idx, 0, 0, work);
-  std::vector<float> state(static_cast<size_t>(2 * kHeadDim));
-  HeadFold fold{.work = work[static_cast<size_t>(kv_head)], .state = state.data(), .fold_end = pos + 1};
-  fold.work.sink = pos;
-  fold.work.recent = 1;
-  CompensateArgs args;
-  args.heads = {&fold, 1};
-  args.num_q_heads = args.num_kv_heads = kHeads;
-  memory.backend->Compensate(args);
-  return state;
+  return ReadToken(*memory.backend, work[static_cast<size_t>(kv_head)], pos);
 }
 
 bool IsAged(const ResolvedRule& rule, int64_t num_tokens, int64_t pos) {

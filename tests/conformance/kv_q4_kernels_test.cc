@@ -10,25 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/isa.h"
+#include "support/backends.h"
+#include "support/read_token.h"
 #include "tensor/dtype.h"
 
 namespace headwise {
 namespace {
-
-struct NamedBackend {
-  std::string name;
-  std::unique_ptr<Backend> backend;
-};
-
-std::vector<NamedBackend> CpuBackends(int num_threads) {
-  std::vector<NamedBackend> backends;
-  for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) {
-    backends.push_back({kernels->isa, MakeCpuBackend({.isa = kernels->isa, .num_threads = num_threads}).value()});
-  }
-  return backends;
-}
 
 TensorView ViewOf(std::vector<float>& values, int64_t num_rows) {
   return {
@@ -170,20 +157,12 @@ class Head {
             .recent_first = first};
   }
 
-  // Keys, then values of all tokens, as they are read: the mean of one token is that token.
+  // Keys, then values of all tokens, as they are read.
   std::vector<float> Read() const {
     const int64_t dim = layout_.head_dim;
     std::vector<float> read(text_.k.size() + text_.v.size());
     for (int64_t pos = 0; pos < text_.num_tokens(); ++pos) {
-      std::vector<float> state(static_cast<size_t>(2 * dim));
-      HeadFold fold{.work = Work(), .state = state.data(), .fold_end = pos + 1};
-      fold.work.first_pos = text_.num_tokens();
-      fold.work.sink = pos;
-      fold.work.recent = 1;
-      CompensateArgs args;
-      args.heads = {&fold, 1};
-      args.num_q_heads = args.num_kv_heads = 1;
-      backend_.Compensate(args);
+      const std::vector<float> state = ReadToken(backend_, Work(), pos);
       std::copy_n(state.begin(), dim, read.begin() + pos * dim);
       std::copy_n(state.begin() + dim, dim, read.begin() + static_cast<int64_t>(text_.k.size()) + pos * dim);
     }
@@ -347,7 +326,7 @@ constexpr int64_t kPageTokens[] = {16, 32, 64};
 
 // Scale and low of every group, and every code.
 TEST(KvQ4Kernels, AgedPagesHoldTheDefinedNumbers) {
-  const std::vector<NamedBackend> backends = CpuBackends(2);
+  const std::vector<NamedBackend> backends = CpuBackends();
   for (const int64_t head_dim : {16, 20, 40, 64, 80, 128, 256}) {
     for (const int64_t page_tokens : kPageTokens) {
       const int64_t num_tokens = 5 * page_tokens + 7;
@@ -376,7 +355,7 @@ TEST(KvQ4Kernels, AgedPagesHoldTheDefinedNumbers) {
 }
 
 TEST(KvQ4Kernels, PagesTakeTheirBytesAndNoMore) {
-  const std::vector<NamedBackend> backends = CpuBackends(1);
+  const std::vector<NamedBackend> backends = CpuBackends();
   for (const int64_t head_dim : kHeadDims) {
     for (const int64_t page_tokens : kPageTokens) {
       const KvLayout layout{.head_dim = head_dim, .page_tokens = page_tokens, .format = KvFormat::kQ4};
@@ -397,7 +376,7 @@ TEST(KvQ4Kernels, NotANumberSpreadsOverItsScaleOnly) {
     text.v[static_cast<size_t>(100 * kDim + 3)] = bad;  // page 3
     text.k[static_cast<size_t>(5 * kDim + 8)] = bad;    // page 0, which is not aged
     text.v[static_cast<size_t>(6 * kDim + 8)] = bad;
-    for (const NamedBackend& named : CpuBackends(2)) {
+    for (const NamedBackend& named : CpuBackends()) {
       const Head head(*named.backend, text, kPage, {1, 5});
       const std::vector<float> read = head.Read();
       for (int64_t i = 0; i < 2 * kTokens * kDim; ++i) {
@@ -458,7 +437,7 @@ Errors Tolerance(const Query& query) {
 }
 
 TEST(KvQ4Kernels, AttentionEqualsTheOracle) {
-  const std::vector<NamedBackend> backends = CpuBackends(2);
+  const std::vector<NamedBackend> backends = CpuBackends();
   std::mt19937_64 rng(5);
   double worst_decode = 0, sum_decode = 0;
   int64_t num_decodes = 0;
@@ -542,7 +521,7 @@ TEST(KvQ4Kernels, DroppedTokensAreFoldedFromAgedPages) {
   Text text = RandomText(kTokens, kDim, 1, 9);
   const Aged aged{.begin = 1, .end = 6};
   const Text stored = Stored(text, 16, aged);
-  for (const NamedBackend& named : CpuBackends(2)) {
+  for (const NamedBackend& named : CpuBackends()) {
     const Head head(*named.backend, text, 16, aged);
     std::vector<float> state(static_cast<size_t>(2 * kDim));
     HeadFold fold{.work = head.Work(), .state = state.data(), .fold_end = kTokens - 20};

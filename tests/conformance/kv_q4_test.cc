@@ -13,6 +13,7 @@
 #include "backend/ref/ref_backend.h"
 #include "kv/kv_cache.h"
 #include "support/backends.h"
+#include "support/read_token.h"
 
 namespace headwise {
 namespace {
@@ -62,19 +63,11 @@ class OneHead {
     cache_.FinishStep(num_new);
   }
 
-  // Key, then value: the mean of one token is that token.
+  // Key, then value.
   std::vector<float> TokenAt(int64_t pos) const {
     std::vector<HeadWork> work;
     cache_.Work(0, 0, 0, work);
-    std::vector<float> state(static_cast<size_t>(2 * cache_.head_dim()));
-    HeadFold fold{.work = work[0], .state = state.data(), .fold_end = pos + 1};
-    fold.work.sink = pos;
-    fold.work.recent = 1;
-    CompensateArgs args;
-    args.heads = {&fold, 1};
-    args.num_q_heads = args.num_kv_heads = 1;
-    backend_.Compensate(args);
-    return state;
+    return ReadToken(backend_, work[0], pos);
   }
 
   bool IsAged(int64_t pos) const {

@@ -14,6 +14,7 @@
 
 #include "kv/kv_cache.h"
 #include "support/backends.h"
+#include "support/read_token.h"
 #include "support/tolerance.h"
 
 namespace headwise {
@@ -101,14 +102,9 @@ class Head {
     backend_.AppendKv({.k = ViewOf(k, num), .v = ViewOf(v, num), .heads = {&work, 1}});
   }
 
-  // Key, then value of a token, as they are read: the mean of one token is that token.
+  // Key, then value of a token, as they are read.
   std::vector<float> Read(int64_t pos) const {
-    std::vector<float> state(static_cast<size_t>(2 * layout_.head_dim));
-    const HeadFold fold{.work = {.layout = layout_, .pages = Table(0, 0), .sink = pos, .recent = 1},
-                        .state = state.data(),
-                        .fold_end = pos + 1};
-    Fold(backend_, fold);
-    return state;
+    return ReadToken(backend_, {.layout = layout_, .pages = Table(0, 0)}, pos);
   }
 
  private:
