@@ -217,7 +217,10 @@ class DecodeBatch {
 
   void RunPiece(int64_t piece_idx, int thread_idx) {
     const DecodePiece& piece = pieces_[static_cast<size_t>(piece_idx)];
+    const DecodePiece& next = pieces_[static_cast<size_t>(piece_idx + 1) % pieces_.size()];
+    const bool next_has_sinks = next.sink_begin < next.sink_end;
     const HeadWork& work = *heads_[piece.query_idx].work;
+    const KvPages next_pages = PagesOf(*heads_[next.query_idx].work);
     const int64_t q_offset = static_cast<int64_t>(piece.query_idx) * group_ * padded_dim_;
     float* result = Result(piece_idx);
     kernels_.attention.decode({.pages = PagesOf(work),
@@ -231,7 +234,9 @@ class DecodeBatch {
                                .sink_end = piece.sink_end,
                                .recent_begin = piece.recent_begin,
                                .recent_end = piece.recent_end,
-                               .next_end = work.first_pos + 1,
+                               .next_pages = &next_pages,
+                               .next_begin = next_has_sinks ? next.sink_begin : next.recent_begin,
+                               .next_end = next_has_sinks ? next.sink_end : next.recent_end,
                                .scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx)),
                                .out = result,
                                .max = result + group_ * padded_dim_,

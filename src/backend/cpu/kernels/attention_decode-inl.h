@@ -11,8 +11,14 @@ namespace {
 // Query heads whose sums are in registers together.
 constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
+// How far ahead of a pass to ask for cache lines, in groups: what arrives meanwhile is about the latency of DRAM at 20
+// GB/s per core. Pages of a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
+constexpr int64_t kGroupsAhead = 8;
+
 struct Pieces {
-  Group groups[kDecodePieceTokens / kGroupTokens + 4];
+  // Sinks, then the recent run; then, as if it were further groups, what a pass is followed by: keys by the first
+  // values, values by the first keys of the next piece.
+  Group groups[kDecodePieceTokens / kGroupTokens + 4 + kGroupsAhead];
   int64_t num_groups = 0;
   int64_t num_sink_groups = 0;
 };
@@ -24,11 +30,16 @@ HWY_INLINE void AddGroups(const KvPages& pages, int64_t begin, int64_t end, Piec
   }
 }
 
-// Sinks, then the recent run.
 HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   AddGroups(args.pages, args.sink_begin, args.sink_end, pieces);
   pieces.num_sink_groups = pieces.num_groups;
   AddGroups(args.pages, args.recent_begin, args.recent_end, pieces);
+  int64_t pos = args.next_begin / kGroupTokens * kGroupTokens;
+  for (int64_t i = 0; i < kGroupsAhead; ++i, pos += kGroupTokens) {
+    const Group& first = pieces.groups[i < pieces.num_groups ? i : 0];
+    const Group next = pos < args.next_end ? GroupAt(*args.next_pages, pos) : first;
+    pieces.groups[pieces.num_groups + i] = {next.type, first.v, next.k, pos, first.v_scales, next.k_scales};
+  }
 }
 
 // Into the second-level cache: the first has places for so few lines under way that they, not the memory, set the
@@ -52,23 +63,8 @@ HWY_INLINE void AddAlibi(float* scores, const Group* groups, int64_t num_groups,
   }
 }
 
-// scores -> probabilities, for one head; returns largest score and sum.
-HWY_INLINE void Softmax(float* scores, int64_t num, float& max_score, float& sum_out) {
-  VF max = hn::Set(kDF, kLowest);
-  for (int64_t i = 0; i < num; i += kLanes) max = hn::Max(max, hn::LoadU(kDF, scores + i));
-  max_score = hn::GetLane(hn::MaxOfLanes(kDF, max));
-  max = hn::Set(kDF, max_score);
-  VF sum = hn::Zero(kDF);
-  for (int64_t i = 0; i < num; i += kLanes) {
-    const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
-    hn::StoreU(p, kDF, scores + i);
-    sum = hn::Add(sum, p);
-  }
-  sum_out = hn::GetLane(hn::SumOfLanes(kDF, sum));
-}
-
-// The scores of one head over all groups -> probabilities, and what the piece reports of them.
-HWY_INLINE void ProbabilitiesOf(const DecodeArgs& args, const Pieces& pieces, int64_t head, float* scores) {
+// What the scores of one head still lack: position biases, and kLowest where the rule hides a key. Returns the largest.
+HWY_INLINE float FinishScores(const DecodeArgs& args, const Pieces& pieces, int64_t head, float* scores) {
   const int64_t num_sink_groups = pieces.num_sink_groups;
   if (args.slopes != nullptr) {
     AddAlibi(scores, pieces.groups, num_sink_groups, args.slopes[head], args.sink_query_pos);
@@ -83,7 +79,11 @@ HWY_INLINE void ProbabilitiesOf(const DecodeArgs& args, const Pieces& pieces, in
     MaskOutside(scores + i * kGroupTokens, pieces.groups[i].pos, is_sink ? args.sink_begin : args.recent_begin,
                 is_sink ? args.sink_end : args.recent_end);
   }
-  Softmax(scores, pieces.num_groups * kGroupTokens, args.max[head], args.sum[head]);
+  VF max = hn::Set(kDF, kLowest);
+  for (int64_t i = 0; i < pieces.num_groups * kGroupTokens; i += kLanes) {
+    max = hn::Max(max, hn::LoadU(kDF, scores + i));
+  }
+  return hn::GetLane(hn::MaxOfLanes(kDF, max));
 }
 
 // ---- integer dot products: q8 and q4 --------------------------------------------------------------------------------
@@ -92,39 +92,132 @@ HWY_INLINE void ProbabilitiesOf(const DecodeArgs& args, const Pieces& pieces, in
 // 256 dimensions in q8, which the first-level cache keeps. They share a scale of probabilities.
 constexpr int64_t kBlockGroups = 4;
 constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
+constexpr int64_t kBlockVecs = kBlockTokens / kLanes;
+static_assert(kBlockVecs == kByteVecs);
 
-// Groups together with so many heads: 8 chains of dot products hide their latency. Where a group takes several vectors
-// these are chains enough.
-template <int64_t kHeads>
-constexpr int64_t kScoreGroups = kSub > 1      ? 1
-                                 : kHeads == 4 ? 2
-                                               : 4;
+// Floats from the scores of a head to those of the next: whole blocks.
+HWY_INLINE int64_t ScoreStride(const Pieces& pieces) {
+  return (pieces.num_groups + kBlockGroups - 1) / kBlockGroups * kBlockTokens;
+}
 
 // One row of int8 numbers per query head: x = scale * code.
 struct Int8Rows {
   int8_t* codes;
-  int64_t stride;
+  int64_t stride;  // a multiple of 64
   float* scales;
-  int32_t* starts;  // of sums over bytes of q8
 
   HWY_INLINE int8_t* Row(int64_t head) const { return codes + head * stride; }
+
+  // The scales of kNum rows, whose largest magnitudes lie in one of the lanes of `largest` each; and their inverses.
+  template <int64_t kNum>
+  HWY_INLINE void SetScales(int64_t first, const VF (&largest)[kNum], VF (&inverses)[kNum]) const {
+    float magnitudes[kNum];
+    MaxOfEach(largest, magnitudes);
+    HW_UNROLL
+    for (int64_t i = 0; i < kNum; ++i) {
+      scales[first + i] = magnitudes[i] * (1.0f / 127.0f);
+      // So small that its inverse might not be finite: nothing.
+      inverses[i] = hn::Set(kDF, magnitudes[i] > 0x1p-100f ? 127.0f / magnitudes[i] : 0.0f);
+    }
+  }
+
+  // Elements [idx, idx + 64) of a row from x, of which [idx, n) exist. Returns the sum of their codes, spread over
+  // lanes.
+  HWY_INLINE VI Round(int64_t head, const float* x, int64_t idx, int64_t n, VF inverse) const {
+    VF scaled[kByteVecs];
+    HW_UNROLL
+    for (int64_t i = 0; i < kByteVecs; ++i) {
+      const int64_t at = idx + i * kLanes;
+      scaled[i] = at < n ? hn::Mul(hn::LoadU(kDF, x + at), inverse) : hn::Zero(kDF);
+    }
+    return RoundToBytes(scaled, Row(head) + idx);
+  }
 };
 
-// x[n], n a multiple of 16, into row `head`; `largest` holds its largest magnitude in one of the lanes. Returns the sum
-// of codes, spread over lanes.
-HWY_INLINE VI RoundRowBy(const Int8Rows& rows, int64_t head, const float* x, int64_t n, VF largest) {
-  const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
-  // So small that its inverse might not be finite: nothing.
-  const VF inverse = hn::Set(kDF, magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f);
-  const hn::Rebind<int8_t, DF> d8;
-  VI sum = hn::Zero(DI());
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const VI code = hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + i), inverse));
-    sum = hn::Add(sum, code);
-    hn::StoreU(hn::DemoteTo(d8, code), d8, rows.Row(head) + i);
+// What a decode kernel needs behind the scores of the piece.
+class Scratch {
+ public:
+  HWY_INLINE Scratch(const DecodeArgs& args, const Pieces& pieces)
+      : next_(args.scratch + args.num_q * ScoreStride(pieces)) {}
+
+  HWY_INLINE float* Take(int64_t floats) {
+    float* taken = next_;
+    next_ += floats;
+    return taken;
   }
-  rows.scales[head] = magnitude / 127.0f;
-  return sum;
+  HWY_INLINE float* TakeZeros(int64_t floats) {
+    float* taken = Take(floats);
+    for (int64_t i = 0; i < floats; ++i) taken[i] = 0.0f;
+    return taken;
+  }
+  HWY_INLINE Int8Rows TakeRows(int64_t num_rows, int64_t row_bytes) {
+    const int64_t stride = (row_bytes + 63) / 64 * 64;
+    auto* codes = reinterpret_cast<int8_t*>(Take(num_rows * stride / 4));
+    return {codes, stride, Take(num_rows)};
+  }
+
+ private:
+  float* next_;
+};
+
+// Scores of all heads as blocks are read: they end with whole blocks, in which kLowest fills what is not a key.
+HWY_INLINE void FinishBlockScores(const DecodeArgs& args, const Pieces& pieces) {
+  const int64_t stride = ScoreStride(pieces);
+  for (int64_t head = 0; head < args.num_q; ++head) {
+    float* scores = args.scratch + head * stride;
+    for (int64_t i = pieces.num_groups * kGroupTokens; i < stride; ++i) scores[i] = kLowest;
+    args.max[head] = FinishScores(args, pieces, head, scores);
+  }
+}
+
+HWY_INLINE void AddTo(float* lanes, VF x) {
+  hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
+}
+
+// Probabilities of one head, times 2^max, of the tokens of the block that begins with group number `first`; their sum
+// joins `sums` [G][kLanes].
+HWY_INLINE void BlockProbabilities(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t head,
+                                   float* sums, VF* probabilities) {
+  const float* scores = args.scratch + head * ScoreStride(pieces) + first * kGroupTokens;
+  const VF max = hn::Set(kDF, args.max[head]);
+  VF sum = hn::Zero(kDF);
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) {
+    probabilities[i] = CoarseExp2(hn::Sub(hn::LoadU(kDF, scores + i * kLanes), max));
+    sum = hn::Add(sum, probabilities[i]);
+  }
+  AddTo(sums + head * kLanes, sum);
+}
+
+// out[h][0 .. kVecs) += sums of codes of p[h] times integers.
+template <int64_t kHeads, int64_t kVecs>
+HWY_INLINE void AddScaled(const VI (&sums)[kHeads][kVecs], const Int8Rows& p, int64_t first_head, int64_t padded_dim,
+                          float* out) {
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    const VF scale = hn::Set(kDF, p.scales[first_head + h]);
+    float* row = out + h * padded_dim;
+    HW_UNROLL
+    for (int64_t i = 0; i < kVecs; ++i) {
+      const VF old = hn::LoadU(kDF, row + i * kLanes);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sums[h][i]), scale, old), kDF, row + i * kLanes);
+    }
+  }
+}
+
+// out[h][d] += the lanes of offsets[d / run_dims][h], summed; and the sums of probabilities.
+HWY_INLINE void AddLanes(const DecodeArgs& args, const float* offsets, int64_t run_dims, const float* sums) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  const auto sum_of = [](const float* lanes)
+                          HW_INLINE_LAMBDA { return hn::GetLane(hn::SumOfLanes(kDF, hn::LoadU(kDF, lanes))); };
+  for (int64_t head = 0; head < args.num_q; ++head) {
+    args.sum[head] = sum_of(sums + head * kLanes);
+    for (int64_t d = 0; d < padded_dim; d += run_dims) {
+      const VF offset = hn::Set(kDF, sum_of(offsets + (d / run_dims * args.num_q + head) * kLanes));
+      const int64_t end = d + run_dims < padded_dim ? d + run_dims : padded_dim;
+      for (int64_t i = d; i < end; i += kLanes) AddTo(args.out + head * padded_dim + i, offset);
+    }
+  }
 }
 
 // body.operator()<kHeads>(first_head) until every head had its turn.
@@ -138,26 +231,25 @@ HWY_INLINE void ForHeads(int64_t num_heads, const Body& body) {
   if (head < num_heads) body.template operator()<1>(head);
 }
 
-// A block of groups, and as many further on that memory is asked for meanwhile; at the end the last ones.
+// Some neighbouring groups of a piece; pieces go on behind them, so that kGroupsAhead further is what to ask for.
 struct Block {
   const Group* groups;
-  const Group* ahead;
   int64_t num_groups;
 };
 
-HWY_INLINE Block BlockAt(const Pieces& pieces, int64_t first, int64_t end, int64_t groups_ahead) {
-  const int64_t num_groups = end - first < kBlockGroups ? end - first : kBlockGroups;
-  const int64_t last = pieces.num_groups - num_groups;
-  const int64_t next = first + groups_ahead < last ? first + groups_ahead : last;
-  return {pieces.groups + first, pieces.groups + next, num_groups};
+HWY_INLINE Block BlockAt(const Pieces& pieces, int64_t first, int64_t end) {
+  return {pieces.groups + first, end - first < kBlockGroups ? end - first : kBlockGroups};
 }
 
-// body.operator()<kGroups>(first_group) until every group of the block had its turn, for kHeads heads.
-template <int64_t kHeads, typename Body>
+// body.operator()<kGroups>(first_group) until every group of the block had its turn: as many together as there are
+// registers for with kMaxHeads, which hides the latency of sums and reads a query once for all of them.
+template <typename Body>
 HWY_INLINE void ForGroups(const Block& block, const Body& body) {
-  constexpr int64_t kGroups = kScoreGroups<kHeads>;
   int64_t i = 0;
-  for (; i + kGroups <= block.num_groups; i += kGroups) body.template operator()<kGroups>(i);
+  if constexpr (kSub == 1) {
+    for (; i + 4 <= block.num_groups; i += 4) body.template operator()<4>(i);
+    for (; i + 2 <= block.num_groups; i += 2) body.template operator()<2>(i);
+  }
   for (; i < block.num_groups; ++i) body.template operator()<1>(i);
 }
 

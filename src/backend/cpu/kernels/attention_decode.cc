@@ -6,14 +6,9 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-// How far ahead to ask for cache lines, in groups: some 8 KiB, about the latency of DRAM at 20 GB/s per core. Pages of
-// a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
-constexpr int64_t kPrefetchGroups = 4;
-
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
 template <KvType kType, int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64_t padded_dim, const float* q,
-                       float* scores, int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, float* scores, int64_t score_stride) {
   VF sum[kGroups][kHeads][kSub][2];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -26,7 +21,7 @@ HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64
   for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(ahead[b], pair * kElementBytes<kType> / 2);
+      PrefetchLines(groups[b + kGroupsAhead].k, pair * kElementBytes<kType> / 2);
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         VF even, odd;
@@ -53,20 +48,6 @@ HWY_INLINE void Scores(const Group* groups, const std::byte* const* ahead, int64
   }
 }
 
-// What a pass reads `idx` groups from its beginning, to be asked for early: behind a piece's keys come its values,
-// behind these the keys of what is likely the next piece.
-HWY_INLINE const std::byte* KeysOrValues(const Pieces& pieces, int64_t idx) {
-  if (idx < pieces.num_groups) return pieces.groups[idx].k;
-  const int64_t value_idx = idx - pieces.num_groups;
-  return pieces.groups[value_idx < pieces.num_groups ? value_idx : 0].v;
-}
-HWY_INLINE const std::byte* ValuesOrNextKeys(const DecodeArgs& args, const Pieces& pieces, int64_t idx) {
-  if (idx < pieces.num_groups) return pieces.groups[idx].v;
-  const int64_t pos = (args.recent_end / kGroupTokens + idx - pieces.num_groups) * kGroupTokens;
-  if (pos < args.recent_end || pos >= args.next_end) return pieces.groups[pieces.num_groups - 1].v;
-  return GroupAt(args.pages, pos).k;
-}
-
 // The scores of kHeads heads over a run of groups, kGroups at a time and the rest one by one.
 template <KvType kType, int64_t kHeads>
 void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* q, float* scores,
@@ -74,21 +55,26 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   // 2 * kSub * heads * groups accumulators, 8 vectors, are enough independent chains to hide the latency of a fused
   // multiply-add (4 cycles, 1-2 a cycle).
   constexpr int64_t kGroups = kMaxHeads / kHeads;
-  const std::byte* ahead[kGroups];
   int64_t i = begin;
   for (; i + kGroups <= end; i += kGroups) {
-    HW_UNROLL
-    for (int64_t b = 0; b < kGroups; ++b) {
-      ahead[b] = KeysOrValues(pieces, i + b + kPrefetchGroups);
-    }
-    Scores<kType, kHeads, kGroups>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
+    Scores<kType, kHeads, kGroups>(pieces.groups + i, args.pages.padded_dim, q, scores + i * kGroupTokens,
                                    score_stride);
   }
   for (; i < end; ++i) {
-    ahead[0] = KeysOrValues(pieces, i + kPrefetchGroups);
-    Scores<kType, kHeads, 1>(pieces.groups + i, ahead, args.pages.padded_dim, q, scores + i * kGroupTokens,
-                             score_stride);
+    Scores<kType, kHeads, 1>(pieces.groups + i, args.pages.padded_dim, q, scores + i * kGroupTokens, score_stride);
   }
+}
+
+// scores -> probabilities; returns their sum.
+HWY_INLINE float Exponentiate(float* scores, int64_t num, float max_score) {
+  const VF max = hn::Set(kDF, max_score);
+  VF sum = hn::Zero(kDF);
+  for (int64_t i = 0; i < num; i += kLanes) {
+    const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
+    hn::StoreU(p, kDF, scores + i);
+    sum = hn::Add(sum, p);
+  }
+  return hn::GetLane(hn::SumOfLanes(kDF, sum));
 }
 
 // out[h][vec .. vec + kVecs) += p[h] . V over the tokens [begin, end) of one group; begin and end are inside the group.
@@ -153,7 +139,10 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
   ScoreRun<kType, kHeads>(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q + first_head * padded_dim,
                           scores, num_scores);
   for (int64_t h = 0; h < kHeads; ++h) {
-    ProbabilitiesOf(args, pieces, first_head + h, scores + h * num_scores);
+    float* row = scores + h * num_scores;
+    const int64_t head = first_head + h;
+    args.max[head] = FinishScores(args, pieces, head, row);
+    args.sum[head] = Exponentiate(row, num_scores, args.max[head]);
   }
   float* out = args.out + first_head * padded_dim;
   for (int64_t i = 0; i < kHeads * padded_dim; ++i) out[i] = 0.0f;
@@ -162,7 +151,7 @@ void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_hea
     const bool is_sink = i < pieces.num_sink_groups;
     const int64_t begin = (is_sink ? args.sink_begin : args.recent_begin) - group.pos;
     const int64_t end = (is_sink ? args.sink_end : args.recent_end) - group.pos;
-    AddGroup<kType, kHeads>(args, group, ValuesOrNextKeys(args, pieces, i + kPrefetchGroups), begin > 0 ? begin : 0,
+    AddGroup<kType, kHeads>(args, group, pieces.groups[i + kGroupsAhead].v, begin > 0 ? begin : 0,
                             end < kGroupTokens ? end : kGroupTokens, scores + i * kGroupTokens, num_scores, out);
   }
 }

@@ -13,9 +13,6 @@ namespace {
 
 constexpr float kMiddleCode = 7.5f;
 
-// How far ahead to ask for cache lines: as many bytes as over q8.
-constexpr int64_t kGroupsAhead = 2 * kBlockGroups;
-
 // Vectors of 32 dimensions together.
 constexpr int64_t kMaxVecs = kSub == 1 ? 2 : 4;
 
@@ -34,28 +31,37 @@ HWY_INLINE void RoundQueries(const std::byte* k_scales, int64_t padded_dim, int6
   for (int64_t d = 0; d < padded_dim; d += kLanes) {
     const VF scale = HalvesAsF32(Bytes(k_scales) + 2 * d);
     const VF low = HalvesAsF32(Bytes(k_scales) + 2 * (padded_dim + d));
+    const VF middle = hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), low);
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
       const VF element = hn::LoadU(kDF, x + (first_head + h) * padded_dim + d);
       const VF product = hn::Mul(element, scale);
       hn::StoreU(product, kDF, products + h * padded_dim + d);
       largest[h] = hn::Max(largest[h], hn::Abs(product));
-      offset[h] = hn::MulAdd(element, low, hn::MulAdd(product, hn::Set(kDF, kMiddleCode), offset[h]));
+      offset[h] = hn::MulAdd(element, middle, offset[h]);
     }
   }
+  VF inverses[kHeads];
+  q.rows.SetScales(first_head, largest, inverses);
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    const int64_t head = first_head + h;
-    const VI sum = RoundRowBy(q.rows, head, products + h * padded_dim, padded_dim, largest[h]);
-    const VF middle = hn::Set(kDF, -kMiddleCode * q.rows.scales[head]);
-    q.offsets[head] = hn::GetLane(hn::SumOfLanes(kDF, hn::MulAdd(hn::ConvertTo(kDF, sum), middle, offset[h])));
+    VI sum = hn::Zero(DI());
+    for (int64_t d = 0; d < padded_dim; d += 64) {
+      sum = hn::Add(sum, q.rows.Round(first_head + h, products + h * padded_dim, d, padded_dim, inverses[h]));
+    }
+    const VF middle = hn::Set(kDF, -kMiddleCode * q.rows.scales[first_head + h]);
+    offset[h] = hn::MulAdd(hn::ConvertTo(kDF, sum), middle, offset[h]);
   }
+  float offsets[kHeads];
+  SumOfEach(offset, offsets);
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) q.offsets[first_head + h] = offsets[h];
 }
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups of one page.
 template <int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_dim, const PageQueries& q,
-                       int64_t first_head, float* scores, int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQueries& q, int64_t first_head, float* scores,
+                       int64_t score_stride) {
   VI sum[kGroups][kHeads][kSub];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -74,7 +80,7 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
     }
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(ahead[b].k, octet);
+      PrefetchLines(groups[b + kGroupsAhead].k, octet);
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         const VB codes = hn::LoadU(D8(), Bytes(groups[b].k) + 4 * (octet * kGroupTokens + s * kLanes));
@@ -107,25 +113,24 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
 void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* x, float* products,
               const PageQueries& q) {
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
+  const int64_t num_scores = ScoreStride(pieces);
   const int64_t scale_lines = (4 * padded_dim + 63) / 64;
   for (int64_t first = begin; first < end;) {
     // Groups of one page have the same scales.
     const std::byte* k_scales = pieces.groups[first].k_scales;
     int64_t page_end = first + 1;
     while (page_end < end && pieces.groups[page_end].k_scales == k_scales) ++page_end;
-    const int64_t next = first + kGroupsAhead;
-    const Group& ahead = pieces.groups[next < pieces.num_groups ? next : pieces.num_groups - 1];
+    const Group& ahead = pieces.groups[first + kGroupsAhead];
     for (int64_t line = 0; line < scale_lines; ++line) PrefetchLines(ahead.k_scales, line);
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head)
                              HW_INLINE_LAMBDA { RoundQueries<kHeads>(k_scales, padded_dim, head, x, products, q); });
     for (; first < page_end; first += kBlockGroups) {
-      const Block block = BlockAt(pieces, first, page_end, kGroupsAhead);
+      const Block block = BlockAt(pieces, first, page_end);
       float* scores = args.scratch + first * kGroupTokens;
       ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-        ForGroups<kHeads>(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
-          Scores<kHeads, kGroups>(block.groups + i, block.ahead + i, padded_dim, q, head,
-                                  scores + head * num_scores + i * kGroupTokens, num_scores);
+        ForGroups(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
+          Scores<kHeads, kGroups>(block.groups + i, padded_dim, q, head, scores + head * num_scores + i * kGroupTokens,
+                                  num_scores);
         });
       });
     }
@@ -150,7 +155,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
     const int64_t offset = 4 * (octet % kOctets * padded_dim + vec * kLanes);
     HW_UNROLL
     for (int64_t line = 0; line < (kBytes > 64 ? kBytes / 64 : 1); ++line) {
-      PrefetchLines(block.ahead[group_idx].v + offset, line);
+      PrefetchLines(block.groups[group_idx + kGroupsAhead].v + offset, line);
     }
     VI low_x[kHeads], high_x[kHeads];
     HW_UNROLL
@@ -169,84 +174,104 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
       }
     }
   }
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    const VF scale = hn::Set(kDF, p.scales[first_head + h]);
-    float* row = out + h * padded_dim + vec * kLanes;
-    HW_UNROLL
-    for (int64_t i = 0; i < kVecs; ++i) {
-      const VF old = hn::LoadU(kDF, row + i * kLanes);
-      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum[h][i]), scale, old), kDF, row + i * kLanes);
+  AddScaled<kHeads, kVecs>(sum, p, first_head, padded_dim, out + vec * kLanes);
+}
+
+// Of the values of a block, for every 32 dimensions.
+struct ValueRuns {
+  int64_t num;
+  float* scales;  // [num][kBlockTokens]
+  float* lows;    // the same, of the middle codes
+};
+
+// Scales and lows of the block that begins with group number `first`.
+HWY_INLINE void LoadRuns(const DecodeArgs& args, const Pieces& pieces, int64_t first, const Block& block,
+                         const ValueRuns& runs) {
+  const ValueScaleSteps steps = StepsOf(args.pages.page_tokens, args.pages.padded_dim);
+  for (int64_t run = 0; run < runs.num; ++run) {
+    float* scales = runs.scales + run * kBlockTokens;
+    float* lows = runs.lows + run * kBlockTokens;
+    for (int64_t i = 0; i < block.num_groups; ++i) {
+      const std::byte* halves = block.groups[i].v_scales + run * steps.run;
+      ValueScales(args, pieces, first + i, halves, scales + i * kGroupTokens);
+      ValueScales(args, pieces, first + i, halves + steps.low, lows + i * kGroupTokens);
+      const std::byte* ahead = block.groups[i + kGroupsAhead].v_scales + run * steps.run;
+      PrefetchLines(ahead, 0);
+      PrefetchLines(ahead + steps.low, 0);
+    }
+    for (int64_t i = block.num_groups * kGroupTokens; i < kBlockTokens; ++i) scales[i] = lows[i] = 0.0f;
+    for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
+      const VF scale = hn::LoadU(kDF, scales + i);
+      hn::StoreU(hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), hn::LoadU(kDF, lows + i)), kDF, lows + i);
     }
   }
 }
 
-// Probabilities of a block's tokens times the scales of their values for 32 dimensions, into row `head`; what the
-// lows and the rounding add to these dimensions joins `offset`.
-HWY_INLINE void RoundWeights(const float* p, const float* scales, const float* lows, int64_t num_tokens,
-                             const Int8Rows& rows, int64_t head, float* offset) {
-  alignas(64) float weights[kBlockTokens];
-  VF largest = hn::Zero(kDF);
-  VF sum = hn::LoadU(kDF, offset);
-  for (int64_t i = 0; i < num_tokens; i += kLanes) {
-    const VF probability = hn::LoadU(kDF, p + i);
-    const VF weight = hn::Mul(probability, hn::Load(kDF, scales + i));
-    hn::Store(weight, kDF, weights + i);
-    largest = hn::Max(largest, weight);
-    sum = hn::MulAdd(probability, hn::Load(kDF, lows + i), hn::MulAdd(weight, hn::Set(kDF, kMiddleCode), sum));
+// Probabilities of kHeads heads times the scales of values for each 32 dimensions, of the block that begins with group
+// number `first`, into rows of p; what the lows and the rounding add to these dimensions joins `offsets`.
+template <int64_t kHeads>
+HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t first_head,
+                             const ValueRuns& runs, const Int8Rows& p, float* offsets, float* sums) {
+  VF probabilities[kHeads][kBlockVecs];
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    BlockProbabilities(args, pieces, first, first_head + h, sums, probabilities[h]);
   }
-  const VI codes = RoundRowBy(rows, head, weights, num_tokens, largest);
-  const VF middle = hn::Set(kDF, -kMiddleCode * rows.scales[head]);
-  hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, codes), middle, sum), kDF, offset);
+  for (int64_t run = 0; run < runs.num; ++run) {
+    const float* scales = runs.scales + run * kBlockTokens;
+    const float* lows = runs.lows + run * kBlockTokens;
+    const int64_t first_row = run * args.num_q + first_head;
+    VF largest[kHeads], inverses[kHeads];
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) {
+      VF offset = hn::Zero(kDF);
+      largest[h] = hn::Zero(kDF);
+      HW_UNROLL
+      for (int64_t i = 0; i < kBlockVecs; ++i) {
+        largest[h] = hn::Max(largest[h], hn::Mul(probabilities[h][i], hn::LoadU(kDF, scales + i * kLanes)));
+        offset = hn::MulAdd(probabilities[h][i], hn::LoadU(kDF, lows + i * kLanes), offset);
+      }
+      AddTo(offsets + (first_row + h) * kLanes, offset);
+    }
+    p.SetScales(first_row, largest, inverses);
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) {
+      VF scaled[kBlockVecs];
+      HW_UNROLL
+      for (int64_t i = 0; i < kBlockVecs; ++i) {
+        scaled[i] = hn::Mul(hn::Mul(probabilities[h][i], hn::LoadU(kDF, scales + i * kLanes)), inverses[h]);
+      }
+      const VI sum = RoundToBytes(scaled, p.Row(first_row + h));
+      const VF middle = hn::Set(kDF, -kMiddleCode * p.scales[first_row + h]);
+      AddTo(offsets + (first_row + h) * kLanes, hn::Mul(hn::ConvertTo(kDF, sum), middle));
+    }
+  }
 }
 
-// Outputs of all heads but for `offsets` [Dp/32][G][kLanes], whose lanes remain to be summed.
-void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, float* offsets) {
+// Outputs of all heads but for `offsets` [Dp/32][G][kLanes], whose lanes remain to be summed; and sums of
+// probabilities. `p` has rows [Dp/32][G].
+void AddRuns(const DecodeArgs& args, const Pieces& pieces, const ValueRuns& runs, const Int8Rows& p, float* offsets,
+             float* sums) {
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  const ValueScaleSteps steps = StepsOf(args.pages.page_tokens, padded_dim);
   for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, pieces.num_groups, kGroupsAhead);
-    for (int64_t run = 0; run < NumScaleRuns(padded_dim); ++run) {
-      alignas(64) float scales[kBlockTokens];
-      alignas(64) float lows[kBlockTokens];
-      for (int64_t i = 0; i < block.num_groups; ++i) {
-        const std::byte* halves = block.groups[i].v_scales + run * steps.run;
-        ValueScales(args, pieces, first + i, halves, scales + i * kGroupTokens);
-        ValueScales(args, pieces, first + i, halves + steps.low, lows + i * kGroupTokens);
-        PrefetchLines(block.ahead[i].v_scales + run * steps.run, 0);
-        PrefetchLines(block.ahead[i].v_scales + run * steps.run + steps.low, 0);
-      }
-      for (int64_t head = 0; head < args.num_q; ++head) {
-        RoundWeights(args.scratch + head * num_scores + first * kGroupTokens, scales, lows,
-                     block.num_groups * kGroupTokens, p, head, offsets + (run * args.num_q + head) * kLanes);
-      }
+    const Block block = BlockAt(pieces, first, pieces.num_groups);
+    LoadRuns(args, pieces, first, block, runs);
+    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+      RoundWeights<kHeads>(args, pieces, first, head, runs, p, offsets, sums);
+    });
+    for (int64_t run = 0; run < runs.num; ++run) {
       const int64_t begin = run * kScaleDims / kLanes;
       const int64_t run_end = (run + 1) * kScaleDims;
       const int64_t end = (run_end < padded_dim ? run_end : padded_dim) / kLanes;
       ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+        const int64_t row = run * args.num_q + head;
         float* out = args.out + head * padded_dim;
         int64_t vec = begin;
         for (; vec + kMaxVecs <= end; vec += kMaxVecs) {
-          AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, head, out);
+          AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, row, out);
         }
-        for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, head, out);
+        for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, row, out);
       });
-    }
-  }
-}
-
-void AddOffsets(const DecodeArgs& args, const float* offsets) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  for (int64_t head = 0; head < args.num_q; ++head) {
-    for (int64_t d = 0; d < padded_dim; d += kScaleDims) {
-      const VF lanes = hn::LoadU(kDF, offsets + (d / kScaleDims * args.num_q + head) * kLanes);
-      const VF offset = hn::Set(kDF, hn::GetLane(hn::SumOfLanes(kDF, lanes)));
-      const int64_t end = d + kScaleDims < padded_dim ? d + kScaleDims : padded_dim;
-      for (int64_t i = d; i < end; i += kLanes) {
-        float* out = args.out + head * padded_dim + i;
-        hn::StoreU(hn::Add(hn::LoadU(kDF, out), offset), kDF, out);
-      }
     }
   }
 }
@@ -258,30 +283,20 @@ void DecodeQ4(const DecodeArgs& args) {
   ListGroups(args, pieces);
   const int64_t num_q = args.num_q;
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  const int64_t num_offsets = NumScaleRuns(padded_dim) * num_q * kLanes;
-  float* memory = args.scratch + num_q * num_scores;
-  const auto take = [&memory](int64_t floats) {
-    float* taken = memory;
-    memory += floats;
-    return taken;
-  };
-  float* products = take(kMaxHeads * padded_dim);
-  float* offsets = take(num_offsets);
-  const auto rows_of = [&](int64_t row_bytes) -> Int8Rows {
-    auto* codes = reinterpret_cast<int8_t*>(take(num_q * row_bytes / 4));
-    return {codes, row_bytes, take(num_q), nullptr};
-  };
-  const PageQueries q = {rows_of(padded_dim), take(num_q)};
-  const Int8Rows p = rows_of(kBlockTokens);
-
+  const int64_t num_runs = NumScaleRuns(padded_dim);
+  Scratch scratch(args, pieces);
+  float* products = scratch.Take(kMaxHeads * padded_dim);
+  const PageQueries q = {scratch.TakeRows(num_q, padded_dim), scratch.Take(num_q)};
+  const ValueRuns runs = {num_runs, scratch.Take(num_runs * kBlockTokens), scratch.Take(num_runs * kBlockTokens)};
+  const Int8Rows p = scratch.TakeRows(num_runs * num_q, kBlockTokens);
+  float* offsets = scratch.TakeZeros(num_runs * num_q * kLanes);
+  float* sums = scratch.TakeZeros(num_q * kLanes);
   ScoreRun(args, pieces, 0, pieces.num_sink_groups, args.q_sink, products, q);
   ScoreRun(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q, products, q);
-  for (int64_t head = 0; head < num_q; ++head) ProbabilitiesOf(args, pieces, head, args.scratch + head * num_scores);
+  FinishBlockScores(args, pieces);
   for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
-  for (int64_t i = 0; i < num_offsets; ++i) offsets[i] = 0.0f;
-  AddRuns(args, pieces, p, offsets);
-  AddOffsets(args, offsets);
+  AddRuns(args, pieces, runs, p, offsets, sums);
+  AddLanes(args, offsets, kScaleDims, sums);
 }
 
 }  // namespace headwise::cpu::HW_ISA

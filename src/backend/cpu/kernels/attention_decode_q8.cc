@@ -10,18 +10,31 @@
 namespace headwise::cpu::HW_ISA {
 namespace {
 
-// x[n], n a multiple of 16, into row `head`.
-HWY_INLINE void RoundRowTo(const Int8Rows& rows, int64_t head, const float* x, int64_t n) {
-  VF largest = hn::Zero(kDF);
-  for (int64_t i = 0; i < n; i += kLanes) largest = hn::Max(largest, hn::Abs(hn::LoadU(kDF, x + i)));
-  const VI sum = RoundRowBy(rows, head, x, n, largest);
-  rows.starts[head] = kCentersCodes ? 0 : -128 * hn::GetLane(hn::SumOfLanes(DI(), sum));
+constexpr int32_t kCentre = kCentersCodes ? 0 : -128;
+
+// The rounded queries, and what the sums over bytes of keys start at.
+struct Queries {
+  Int8Rows rows;
+  int32_t* starts;
+};
+
+// The queries x [G, n], n a multiple of 16.
+HWY_INLINE void RoundQueries(const float* x, int64_t num_q, int64_t n, const Queries& q) {
+  for (int64_t head = 0; head < num_q; ++head, x += n) {
+    VF largest[1] = {hn::Zero(kDF)};
+    for (int64_t i = 0; i < n; i += kLanes) largest[0] = hn::Max(largest[0], hn::Abs(hn::LoadU(kDF, x + i)));
+    VF inverse[1];
+    q.rows.SetScales(head, largest, inverse);
+    VI sum = hn::Zero(DI());
+    for (int64_t i = 0; i < n; i += 64) sum = hn::Add(sum, q.rows.Round(head, x, i, n, inverse[0]));
+    q.starts[head] = kCentre * hn::GetLane(hn::SumOfLanes(DI(), sum));
+  }
 }
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
 template <int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_dim, const Int8Rows& q,
-                       int64_t first_head, float* scores, int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const Queries& q, int64_t first_head, float* scores,
+                       int64_t score_stride) {
   VI sum[kGroups][kHeads][kSub];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -34,10 +47,10 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
   for (int64_t quad = 0; quad < padded_dim / 4; ++quad) {
     VI x[kHeads];
     HW_UNROLL
-    for (int64_t h = 0; h < kHeads; ++h) x[h] = QuadInLanes(q.Row(first_head + h), quad);
+    for (int64_t h = 0; h < kHeads; ++h) x[h] = QuadInLanes(q.rows.Row(first_head + h), quad);
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(ahead[b].k, quad);
+      PrefetchLines(groups[b + kGroupsAhead].k, quad);
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         const VB codes = hn::LoadU(D8(), Bytes(groups[b].k) + 4 * (quad * kGroupTokens + s * kLanes));
@@ -53,7 +66,7 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
       const VF k_scale = HalvesAsF32(Bytes(groups[b].k_scales) + 2 * s * kLanes);
       HW_UNROLL
       for (int64_t h = 0; h < kHeads; ++h) {
-        const VF scale = hn::Mul(k_scale, hn::Set(kDF, q.scales[first_head + h]));
+        const VF scale = hn::Mul(k_scale, hn::Set(kDF, q.rows.scales[first_head + h]));
         hn::StoreU(hn::Mul(hn::ConvertTo(kDF, sum[b][h][s]), scale), kDF,
                    scores + h * score_stride + b * kGroupTokens + s * kLanes);
       }
@@ -61,32 +74,27 @@ HWY_INLINE void Scores(const Group* groups, const Group* ahead, int64_t padded_d
   }
 }
 
-template <int64_t kHeads>
-HWY_INLINE void ScoreBlock(const Block& block, int64_t padded_dim, const Int8Rows& q, int64_t first_head, float* scores,
-                           int64_t score_stride) {
-  ForGroups<kHeads>(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
-    Scores<kHeads, kGroups>(block.groups + i, block.ahead + i, padded_dim, q, first_head, scores + i * kGroupTokens,
-                            score_stride);
-  });
-}
-
 // The scores of all heads for the groups [begin, end), which are read with the queries `x` [G, Dp].
 void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* x,
-              const Int8Rows& q) {
+              const Queries& q) {
   if (begin >= end) return;
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  for (int64_t head = 0; head < args.num_q; ++head) RoundRowTo(q, head, x + head * padded_dim, padded_dim);
+  const int64_t stride = ScoreStride(pieces);
+  RoundQueries(x, args.num_q, padded_dim, q);
   for (int64_t first = begin; first < end; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, end, kBlockGroups);
+    const Block block = BlockAt(pieces, first, end);
+    for (int64_t i = 0; i < block.num_groups; ++i) PrefetchLines(block.groups[i + kGroupsAhead].k_scales, 0);
+    float* scores = args.scratch + first * kGroupTokens;
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      ScoreBlock<kHeads>(block, padded_dim, q, head, args.scratch + head * num_scores + first * kGroupTokens,
-                         num_scores);
+      ForGroups(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
+        Scores<kHeads, kGroups>(block.groups + i, padded_dim, q, head, scores + head * stride + i * kGroupTokens,
+                                stride);
+      });
     });
   }
 }
 
-// out[h][vec .. vec + kVecs) += p[h] . v over the block's tokens.
+// out[h][vec .. vec + kVecs) += p[h] . bytes of v over the block's tokens.
 template <int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, const Int8Rows& p, int64_t first_head,
                           float* out) {
@@ -94,7 +102,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
     HW_UNROLL
-    for (int64_t i = 0; i < kVecs; ++i) sum[h][i] = hn::Set(DI(), p.starts[first_head + h]);
+    for (int64_t i = 0; i < kVecs; ++i) sum[h][i] = hn::Zero(DI());
   }
   constexpr int64_t kBytes = 4 * kVecs * kLanes;
   for (int64_t quad = 0; quad < block.num_groups * kGroupTokens / 4; ++quad) {
@@ -102,7 +110,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
     const int64_t offset = 4 * (quad % (kGroupTokens / 4) * padded_dim + vec * kLanes);
     HW_UNROLL
     for (int64_t line = 0; line < (kBytes > 64 ? kBytes / 64 : 1); ++line) {
-      PrefetchLines(block.ahead[group_idx].v + offset, line);
+      PrefetchLines(block.groups[group_idx + kGroupsAhead].v + offset, line);
     }
     VI x[kHeads];
     HW_UNROLL
@@ -114,47 +122,59 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
       for (int64_t h = 0; h < kHeads; ++h) sum[h][i] = CodeDot<8>(sum[h][i], codes, x[h]);
     }
   }
+  AddScaled<kHeads, kVecs>(sum, p, first_head, padded_dim, out + vec * kLanes);
+}
+
+// Probabilities times the scales of values, of kHeads heads and the block that begins with group number `first`, into
+// rows of p; what they lack joins `offsets`.
+template <int64_t kHeads>
+HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t first_head,
+                             const float* v_scales, const Int8Rows& p, float* offsets, float* sums) {
+  VF weights[kHeads][kBlockVecs];
+  VF largest[kHeads], inverses[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    const VF scale = hn::Set(kDF, p.scales[first_head + h]);
-    float* row = out + h * padded_dim + vec * kLanes;
+    BlockProbabilities(args, pieces, first, first_head + h, sums, weights[h]);
+    largest[h] = hn::Zero(kDF);
     HW_UNROLL
-    for (int64_t i = 0; i < kVecs; ++i) {
-      const VF old = hn::LoadU(kDF, row + i * kLanes);
-      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum[h][i]), scale, old), kDF, row + i * kLanes);
+    for (int64_t i = 0; i < kBlockVecs; ++i) {
+      weights[h][i] = hn::Mul(weights[h][i], hn::Load(kDF, v_scales + i * kLanes));
+      largest[h] = hn::Max(largest[h], weights[h][i]);
+    }
+  }
+  p.SetScales(first_head, largest, inverses);
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    const int64_t head = first_head + h;
+    HW_UNROLL
+    for (int64_t i = 0; i < kBlockVecs; ++i) weights[h][i] = hn::Mul(weights[h][i], inverses[h]);
+    const VI sum = RoundToBytes(weights[h], p.Row(head));
+    if constexpr (kCentre != 0) {
+      const VF scale = hn::Set(kDF, kCentre * p.scales[head]);
+      AddTo(offsets + head * kLanes, hn::Mul(hn::ConvertTo(kDF, sum), scale));
     }
   }
 }
 
-template <int64_t kHeads>
-HWY_INLINE void AddBlock(const Block& block, int64_t padded_dim, const Int8Rows& p, int64_t first_head, float* out) {
-  const int64_t num_vecs = padded_dim / kLanes;
-  int64_t vec = 0;
-  for (; vec + 4 <= num_vecs; vec += 4) AddValues<kHeads, 4>(block, padded_dim, vec, p, first_head, out);
-  for (; vec < num_vecs; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, first_head, out);
-}
-
-// Outputs of all heads from the probabilities in scratch.
-void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p) {
+// Outputs of all heads but for `offsets` [G][kLanes], whose lanes remain to be summed; and sums of probabilities.
+void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, float* offsets, float* sums) {
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  for (int64_t i = 0; i < args.num_q * padded_dim; ++i) args.out[i] = 0.0f;
+  const int64_t num_vecs = padded_dim / kLanes;
   for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, pieces.num_groups, kBlockGroups);
-    float v_scales[kBlockTokens];
+    const Block block = BlockAt(pieces, first, pieces.num_groups);
+    alignas(64) float v_scales[kBlockTokens] = {};
     for (int64_t i = 0; i < block.num_groups; ++i) {
       ValueScales(args, pieces, first + i, block.groups[i].v_scales, v_scales + i * kGroupTokens);
-    }
-    const int64_t num_tokens = block.num_groups * kGroupTokens;
-    for (int64_t head = 0; head < args.num_q; ++head) {
-      float* weights = args.scratch + head * num_scores + first * kGroupTokens;
-      for (int64_t i = 0; i < num_tokens; i += kLanes) {
-        hn::StoreU(hn::Mul(hn::LoadU(kDF, weights + i), hn::LoadU(kDF, v_scales + i)), kDF, weights + i);
-      }
-      RoundRowTo(p, head, weights, num_tokens);
+      PrefetchLines(block.groups[i + kGroupsAhead].v_scales, 0);
     }
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      AddBlock<kHeads>(block, padded_dim, p, head, args.out + head * padded_dim);
+      RoundWeights<kHeads>(args, pieces, first, head, v_scales, p, offsets, sums);
+    });
+    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+      float* out = args.out + head * padded_dim;
+      int64_t vec = 0;
+      for (; vec + 4 <= num_vecs; vec += 4) AddValues<kHeads, 4>(block, padded_dim, vec, p, head, out);
+      for (; vec < num_vecs; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, head, out);
     });
   }
 }
@@ -166,16 +186,17 @@ void DecodeQ8(const DecodeArgs& args) {
   ListGroups(args, pieces);
   const int64_t num_q = args.num_q;
   const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  float* scales = args.scratch + num_q * num_scores;
-  auto* starts = reinterpret_cast<int32_t*>(scales + 2 * num_q);
-  auto* codes = reinterpret_cast<int8_t*>(starts + 2 * num_q);
-  const Int8Rows q = {codes, padded_dim, scales, starts};
-  const Int8Rows p = {codes + num_q * padded_dim, kBlockTokens, scales + num_q, starts + num_q};
+  Scratch scratch(args, pieces);
+  const Queries q = {scratch.TakeRows(num_q, padded_dim), reinterpret_cast<int32_t*>(scratch.Take(num_q))};
+  const Int8Rows p = scratch.TakeRows(num_q, kBlockTokens);
+  float* offsets = scratch.TakeZeros(num_q * kLanes);
+  float* sums = scratch.TakeZeros(num_q * kLanes);
   ScoreRun(args, pieces, 0, pieces.num_sink_groups, args.q_sink, q);
   ScoreRun(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q, q);
-  for (int64_t head = 0; head < num_q; ++head) ProbabilitiesOf(args, pieces, head, args.scratch + head * num_scores);
-  AddRuns(args, pieces, p);
+  FinishBlockScores(args, pieces);
+  for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
+  AddRuns(args, pieces, p, offsets, sums);
+  AddLanes(args, offsets, padded_dim, sums);
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -76,18 +76,20 @@ struct DecodeArgs {
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
-  int64_t next_end;                  // keys [recent_end, next_end) are read next: worth asking for
-  float* scratch;                    // DecodeScratchFloats(G, Dp)
-  float* out;                        // [G, Dp] sum of p v
-  float* max;                        // [G] largest score
-  float* sum;                        // [G] sum of p = 2^(score - max)
+  const KvPages* next_pages;         // keys [next_begin, next_end) of these are read next: worth asking for
+  int64_t next_begin, next_end;
+  float* scratch;  // DecodeScratchFloats(G, Dp)
+  float* out;      // [G, Dp] sum of p v
+  float* max;      // [G] largest score
+  float* sum;      // [G] sum of p = 2^(score - max)
 };
-// Scores, for either run of keys may start and end inside a group; for q8 and q4 also the query and the probabilities
-// of 64 tokens as bytes, and two numbers for each of these rows; for q4 q . low, a vector of sums for 32 dimensions,
-// and the scaled queries of up to 4 heads.
+// Scores, for either run of keys may start and end inside a group. For q8 and q4 also the query as bytes and, for all
+// or for 32 dimensions, the probabilities of 64 tokens, two numbers for each of these rows and vectors of sums; for q4
+// scales and lows of 64 values, and the scaled queries of up to 4 heads.
 inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
-  return num_q * (kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 4 + 1 + padded_dim / 2 + 8) +
-         4 * padded_dim;
+  const int64_t num_runs = (padded_dim + kScaleDims - 1) / kScaleDims;
+  const int64_t head = kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 2 + num_runs * (16 + 1 + 16) + 16;
+  return num_q * head + num_runs * 2 * 64 + 4 * padded_dim;
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].

@@ -1,6 +1,6 @@
-// The few instructions that Highway 1.0.3 lacks: dot products of bf16 and of bytes, and conversions to bf16 (AVX-512
-// BF16 and VNNI). Elsewhere the same functions are made of what there is: slower, and equal up to the order of two
-// additions.
+// The few instructions that Highway 1.0.3 lacks: dot products of bf16 and of bytes, conversions to bf16 (AVX-512 BF16
+// and VNNI), powers of 2. Elsewhere the same functions are made of what there is: slower, and equal up to the order of
+// two additions.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 
@@ -135,6 +135,96 @@ HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
   return hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<24>(code), mask), hn::ShiftRight<24>(x)));
 }
 
+#endif
+
+// 2^x for x <= 126, relative error below 8e-5: for what is then rounded to bf16 (2e-3) or to bytes. Far below -126, or
+// at least below 1e-37, it is nothing.
+#if defined(__AVX512DQ__)
+HWY_INLINE VF CoarseExp2(VF x) {
+  // The best polynomial of degree 3 over what lies above the integer below x.
+  const VF f = VF{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  VF p = hn::Set(kDF, 7.8024523e-2f);
+  p = hn::MulAdd(p, f, hn::Set(kDF, 2.2606715e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 6.9583355e-1f));
+  p = hn::MulAdd(p, f, hn::Set(kDF, 9.9992521e-1f));
+  return VF{_mm512_scalef_ps(p.raw, x.raw)};
+}
+#else
+HWY_INLINE VF CoarseExp2(VF x) {
+  // The same polynomial over what lies around the nearest integer.
+  return Exp2By(hn::Max(x, hn::Set(kDF, -126.0f)), [](VF f) HW_INLINE_LAMBDA {
+    VF p = hn::Set(kDF, 5.5171669e-2f);
+    p = hn::MulAdd(p, f, hn::Set(kDF, 2.4261112e-1f));
+    p = hn::MulAdd(p, f, hn::Set(kDF, 6.9326099e-1f));
+    return hn::MulAdd(p, f, hn::Set(kDF, 9.9992807e-1f));
+  });
+}
+#endif
+
+// x[64], within -127 .. 127, to nearest as bytes; returns sums of them, spread over lanes. Where x is no number, any.
+constexpr int64_t kByteVecs = 64 / kLanes;
+#if defined(__AVX512VNNI__)
+HWY_INLINE VI RoundToBytes(const VF* x, int8_t* bytes) {
+  __m512i words[2];
+  for (int i = 0; i < 2; ++i) {
+    words[i] = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2 * i].raw), _mm512_cvtps_epi32(x[2 * i + 1].raw));
+  }
+  // Packing keeps to blocks of 128 bits, each of which now has four elements of every vector.
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const __m512i packed = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words[0], words[1]));
+  _mm512_storeu_si512(bytes, packed);
+  return VI{_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), packed)};
+}
+#else
+HWY_INLINE VI RoundToBytes(const VF* x, int8_t* bytes) {
+  const hn::Rebind<int8_t, DF> d8;
+  VI sum = hn::Zero(DI());
+  HW_UNROLL
+  for (int64_t i = 0; i < kByteVecs; ++i) {
+    const VI code = hn::NearestInt(x[i]);
+    sum = hn::Add(sum, code);
+    hn::StoreU(hn::DemoteTo(d8, code), d8, bytes + i * kLanes);
+  }
+  return sum;
+}
+#endif
+
+// Of the lanes of each x: the largest, or the sum.
+template <int64_t kNum>
+HWY_INLINE void MaxOfEach(const VF (&x)[kNum], float (&max)[kNum]) {
+  HW_UNROLL
+  for (int64_t i = 0; i < kNum; ++i) max[i] = hn::GetLane(hn::MaxOfLanes(kDF, x[i]));
+}
+template <int64_t kNum>
+HWY_INLINE void SumOfEach(const VF (&x)[kNum], float (&sum)[kNum]) {
+  HW_UNROLL
+  for (int64_t i = 0; i < kNum; ++i) sum[i] = hn::GetLane(hn::SumOfLanes(kDF, x[i]));
+}
+#if defined(__AVX512F__)
+// Four at a time: one after the other they would take more than twice the instructions, each waiting for the one
+// before.
+template <typename Op>
+HWY_INLINE void ReduceFour(const VF (&x)[4], float (&out)[4], const Op& op) {
+  // Quarters of two vectors side by side, then of four: x[i] in quarter i.
+  const auto halve = [&](VF a, VF b) HW_INLINE_LAMBDA {
+    return op(_mm512_shuffle_f32x4(a.raw, b.raw, 0x44), _mm512_shuffle_f32x4(a.raw, b.raw, 0xEE));
+  };
+  const __m512 low = halve(x[0], x[1]);
+  const __m512 high = halve(x[2], x[3]);
+  __m512 all = op(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
+  all = op(all, _mm512_permute_ps(all, 0x4E));
+  all = op(all, _mm512_permute_ps(all, 0xB1));
+  const __m512i quarters = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(quarters, all)));
+}
+template <>
+HWY_INLINE void MaxOfEach<4>(const VF (&x)[4], float (&max)[4]) {
+  ReduceFour(x, max, [](__m512 a, __m512 b) HW_INLINE_LAMBDA { return _mm512_max_ps(a, b); });
+}
+template <>
+HWY_INLINE void SumOfEach<4>(const VF (&x)[4], float (&sum)[4]) {
+  ReduceFour(x, sum, [](__m512 a, __m512 b) HW_INLINE_LAMBDA { return _mm512_add_ps(a, b); });
+}
 #endif
 
 // f16 as they lie in memory. Highway's emulation takes infinity and NaN for numbers, which hide among others.

@@ -51,16 +51,6 @@ HWY_INLINE VF Exp2InRange(VF x) {
   });
 }
 
-// The same, relative error below 8e-5: the best polynomial of degree 3, for what is then rounded to bf16 (2e-3).
-HWY_INLINE VF CoarseExp2InRange(VF x) {
-  return Exp2By(x, [](VF f) HW_INLINE_LAMBDA {
-    VF p = hn::Set(kDF, 5.5171669e-2f);
-    p = hn::MulAdd(p, f, hn::Set(kDF, 2.4261112e-1f));
-    p = hn::MulAdd(p, f, hn::Set(kDF, 6.9326099e-1f));
-    return hn::MulAdd(p, f, hn::Set(kDF, 9.9992807e-1f));
-  });
-}
-
 }  // namespace
 }  // namespace headwise::cpu::HW_ISA
 
