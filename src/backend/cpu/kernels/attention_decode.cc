@@ -18,10 +18,14 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, 
       for (int64_t s = 0; s < kSub; ++s) sum[b][h][s][0] = sum[b][h][s][1] = hn::Zero(kDF);
     }
   }
+  constexpr int64_t kPairLines = 2 * kGroupTokens * kElementBytes<kType> / 64;
   for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(groups[b + kGroupsAhead].k, pair * kElementBytes<kType> / 2);
+      HW_UNROLL
+      for (int64_t line = 0; line < kPairLines; ++line) {
+        PrefetchLines(groups[b + kGroupsAhead].k, pair * kPairLines + line);
+      }
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         VF even, odd;
