@@ -24,7 +24,7 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, 
     for (int64_t b = 0; b < kGroups; ++b) {
       HW_UNROLL
       for (int64_t line = 0; line < kPairLines; ++line) {
-        PrefetchLines(groups[b + kGroupsAhead].k, pair * kPairLines + line);
+        PrefetchToL2(groups[b + kGroupsAhead].k + 64 * (pair * kPairLines + line));
       }
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
@@ -110,7 +110,7 @@ HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t pa
     }
     const int64_t pair_lines = kVecs * kLanes * 2 * kElementBytes<kType> / 64;
     for (int64_t line = 0; line < (pair_lines > 0 ? pair_lines : 1); ++line) {
-      PrefetchLines(ahead + (2 * pair * padded_dim + 2 * vec * kLanes) * kElementBytes<kType>, line);
+      PrefetchToL2(ahead + (2 * pair * padded_dim + 2 * vec * kLanes) * kElementBytes<kType> + 64 * line);
     }
   }
   HW_UNROLL

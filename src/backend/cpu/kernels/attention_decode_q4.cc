@@ -80,7 +80,7 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
     }
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(groups[b + kGroupsAhead].k, octet);
+      PrefetchToL2(groups[b + kGroupsAhead].k + 64 * octet);
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         const VB codes = hn::LoadU(D8(), Bytes(groups[b].k) + 4 * (octet * kGroupTokens + s * kLanes));
@@ -121,7 +121,7 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
     int64_t page_end = first + 1;
     while (page_end < end && pieces.groups[page_end].k_scales == k_scales) ++page_end;
     const Group& ahead = pieces.groups[first + kGroupsAhead];
-    for (int64_t line = 0; line < scale_lines; ++line) PrefetchLines(ahead.k_scales, line);
+    for (int64_t line = 0; line < scale_lines; ++line) PrefetchToL2(ahead.k_scales + 64 * line);
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head)
                              HW_INLINE_LAMBDA { RoundQueries<kHeads>(k_scales, padded_dim, head, x, products, q); });
     for (; first < page_end; first += kBlockGroups) {
@@ -155,7 +155,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
     const int64_t offset = 4 * (octet % kOctets * padded_dim + vec * kLanes);
     HW_UNROLL
     for (int64_t line = 0; line < (kBytes > 64 ? kBytes / 64 : 1); ++line) {
-      PrefetchLines(block.groups[group_idx + kGroupsAhead].v + offset, line);
+      PrefetchToL2(block.groups[group_idx + kGroupsAhead].v + offset + 64 * line);
     }
     VI low_x[kHeads], high_x[kHeads];
     HW_UNROLL
@@ -196,8 +196,8 @@ HWY_INLINE void LoadRuns(const DecodeArgs& args, const Pieces& pieces, int64_t f
       ValueScales(args, pieces, first + i, halves, scales + i * kGroupTokens);
       ValueScales(args, pieces, first + i, halves + steps.low, lows + i * kGroupTokens);
       const std::byte* ahead = block.groups[i + kGroupsAhead].v_scales + run * steps.run;
-      PrefetchLines(ahead, 0);
-      PrefetchLines(ahead + steps.low, 0);
+      PrefetchToL2(ahead);
+      PrefetchToL2(ahead + steps.low);
     }
     for (int64_t i = block.num_groups * kGroupTokens; i < kBlockTokens; ++i) scales[i] = lows[i] = 0.0f;
     for (int64_t i = 0; i < kBlockTokens; i += kLanes) {

@@ -50,7 +50,7 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const Queries& q
     for (int64_t h = 0; h < kHeads; ++h) x[h] = QuadInLanes(q.rows.Row(first_head + h), quad);
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
-      PrefetchLines(groups[b + kGroupsAhead].k, quad);
+      PrefetchToL2(groups[b + kGroupsAhead].k + 64 * quad);
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         const VB codes = hn::LoadU(D8(), Bytes(groups[b].k) + 4 * (quad * kGroupTokens + s * kLanes));
@@ -83,7 +83,7 @@ void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64
   RoundQueries(x, args.num_q, padded_dim, q);
   for (int64_t first = begin; first < end; first += kBlockGroups) {
     const Block block = BlockAt(pieces, first, end);
-    for (int64_t i = 0; i < block.num_groups; ++i) PrefetchLines(block.groups[i + kGroupsAhead].k_scales, 0);
+    for (int64_t i = 0; i < block.num_groups; ++i) PrefetchToL2(block.groups[i + kGroupsAhead].k_scales);
     float* scores = args.scratch + first * kGroupTokens;
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       ForGroups(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
@@ -110,7 +110,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
     const int64_t offset = 4 * (quad % (kGroupTokens / 4) * padded_dim + vec * kLanes);
     HW_UNROLL
     for (int64_t line = 0; line < (kBytes > 64 ? kBytes / 64 : 1); ++line) {
-      PrefetchLines(block.groups[group_idx + kGroupsAhead].v + offset, line);
+      PrefetchToL2(block.groups[group_idx + kGroupsAhead].v + offset + 64 * line);
     }
     VI x[kHeads];
     HW_UNROLL
@@ -165,7 +165,7 @@ void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, fl
     alignas(64) float v_scales[kBlockTokens] = {};
     for (int64_t i = 0; i < block.num_groups; ++i) {
       ValueScales(args, pieces, first + i, block.groups[i].v_scales, v_scales + i * kGroupTokens);
-      PrefetchLines(block.groups[i + kGroupsAhead].v_scales, 0);
+      PrefetchToL2(block.groups[i + kGroupsAhead].v_scales);
     }
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       RoundWeights<kHeads>(args, pieces, first, head, v_scales, p, offsets, sums);

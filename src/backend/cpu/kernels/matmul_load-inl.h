@@ -69,11 +69,6 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] VF& x) {
 #endif
 }
 
-// Into the second-level cache: several rows of weights are more than the first holds. The address may be anything.
-HWY_INLINE void PrefetchToL2(const void* line) {
-  __builtin_prefetch(line, 0, 2);
-}
-
 // The last elements of a row, fewer than a vector takes, in a buffer that is zero behind them: reading past a row's end
 // would leave the mapped file at the last one.
 template <typename T, int64_t kSize>

@@ -3,7 +3,6 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_PACKED_PANEL_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_PACKED_PANEL_INL_H_
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "backend/cpu/kernels/native-inl.h"
@@ -40,9 +39,12 @@ class PanelReader {
   // Bits of an unpacked code.
   static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
 
+  static constexpr int64_t kBytesAhead = 8192;
+
   HWY_INLINE PanelReader(const void* panel, int64_t depth, int64_t sub)
       : scales_(static_cast<const uint8_t*>(panel)),
         codes_(scales_ + PanelScaleBytes(kType, depth) + sub * 4 * kLanes),
+        ahead_(codes_ + kBytesAhead),
         lane_(sub * kLanes) {}
 
   // Requires: `run` is the first of a block, or the block has been begun.
@@ -107,10 +109,12 @@ class PanelReader {
     return hn::Sub(Codes<kQuad>(), hn::Set(D8(), static_cast<uint8_t>(kFormat.offset)));
   }
 
-  // Memory is asked for this far ahead; panels follow each other, so the end of one asks for the next.
-  HWY_INLINE void Prefetch() const {
-    constexpr int64_t kAhead = 4096;
-    for (int64_t line = 0; line < RunCodeBytes(kType); line += 64) hwy::Prefetch(run_codes_ + kAhead + line);
+  // Once for every run. Panels follow each other, each with its scales in front: what is asked for moves on evenly,
+  // always beyond the scales of the panel that is next.
+  HWY_INLINE void Prefetch() {
+    constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
+    for (int64_t line = 0; line < kRunBytes; line += 64) PrefetchToL2(ahead_ + line);
+    ahead_ += kRunBytes;
   }
 
  private:
@@ -132,6 +136,7 @@ class PanelReader {
 
   const uint8_t* scales_;
   const uint8_t* codes_;
+  const uint8_t* ahead_;
   int64_t lane_;
   const uint8_t* run_codes_ = nullptr;
   const uint8_t* run_scales_ = nullptr;

@@ -28,6 +28,12 @@ constexpr DF kDF;
 constexpr int64_t kLanes =
     static_cast<int64_t>(HWY_MAX_BYTES / sizeof(float) < 16 ? HWY_MAX_BYTES / sizeof(float) : 16);
 
+// Into the second-level cache: the first has places for so few lines under way that they, not the memory, set the
+// speed. On Zen 4 a core reads a cache of keys twice as fast this way. The address may be anything.
+HWY_INLINE void PrefetchToL2(const void* line) {
+  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+}
+
 // 2^x for |x| <= 126, where polynomial(f) is 2^f for |f| <= 0.5: x = n + f, n added to the exponent.
 template <typename Polynomial>
 HWY_INLINE VF Exp2By(VF x, Polynomial polynomial) {
