@@ -24,6 +24,7 @@ constexpr OpMethod kMethods[] = {
     {.name = "attention-decode", .run = TimeAttentionDecode},
     {.name = "attention-prefill", .run = TimeAttentionPrefill, .check = CheckAttentionPrefill},
     {.name = "append", .run = TimeAppend},
+    {.name = "age", .run = TimeAge, .check = CheckAge},
     {.name = "compensate", .run = TimeCompensate, .check = CheckCompensate},
     {.name = "norm", .run = TimeNorm},
     {.name = "rope", .run = TimeRope, .check = CheckRope},

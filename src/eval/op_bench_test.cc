@@ -140,6 +140,13 @@ TEST(OpWorkTest, AppendWritesInTheCachesFormat) {
   EXPECT_EQ(work.multiply_adds, 0);
 }
 
+// 2 heads; 36 bytes of a token become those of an aged page, of 32 tokens.
+TEST(OpWorkTest, AgeingReadsWholePagesAndWritesSmallerOnes) {
+  const OpWork work = AgeWork(TinyConfig(), TinyLayout(KvFormat::kQ4), 3);
+  EXPECT_EQ(work.bytes_read, 3 * 2 * 32 * 36);
+  EXPECT_EQ(work.bytes_written, 3 * 2 * (2 * 32 * 16 / 2 + 16 * 4 + 32 * 4));
+}
+
 TEST(OpWorkTest, CompensationFoldsWhatFallsOutAndMergesItsMean) {
   ResolvedRule rule{.sink = 2, .recent = 5};
   rule.compensate = true;
@@ -320,6 +327,7 @@ TEST(OpBenchTest, RefusesWhatMeansNothing) {
   EXPECT_THAT(message([](auto& o) { o.reps = 0; }), HasSubstr("samples is 0"));
   EXPECT_THAT(message([](auto& o) { o.rule = HeadRule::Stream(4, 0); }), HasSubstr("recent"));
   EXPECT_THAT(message([](auto& o) { o.rule = HeadRule::Stream(-1, 10); }), HasSubstr("sink"));
+  EXPECT_THAT(message([](auto& o) { o.ops = {"age"}; }), HasSubstr("age: no format of --kv-dtype ages"));
   EXPECT_THAT(message([](auto& o) { o.page_tokens = 17; }), HasSubstr("page_tokens is 17"));
   EXPECT_THAT(message([](auto& o) { o.compute = "f8"; }), HasSubstr("compute is \"f8\""));
   EXPECT_THAT(message([](auto& o) {

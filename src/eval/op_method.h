@@ -67,6 +67,8 @@ Status TimeAttentionDecode(const OpRun& run);
 Status TimeAttentionPrefill(const OpRun& run);
 Status CheckAttentionPrefill(const OpRun& run);
 Status TimeAppend(const OpRun& run);
+Status TimeAge(const OpRun& run);
+Status CheckAge(const OpRun& run);
 Status TimeCompensate(const OpRun& run);
 Status CheckCompensate(const OpRun& run);
 // eval/ops/activations.cc

@@ -75,6 +75,13 @@ OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num
           .multiply_adds = 0};
 }
 
+OpWork AgeWork(const ModelConfig& config, const KvLayout& layout, int64_t num_pages) {
+  const int64_t num_tokens = num_pages * layout.page_tokens * config.num_kv_heads;
+  return {.bytes_read = AsDouble(num_tokens * NewestBytes(layout)),
+          .bytes_written = AsDouble(num_tokens) * BytesPerToken(layout),
+          .multiply_adds = 0};
+}
+
 OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                       int64_t num_rows) {
   const TokenRange before = FoldedRange(rule, depth);

@@ -30,6 +30,8 @@ OpWork MatMulWork(std::span<const LinearWeights> parts, MatMulArgs::Write write,
 OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                      int64_t num_rows);
 OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num_rows);
+// `num_pages` complete pages of each head; `layout` names a format that ages.
+OpWork AgeWork(const ModelConfig& config, const KvLayout& layout, int64_t num_pages);
 OpWork CompensateWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
                       int64_t num_rows);
 OpWork NormWork(const ModelConfig& config, int64_t num_rows);

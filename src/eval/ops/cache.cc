@@ -1,9 +1,10 @@
-// Operations on the KV cache: attention of one query and of a chunk, appending, the compensation token. One layer's
-// heads at a time, one layer after the other.
+// Operations on the KV cache: attention of one query and of a chunk, appending, ageing, the compensation token. One
+// layer's heads at a time, one layer after the other.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "backend/kv_format.h"
@@ -24,6 +25,10 @@ std::string ShapeText(const ModelConfig& config) {
 
 int64_t QDim(const ModelConfig& config) {
   return config.num_q_heads * config.head_dim;
+}
+
+bool Ages(KvFormat format) {
+  return NewestFormat(format) != format;
 }
 
 // In the numbers that a query's products with cached keys are computed in.
@@ -206,6 +211,56 @@ Status TimeAppend(const OpRun& run) {
       op_case.call = [&](int64_t call_idx) {
         const std::vector<HeadWork>& heads = work[static_cast<size_t>(call_idx) % work.size()];
         run.backend().AppendKv({.k = k.view(), .v = v.view(), .heads = heads});
+      };
+      run.Measure(op_case);
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckAge(const OpRun& run) {
+  if (std::ranges::any_of(run.options().kv_formats, Ages)) return Status::Ok();
+  return Status::InvalidInput("no format of --kv-dtype ages; q4 does");
+}
+
+Status TimeAge(const OpRun& run) {
+  const ModelConfig& config = run.config();
+  // A step of a few tokens completes a page now and then.
+  std::set<int64_t> page_counts;
+  for (const int64_t num_rows : run.options().rows) {
+    page_counts.insert(std::max<int64_t>(1, num_rows / run.options().page_tokens));
+  }
+  for (const KvFormat format : run.options().kv_formats) {
+    if (!Ages(format)) continue;
+    const KvLayout layout = LayoutOf(run, format);
+    const KvLayout newest = LayoutOf(run, NewestFormat(format));
+    const int64_t aged_bytes = PageSizesOf(run.backend(), layout).aged;
+    for (const int64_t num_pages : page_counts) {
+      const int64_t num_tokens = num_pages * layout.page_tokens;
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest.format, {}, 0, num_tokens));
+      const int64_t call_pages = num_pages * config.num_kv_heads;
+      const DeviceBuffer aged(run.backend(), static_cast<size_t>(pages.num_layers() * call_pages * aged_bytes));
+      // Of every layer.
+      std::vector<std::vector<const std::byte*>> from;
+      std::vector<std::vector<std::byte*>> to;
+      for (const std::vector<HeadWork>& layer : WorkOfLayers(pages, num_tokens)) {
+        std::byte* next = aged.data() + static_cast<int64_t>(from.size()) * call_pages * aged_bytes;
+        from.emplace_back();
+        to.emplace_back();
+        for (const HeadWork& work : layer) {
+          from.back().insert(from.back().end(), work.pages.recent.begin(), work.pages.recent.end());
+        }
+        for (int64_t i = 0; i < call_pages; ++i) to.back().push_back(next + i * aged_bytes);
+      }
+      OpCase op_case;
+      op_case.point = {.shape = fmt::format("{} heads of {}", config.num_kv_heads, config.head_dim),
+                       .format = std::string(NameOf(format)),
+                       .rows = num_tokens,
+                       .work = AgeWork(config, layout, num_pages),
+                       .cycled_bytes = pages.bytes() + static_cast<int64_t>(from.size()) * call_pages * aged_bytes};
+      op_case.call = [&](int64_t call_idx) {
+        const size_t layer_idx = static_cast<size_t>(call_idx) % from.size();
+        run.backend().AgeKv({.layout = newest, .from = from[layer_idx], .to = to[layer_idx]});
       };
       run.Measure(op_case);
     }
