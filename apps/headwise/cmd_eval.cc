@@ -166,7 +166,7 @@ Status RunAblationCommand(const AblationOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::vector<EvaluationOutcome> outcomes, RunAblation(*engine, *options.ablation, input));
   if (!options.json) {
     for (const EvaluationOutcome& outcome : outcomes) {
-      fmt::print("{}\n", outcome.run.info.title);
+      fmt::print("{}: {}\n", outcome.run.info.study, outcome.run.info.title);
       PrintCells(outcome);
     }
     return Status::Ok();

@@ -68,7 +68,7 @@ Result<std::vector<EvaluationOutcome>> RunAblation(Engine& engine, const Ablatio
     EvaluationOptions options;
     options.task = FindTask(task.task);
     options.task_options = NamedOptions(task.options);
-    options.title = fmt::format("{}: {}", ablation.title, options.task->title);
+    options.study = ablation.title;
     options.engine = input.engine;
     options.should_stop = input.should_stop;
     options.plans = plans;

@@ -66,7 +66,8 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   EvaluationOutcome outcome;
   RunInfo& info = outcome.run.info;
   info.task = options.task->name;
-  info.title = options.title.empty() ? std::string(options.task->title) : options.title;
+  info.study = options.study;
+  info.title = options.task->title;
   info.metrics = options.task->metrics;
   info.model = options.engine.model;
   info.source_hash = engine.source_hash();

@@ -19,7 +19,7 @@ namespace headwise {
 struct EvaluationOptions {
   const TaskMethod* task = nullptr;
   NamedOptions task_options;
-  std::string title;  // in reports; empty: the task's
+  std::string study;  // RunInfo::study
   Bos bos = Bos::kAuto;
   EngineOptions engine;           // that the engine was made with: part of what decides the results
   std::vector<GivenPlan> plans;   // at least one

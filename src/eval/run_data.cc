@@ -137,15 +137,11 @@ Json ToJson(const RunInfo& info) {
   for (const MetricInfo& metric : info.metrics) metrics.push_back(ToJson(metric));
   Json plans = Json::array();
   for (const PlanInfo& plan : info.plans) plans.push_back(ToJson(plan));
-  return {{"task", info.task},
-          {"title", info.title},
-          {"metrics", std::move(metrics)},
-          {"model", info.model},
-          {"source_hash", info.source_hash},
-          {"plans", std::move(plans)},
-          {"lengths", info.lengths},
-          {"options", info.options},
-          {"environment", info.environment}};
+  return {{"task", info.task},         {"study", info.study},
+          {"title", info.title},       {"metrics", std::move(metrics)},
+          {"model", info.model},       {"source_hash", info.source_hash},
+          {"plans", std::move(plans)}, {"lengths", info.lengths},
+          {"options", info.options},   {"environment", info.environment}};
 }
 
 Json ToJson(const CaseText& text) {
@@ -180,6 +176,7 @@ Result<RunInfo> RunInfoFromJson(const Json& json, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, origin));
   RunInfo info;
   HW_ASSIGN_OR_RETURN(info.task, object.String("task"));
+  HW_ASSIGN_OR_RETURN(info.study, object.StringOr("study", ""));
   HW_ASSIGN_OR_RETURN(info.title, object.String("title"));
   HW_ASSIGN_OR_RETURN(const Json metrics, ValueOf(object, "metrics", &Json::is_array, "a list of metrics"));
   for (const Json& metric : metrics) {

@@ -47,6 +47,7 @@ struct PlanInfo {
 
 struct RunInfo {
   std::string task;                   // the registry's name: "needle"
+  std::string study;                  // that it is a part of, for people: an ablation; otherwise empty
   std::string title;                  // for people
   std::vector<MetricInfo> metrics;    // the first is the one that summaries show
   std::string model;                  // path as given

@@ -1,6 +1,7 @@
 #include "report/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "report/html.h"
 #include "report/sections.h"
@@ -9,16 +10,14 @@ namespace headwise {
 namespace {
 
 std::string Lead(const std::vector<ReportRun>& runs) {
-  std::string models;
-  for (const ModelRuns& model : ByModel(runs)) models += (models.empty() ? "" : ", ") + model.name;
   int64_t num_answers = 0;
   size_t num_unfinished = 0;
   for (const ReportRun& run : runs) {
     num_answers += static_cast<int64_t>(run.data.results.size());
     num_unfinished += run.is_finished ? 0 : 1;
   }
-  std::string text = fmt::format("{}: {} plans, {} {}, {} results", models, AllPlans(runs).size(), runs.size(),
-                                 runs.size() == 1 ? "run" : "runs", num_answers);
+  std::string text = fmt::format("{}: {} plans, {} {}, {} results", fmt::join(ModelNames(runs), ", "),
+                                 AllPlans(runs).size(), runs.size(), runs.size() == 1 ? "run" : "runs", num_answers);
   if (num_unfinished > 0) text += fmt::format(", {} of the runs unfinished", num_unfinished);
   return Paragraph(text + ".");
 }

@@ -311,5 +311,25 @@ TEST_F(ReportTest, TwoModelsAreNotMixed) {
                           HasSubstr("<h2>Needle in a haystack · large</h2>")));
 }
 
+TEST_F(ReportTest, AblationsHaveTablesOfTheirOwn) {
+  WriteNeedle();
+  RunInfo ablation = NeedleInfo();
+  ablation.study = "Windows";
+  ablation.plans[1].name = "2+30";
+  const std::vector<CaseResult> results = {Answered("full", 4096, 0, 1, Json::object(), ""),
+                                           Answered("2+30", 4096, 0, 1, Json::object(), "")};
+  WriteRun("ablation/needle", ablation, results);
+  WriteRun("ablation/passkey", ablation, results);
+  const std::vector<ReportRun> runs = Load({root_.string()});
+  const std::string html = RenderReport(runs);
+  EXPECT_THAT(html, AllOf(HasSubstr("<h3>small</h3>"), HasSubstr("<h3>Windows</h3>"),
+                          HasSubstr("<th scope=\"col\">Needle in a haystack · passkey: right answers, %</th>"),
+                          HasSubstr("<h2>Windows: Needle in a haystack · passkey</h2>")));
+  const size_t begin = html.find("<h3>small</h3>");
+  const std::string first_table = html.substr(begin, html.find("<h3>Windows</h3>") - begin);
+  EXPECT_THAT(first_table, Not(HasSubstr("<th scope=\"row\">2+30")));
+  EXPECT_THAT(ToMarkdown(runs), AllOf(HasSubstr("## Summary: small"), HasSubstr("## Summary: Windows")));
+}
+
 }  // namespace
 }  // namespace headwise

@@ -25,7 +25,8 @@ bool IsSameModel(const RunInfo& a, const RunInfo& b) {
 }
 
 std::string OwnTitle(const RunInfo& info) {
-  return info.title.empty() ? info.task : info.title;
+  const std::string& title = info.title.empty() ? info.task : info.title;
+  return info.study.empty() ? title : info.study + ": " + title;
 }
 
 }  // namespace
@@ -41,19 +42,46 @@ std::vector<PlanInfo> AllPlans(const std::vector<ReportRun>& runs) {
   return plans;
 }
 
-std::vector<ModelRuns> ByModel(const std::vector<ReportRun>& runs) {
-  std::vector<ModelRuns> models;
+std::vector<std::string> ModelNames(const std::vector<ReportRun>& runs) {
+  std::vector<std::string> names;
+  std::vector<const RunInfo*> models;
   for (const ReportRun& run : runs) {
-    const auto model = std::find_if(models.begin(), models.end(), [&](const ModelRuns& known) {
-      return IsSameModel(known.runs.front()->data.info, run.data.info);
-    });
-    if (model == models.end()) {
-      models.push_back({ModelName(run.data.info), {&run}});
-    } else {
-      model->runs.push_back(&run);
-    }
+    const RunInfo& info = run.data.info;
+    if (std::ranges::any_of(models, [&](const RunInfo* known) { return IsSameModel(*known, info); })) continue;
+    models.push_back(&info);
+    names.push_back(ModelName(info));
   }
-  return models;
+  return names;
+}
+
+std::string RunGroup::ColumnTitle(const ReportRun& run) const {
+  const std::string& own = run.data.info.title;
+  const auto is_namesake = [&](const ReportRun* other) { return other != &run && other->data.info.title == own; };
+  return std::ranges::any_of(runs, is_namesake) ? own + " · " + LastName(run.data.folder) : own;
+}
+
+std::vector<RunGroup> GroupsOf(const std::vector<ReportRun>& runs) {
+  const bool has_models = ModelNames(runs).size() > 1;
+  std::vector<RunGroup> groups;
+  for (const ReportRun& run : runs) {
+    const RunInfo& info = run.data.info;
+    const auto group = std::ranges::find_if(groups, [&](const RunGroup& known) {
+      const RunInfo& first = known.runs.front()->data.info;
+      return IsSameModel(first, info) && first.study == info.study;
+    });
+    if (group != groups.end()) {
+      group->runs.push_back(&run);
+      continue;
+    }
+    std::string group_title = info.study;
+    if (has_models || info.study.empty()) group_title += (group_title.empty() ? "" : " · ") + ModelName(info);
+    groups.push_back({std::move(group_title), {&run}});
+  }
+  if (groups.size() == 1) groups.front().title.clear();
+  // What models can do comes before why.
+  std::ranges::stable_partition(groups,
+                                [](const RunGroup& group) { return group.runs.front()->data.info.study.empty(); });
+  return groups;
 }
 
 TableCell NameCell(const std::string& name) {

@@ -16,12 +16,17 @@ namespace headwise {
 // Every plan of every run, in order of appearance; of plans with one name, the first.
 std::vector<PlanInfo> AllPlans(const std::vector<ReportRun>& runs);
 
-// Runs of one model; their quality can be compared.
-struct ModelRuns {
-  std::string name;  // its folder's name
+std::vector<std::string> ModelNames(const std::vector<ReportRun>& runs);
+
+// Runs whose plans can be compared: those of one model, and of its ablations those of one each.
+struct RunGroup {
+  std::string title;  // empty if there is only one group
   std::vector<const ReportRun*> runs;
+
+  // The run's title, with its folder where the group has others of the same task.
+  std::string ColumnTitle(const ReportRun& run) const;
 };
-std::vector<ModelRuns> ByModel(const std::vector<ReportRun>& runs);
+std::vector<RunGroup> GroupsOf(const std::vector<ReportRun>& runs);
 
 // A plan's name in front of a row: long ones cut, whole for a pointer.
 TableCell NameCell(const std::string& name);

@@ -20,16 +20,16 @@ struct Column {
   std::string title;
 };
 
-std::vector<Column> ColumnsOf(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
+std::vector<Column> ColumnsOf(const RunGroup& group) {
   std::vector<Column> columns;
-  for (const ReportRun* run : model.runs) {
+  for (const ReportRun* run : group.runs) {
     const RunInfo& info = run->data.info;
     if (info.metrics.empty()) continue;
     if (info.task != kCostTask) {
       const MetricFormat format = FormatOf(*run, info.metrics.front());
       columns.push_back(
           {run, &info.metrics.front(), std::nullopt, format,
-           fmt::format("{}: {}{}", TitleOf(*run, all_runs), format.title(), run->is_finished ? "" : " (unfinished)")});
+           fmt::format("{}: {}{}", group.ColumnTitle(*run), format.title(), run->is_finished ? "" : " (unfinished)")});
       continue;
     }
     // A mean of seconds over lengths means nothing: the longest one stands for them.
@@ -93,9 +93,9 @@ struct ByteSource {
   int64_t length = -1;
 };
 
-ByteSource ByteSourceOf(const ModelRuns& model, const std::string& plan) {
+ByteSource ByteSourceOf(const RunGroup& group, const std::string& plan) {
   ByteSource source;
-  for (const ReportRun* run : model.runs) {
+  for (const ReportRun* run : group.runs) {
     for (const Cell& cell : run->summary.cells) {
       if (cell.plan == plan && cell.length.value_or(-1) > source.length) source = {run, *cell.length};
     }
@@ -122,9 +122,9 @@ TableCell BytesCell(const ByteSource& source, int64_t title_length, const std::s
   return cell;
 }
 
-std::vector<PlanInfo> PlansOf(const ModelRuns& model) {
+std::vector<PlanInfo> PlansOf(const RunGroup& group) {
   std::vector<PlanInfo> plans;
-  for (const ReportRun* run : model.runs) {
+  for (const ReportRun* run : group.runs) {
     for (const PlanInfo& plan : run->data.info.plans) {
       const bool is_known =
           std::any_of(plans.begin(), plans.end(), [&](const PlanInfo& known) { return known.name == plan.name; });
@@ -137,11 +137,11 @@ std::vector<PlanInfo> PlansOf(const ModelRuns& model) {
   return plans;
 }
 
-std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
-  const std::vector<Column> columns = ColumnsOf(model, all_runs);
-  const std::vector<PlanInfo> plans = PlansOf(model);
+std::string GroupTable(const RunGroup& group) {
+  const std::vector<Column> columns = ColumnsOf(group);
+  const std::vector<PlanInfo> plans = PlansOf(group);
   int64_t byte_length = -1;
-  for (const PlanInfo& plan : plans) byte_length = std::max(byte_length, ByteSourceOf(model, plan.name).length);
+  for (const PlanInfo& plan : plans) byte_length = std::max(byte_length, ByteSourceOf(group, plan.name).length);
   if (columns.empty() || byte_length < 0) return "<p class=\"empty-note\">No results yet.</p>\n";
   std::vector<std::string> titles = {"Plan"};
   std::vector<BestMeans> best;
@@ -155,15 +155,15 @@ std::string ModelTable(const ModelRuns& model, const std::vector<ReportRun>& all
   HtmlTable table(titles);
   const bool has_budgets =
       std::any_of(plans.begin(), plans.end(), [](const PlanInfo& p) { return p.kv_ratio.has_value(); });
-  std::string group;
+  std::string budget;
   for (const PlanInfo& plan : plans) {
-    if (has_budgets && BudgetTitle(plan) != group) {
-      group = BudgetTitle(plan);
-      table.AddGroup(group);
+    if (has_budgets && BudgetTitle(plan) != budget) {
+      budget = BudgetTitle(plan);
+      table.AddGroup(budget);
     }
     std::vector<TableCell> row = {NameCell(plan.name)};
     for (size_t i = 0; i < columns.size(); ++i) row.push_back(MetricCell(columns[i], plan, best[i]));
-    const ByteSource source = ByteSourceOf(model, plan.name);
+    const ByteSource source = ByteSourceOf(group, plan.name);
     row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_bytes));
     row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_peak_bytes));
     table.AddRow(row);
@@ -178,10 +178,9 @@ std::string SummarySection(const std::vector<ReportRun>& runs) {
       "Means over all lengths, 95 % intervals under them. Shaded: the best bounded plan of its budget. "
       "▼ and ▲: worse or better than the first plan on the same cases, p below 0.05. "
       "Shares under bytes are of the first plan's.");
-  const std::vector<ModelRuns> models = ByModel(runs);
-  for (const ModelRuns& model : models) {
-    if (models.size() > 1) html += Heading(3, model.name);
-    html += ModelTable(model, runs);
+  for (const RunGroup& group : GroupsOf(runs)) {
+    if (!group.title.empty()) html += Heading(3, group.title);
+    html += GroupTable(group);
   }
   return html;
 }

@@ -60,15 +60,15 @@ std::string ValueText(const Cell* cell, const MetricFormat& format) {
   return fmt::format("{} ({})", format.Value(cell->mean), IntervalText(*cell, format));
 }
 
-std::string SummaryTable(const ModelRuns& model, const std::vector<ReportRun>& all_runs) {
+std::string SummaryTable(const RunGroup& group) {
   std::vector<std::string> titles = {"Plan"};
   std::vector<PlanInfo> plans;
   std::vector<const ReportRun*> shown;
-  for (const ReportRun* run : model.runs) {
+  for (const ReportRun* run : group.runs) {
     if (run->data.info.task == kCostTask || run->data.info.metrics.empty()) continue;
     shown.push_back(run);
     titles.push_back(
-        fmt::format("{}: {}", TitleOf(*run, all_runs), FormatOf(*run, run->data.info.metrics.front()).title()));
+        fmt::format("{}: {}", group.ColumnTitle(*run), FormatOf(*run, run->data.info.metrics.front()).title()));
     for (const PlanInfo& plan : run->data.info.plans) {
       const bool is_known =
           std::any_of(plans.begin(), plans.end(), [&](const PlanInfo& known) { return known.name == plan.name; });
@@ -157,10 +157,9 @@ std::string ToCsv(const std::vector<ReportRun>& runs) {
 
 std::string ToMarkdown(const std::vector<ReportRun>& runs) {
   std::string text;
-  const std::vector<ModelRuns> models = ByModel(runs);
-  for (const ModelRuns& model : models) {
-    text += fmt::format("## Summary{}\n\n{}\n", models.size() > 1 ? ": " + MarkdownText(model.name) : "",
-                        SummaryTable(model, runs));
+  for (const RunGroup& group : GroupsOf(runs)) {
+    const std::string title = group.title.empty() ? "" : ": " + MarkdownText(group.title);
+    text += fmt::format("## Summary{}\n\n{}\n", title, SummaryTable(group));
   }
   for (const ReportRun& run : runs)
     text += fmt::format("## {}\n\n{}", MarkdownText(TitleOf(run, runs)), RunTables(run));

@@ -239,6 +239,30 @@ TEST(KvQ8, WhatIsNoNumberSpreadsOverItsRow) {
   }
 }
 
+// A key or a value that is no number shows in whatever reads it, alone, in a short block or in a long one, and in
+// nothing else.
+TEST(KvQ8, WhatIsNoNumberShowsInEveryOutputThatReadsIt) {
+  constexpr int64_t kTokens = 200;
+  constexpr int64_t kBad = 130;
+  const KvLayout layout{.head_dim = 40, .format = KvFormat::kQ8};
+  const auto is_nan = [](float x) { return std::isnan(x); };
+  for (const bool is_key : {true, false}) {
+    Texts texts = RandomTexts(kTokens, layout.head_dim, 7, 1);
+    (is_key ? texts.k : texts.v)[static_cast<size_t>(kBad * layout.head_dim + 3)] = NAN;
+    for (const NamedBackend& named : CpuBackends()) {
+      Head head(*named.backend, layout, kTokens);
+      head.Append(texts, 0, kTokens);
+      for (const int64_t recent : {kTokens - kBad - 1, kTokens - kBad, kTokens - kBad + 40}) {
+        const Query query{.first_pos = kTokens - 1, .num_rows = 1, .recent = recent};
+        const std::vector<float> out = Attend(*named.backend, layout, head, texts, query);
+        const bool reads = recent >= kTokens - kBad;
+        EXPECT_EQ(std::ranges::count_if(out, is_nan), reads ? std::ssize(out) : 0)
+            << named.name << " recent " << recent << (is_key ? " key" : " value");
+      }
+    }
+  }
+}
+
 TEST(KvQ8, AttentionEqualsTheReference) {
   std::mt19937_64 rng(3);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };

@@ -13,6 +13,8 @@ constexpr double kLog2E = 1.44269504088896340736;
 // A parallel region costs a few microseconds; below this many bytes of keys and values one thread is as fast.
 constexpr int64_t kMinTaskBytes = 48 << 10;
 constexpr int64_t kTasksPerThread = 16;
+// Below this many floats of results one thread merges them as fast.
+constexpr int64_t kMinParallelMerge = 16 << 10;
 
 // Query rows per prefill tile: converting a tile of keys then costs a few percent of using it. Streaming heads take
 // fewer tokens at a time, because a tile of T tokens reads T keys more than its window.
@@ -165,9 +167,11 @@ class DecodeBatch {
     const std::vector<int64_t> task_ends = TaskEnds(pool.num_threads());
     pool.ParallelFor(static_cast<int64_t>(task_ends.size()), [&](int64_t task_idx, int thread_idx) {
       const int64_t begin = task_idx == 0 ? 0 : task_ends[static_cast<size_t>(task_idx - 1)];
-      for (int64_t i = begin; i < task_ends[static_cast<size_t>(task_idx)]; ++i) RunPiece(i, thread_idx);
+      RunPieces(begin, task_ends[static_cast<size_t>(task_idx)], thread_idx);
     });
-    for (size_t i = 0; i < heads_.size(); ++i) Merge(i);
+    const auto merge = [&](int64_t head_idx, int) { Merge(static_cast<size_t>(head_idx)); };
+    if (num_pieces * piece_floats > kMinParallelMerge) return pool.ParallelFor(num_heads, merge);
+    for (int64_t i = 0; i < num_heads; ++i) merge(i, 0);
   }
 
  private:
@@ -215,32 +219,40 @@ class DecodeBatch {
     }
   }
 
-  void RunPiece(int64_t piece_idx, int thread_idx) {
+  // Everything but where it is computed.
+  DecodeArgs ArgsOf(int64_t piece_idx) const {
     const DecodePiece& piece = pieces_[static_cast<size_t>(piece_idx)];
-    const DecodePiece& next = pieces_[static_cast<size_t>(piece_idx + 1) % pieces_.size()];
-    const bool next_has_sinks = next.sink_begin < next.sink_end;
     const HeadWork& work = *heads_[piece.query_idx].work;
-    const KvPages next_pages = PagesOf(*heads_[next.query_idx].work);
     const int64_t q_offset = static_cast<int64_t>(piece.query_idx) * group_ * padded_dim_;
     float* result = Result(piece_idx);
-    kernels_.attention.decode({.pages = PagesOf(work),
-                               .num_q = group_,
-                               .q = q_ + q_offset,
-                               .q_sink = q_sink_ + q_offset,
-                               .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
-                               .query_pos = work.first_pos,
-                               .sink_query_pos = SinkPos(work, work.first_pos),
-                               .sink_begin = piece.sink_begin,
-                               .sink_end = piece.sink_end,
-                               .recent_begin = piece.recent_begin,
-                               .recent_end = piece.recent_end,
-                               .next_pages = &next_pages,
-                               .next_begin = next_has_sinks ? next.sink_begin : next.recent_begin,
-                               .next_end = next_has_sinks ? next.sink_end : next.recent_end,
-                               .scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx)),
-                               .out = result,
-                               .max = result + group_ * padded_dim_,
-                               .sum = result + group_ * (padded_dim_ + 1)});
+    return {.pages = PagesOf(work),
+            .num_q = group_,
+            .q = q_ + q_offset,
+            .q_sink = q_sink_ + q_offset,
+            .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
+            .query_pos = work.first_pos,
+            .sink_query_pos = SinkPos(work, work.first_pos),
+            .sink_begin = piece.sink_begin,
+            .sink_end = piece.sink_end,
+            .recent_begin = piece.recent_begin,
+            .recent_end = piece.recent_end,
+            .next = nullptr,
+            .scratch = nullptr,
+            .out = result,
+            .max = result + group_ * padded_dim_,
+            .sum = result + group_ * (padded_dim_ + 1)};
+  }
+
+  void RunPieces(int64_t begin, int64_t end, int thread_idx) {
+    DecodeArgs args = ArgsOf(begin);
+    for (int64_t i = begin; i < end; ++i) {
+      const bool is_last = i + 1 == end;
+      const DecodeArgs next = is_last ? DecodeArgs{} : ArgsOf(i + 1);
+      args.next = is_last ? nullptr : &next;
+      args.scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx));
+      kernels_.attention.decode(args);
+      args = next;
+    }
   }
 
   // The pieces of one head, in order: out = sum of 2^(max_i - max) out_i over the same sum of denominators.

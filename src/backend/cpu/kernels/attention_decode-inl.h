@@ -11,34 +11,48 @@ namespace {
 // Query heads whose sums are in registers together.
 constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
-// How far ahead of a pass to ask for cache lines, in groups: what arrives meanwhile is about the latency of DRAM at 20
-// GB/s per core. Pages of a head need not be neighbours, so the hardware's own prefetcher stops at each page's end.
+// How far ahead of a pass to ask for cache lines, in groups: of a head of 64 dimensions 4 KiB in q4 to 32 KiB in f32.
+// Half of it is too little for q8, four times as much is no better for any. Pages of a head need not be neighbours, so
+// the hardware's own prefetcher stops at each page's end.
 constexpr int64_t kGroupsAhead = 8;
 
 struct Pieces {
-  // Sinks, then the recent run; then, as if it were further groups, what a pass is followed by: keys by the first
-  // values, values by the first keys of the next piece.
+  // Sinks, then the recent run. Behind them, only to be asked for, what a pass is followed by: keys by the piece's
+  // values, values by the keys of what this thread reads next.
   Group groups[kDecodePieceTokens / kGroupTokens + 4 + kGroupsAhead];
   int64_t num_groups = 0;
   int64_t num_sink_groups = 0;
 };
 
-HWY_INLINE void AddGroups(const KvPages& pages, int64_t begin, int64_t end, Pieces& pieces) {
+// At most `most` groups, those of the tokens [begin, end), into groups[num_groups] and on.
+HWY_INLINE void AddGroups(const KvPages& pages, int64_t begin, int64_t end, int64_t most, Group* groups,
+                          int64_t& num_groups) {
   if (begin >= end) return;
-  for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
-    pieces.groups[pieces.num_groups++] = GroupAt(pages, pos);
+  for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end && num_groups < most; pos += kGroupTokens) {
+    groups[num_groups++] = GroupAt(pages, pos);
   }
 }
 
 HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
-  AddGroups(args.pages, args.sink_begin, args.sink_end, pieces);
+  constexpr int64_t kAll = kDecodePieceTokens / kGroupTokens + 4;
+  AddGroups(args.pages, args.sink_begin, args.sink_end, kAll, pieces.groups, pieces.num_groups);
   pieces.num_sink_groups = pieces.num_groups;
-  AddGroups(args.pages, args.recent_begin, args.recent_end, pieces);
-  int64_t pos = args.next_begin / kGroupTokens * kGroupTokens;
-  for (int64_t i = 0; i < kGroupsAhead; ++i, pos += kGroupTokens) {
-    const Group& first = pieces.groups[i < pieces.num_groups ? i : 0];
-    const Group next = pos < args.next_end ? GroupAt(*args.next_pages, pos) : first;
-    pieces.groups[pieces.num_groups + i] = {next.type, first.v, next.k, pos, first.v_scales, next.k_scales};
+  AddGroups(args.pages, args.recent_begin, args.recent_end, kAll, pieces.groups, pieces.num_groups);
+  Group next[kGroupsAhead];
+  int64_t num_next = 0;
+  if (const DecodeArgs* n = args.next) {
+    AddGroups(n->pages, n->sink_begin, n->sink_end, kGroupsAhead, next, num_next);
+    AddGroups(n->pages, n->recent_begin, n->recent_end, kGroupsAhead, next, num_next);
+  }
+  for (int64_t i = 0; i < kGroupsAhead; ++i) {
+    const Group& values = pieces.groups[i < pieces.num_groups ? i : 0];
+    // Where nothing follows, what the cache holds already.
+    const Group& keys = i < num_next ? next[i] : values;
+    Group& ahead = pieces.groups[pieces.num_groups + i];
+    ahead.k = values.v;
+    ahead.k_scales = values.v_scales;
+    ahead.v = keys.k;
+    ahead.v_scales = keys.k_scales != nullptr ? keys.k_scales : keys.k;
   }
 }
 
@@ -168,8 +182,8 @@ HWY_INLINE void AddTo(float* lanes, VF x) {
   hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
 }
 
-// Probabilities of one head, times 2^max, of the tokens of the block that begins with group number `first`; their sum
-// joins `sums` [G][kLanes].
+// Probabilities 2^(score - max) of one head, for the tokens of the block that begins with group number `first`; their
+// sum joins `sums` [G][kLanes].
 HWY_INLINE void BlockProbabilities(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t head,
                                    float* sums, VF* probabilities) {
   const float* scores = args.scratch + head * ScoreStride(pieces) + first * kGroupTokens;
@@ -183,7 +197,7 @@ HWY_INLINE void BlockProbabilities(const DecodeArgs& args, const Pieces& pieces,
   AddTo(sums + head * kLanes, sum);
 }
 
-// out[h][0 .. kVecs) += sums of codes of p[h] times integers.
+// out[h][0 .. kVecs) += sums[h] of integers times codes of p[h], at the scale of these.
 template <int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddScaled(const VI (&sums)[kHeads][kVecs], const Int8Rows& p, int64_t first_head, int64_t padded_dim,
                           float* out) {
@@ -199,8 +213,8 @@ HWY_INLINE void AddScaled(const VI (&sums)[kHeads][kVecs], const Int8Rows& p, in
   }
 }
 
-// out[h][d] += the lanes of offsets[d / run_dims][h], summed; and the sums of probabilities.
-HWY_INLINE void AddLanes(const DecodeArgs& args, const float* offsets, int64_t run_dims, const float* sums) {
+// What is still spread over lanes: out[h][d] += offsets[d / run_dims][h], and the sums of probabilities.
+HWY_INLINE void FinishOutputs(const DecodeArgs& args, const float* offsets, int64_t run_dims, const float* sums) {
   const int64_t padded_dim = args.pages.padded_dim;
   const auto sum_of = [](const float* lanes)
                           HW_INLINE_LAMBDA { return hn::GetLane(hn::SumOfLanes(kDF, hn::LoadU(kDF, lanes))); };

@@ -181,7 +181,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
 struct ValueRuns {
   int64_t num;
   float* scales;  // [num][kBlockTokens]
-  float* lows;    // the same, of the middle codes
+  float* lows;    // the same, of low + 7.5 * scale
 };
 
 // Scales and lows of the block that begins with group number `first`.
@@ -296,7 +296,7 @@ void DecodeQ4(const DecodeArgs& args) {
   FinishBlockScores(args, pieces);
   for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
   AddRuns(args, pieces, runs, p, offsets, sums);
-  AddLanes(args, offsets, kScaleDims, sums);
+  FinishOutputs(args, offsets, kScaleDims, sums);
 }
 
 }  // namespace headwise::cpu::HW_ISA

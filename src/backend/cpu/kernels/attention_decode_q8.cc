@@ -3,7 +3,8 @@
 // the sum; in the second product the sum goes over tokens, so the value's scale joins its probability before that is
 // rounded, with a scale for 64 tokens.
 //
-// A byte of a page is code + 128, hence  sum of code * x = sum of byte * x - 128 * sum of x:  where a sum starts.
+// A byte of a page is code + 128, hence  sum of code * x = sum of byte * x - 128 * sum of x:  where the sum of a score
+// starts, and what joins an output at its end.
 #include "backend/cpu/kernels/attention_decode-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 
@@ -126,7 +127,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
 }
 
 // Probabilities times the scales of values, of kHeads heads and the block that begins with group number `first`, into
-// rows of p; what they lack joins `offsets`.
+// rows of p; -128 times their sum joins `offsets`.
 template <int64_t kHeads>
 HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t first_head,
                              const float* v_scales, const Int8Rows& p, float* offsets, float* sums) {
@@ -156,6 +157,16 @@ HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64
   }
 }
 
+// A scale that is no number makes its token's value such, which rounding would hide.
+HWY_INLINE void AddNaN(const float* v_scales, float* sums, int64_t num_q) {
+  VF poison = hn::Zero(kDF);
+  for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
+    poison = hn::MulAdd(hn::Load(kDF, v_scales + i), hn::Zero(kDF), poison);
+  }
+  const float all = hn::GetLane(hn::SumOfLanes(kDF, poison));
+  for (int64_t head = 0; head < num_q && all != all; ++head) AddTo(sums + head * kLanes, hn::Set(kDF, all));
+}
+
 // Outputs of all heads but for `offsets` [G][kLanes], whose lanes remain to be summed; and sums of probabilities.
 void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, float* offsets, float* sums) {
   const int64_t padded_dim = args.pages.padded_dim;
@@ -167,6 +178,7 @@ void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, fl
       ValueScales(args, pieces, first + i, block.groups[i].v_scales, v_scales + i * kGroupTokens);
       PrefetchToL2(block.groups[i + kGroupsAhead].v_scales);
     }
+    AddNaN(v_scales, sums, args.num_q);
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       RoundWeights<kHeads>(args, pieces, first, head, v_scales, p, offsets, sums);
     });
@@ -196,7 +208,7 @@ void DecodeQ8(const DecodeArgs& args) {
   FinishBlockScores(args, pieces);
   for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
   AddRuns(args, pieces, p, offsets, sums);
-  AddLanes(args, offsets, padded_dim, sums);
+  FinishOutputs(args, offsets, padded_dim, sums);
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -76,20 +76,24 @@ struct DecodeArgs {
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
-  const KvPages* next_pages;         // keys [next_begin, next_end) of these are read next: worth asking for
-  int64_t next_begin, next_end;
-  float* scratch;  // DecodeScratchFloats(G, Dp)
-  float* out;      // [G, Dp] sum of p v
-  float* max;      // [G] largest score
-  float* sum;      // [G] sum of p = 2^(score - max)
+  const DecodeArgs* next;            // whose keys this thread reads next, to be asked for; or null
+  float* scratch;                    // DecodeScratchFloats(G, Dp)
+  float* out;                        // [G, Dp] sum of p v
+  float* max;                        // [G] largest score
+  float* sum;                        // [G] sum of p = 2^(score - max)
 };
-// Scores, for either run of keys may start and end inside a group. For q8 and q4 also the query as bytes and, for all
-// or for 32 dimensions, the probabilities of 64 tokens, two numbers for each of these rows and vectors of sums; for q4
-// scales and lows of 64 values, and the scaled queries of up to 4 heads.
+// What a decode kernel keeps beside its results, the most that any format does.
 inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
   const int64_t num_runs = (padded_dim + kScaleDims - 1) / kScaleDims;
-  const int64_t head = kDecodePieceTokens + 4 * kGroupTokens + padded_dim / 4 + 16 + 2 + num_runs * (16 + 1 + 16) + 16;
-  return num_q * head + num_runs * 2 * 64 + 4 * padded_dim;
+  // Either run of keys may start and end inside a group, and scores end with 64 tokens.
+  const int64_t scores = kDecodePieceTokens + 4 * kGroupTokens;
+  // q8, q4: the query as bytes, a multiple of 64, its scale and its offset.
+  const int64_t query = (padded_dim + 63) / 64 * 16 + 2;
+  // q8, q4: of 64 tokens and 32 dimensions the probabilities as bytes, their scale, and a vector of offsets.
+  const int64_t weights = num_runs * (16 + 1 + 16);
+  const int64_t sums = 16;
+  // q4: scales and lows of the values of 64 tokens, and the scaled queries of 4 heads.
+  return num_q * (scores + query + weights + sums) + num_runs * 2 * 64 + 4 * padded_dim;
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].

@@ -157,9 +157,10 @@ HWY_INLINE void LoadRowPair(const std::byte* rows, int64_t pair_idx, int64_t row
   }
 }
 
-// 2^x for x <= 126; below -126 it gives about 1e-38, not a subnormal.
+// 2^x for x <= 126; below -126 it gives about 1e-38, not a subnormal. NaN stays NaN: it is the operand that Max gives
+// where it cannot compare.
 HWY_INLINE VF Exp2(VF x) {
-  return Exp2InRange(hn::Max(x, hn::Set(kDF, -126.0f)));
+  return Exp2InRange(hn::Max(hn::Set(kDF, -126.0f), x));
 }
 
 // Calls `body` with the cache's type as a compile-time constant; for q8 and q4, whose rows are no plain numbers, not at

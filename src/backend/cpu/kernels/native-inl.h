@@ -1,6 +1,6 @@
 // The few instructions that Highway 1.0.3 lacks: dot products of bf16 and of bytes, conversions to bf16 (AVX-512 BF16
 // and VNNI), powers of 2. Elsewhere the same functions are made of what there is: slower, and equal up to the order of
-// two additions.
+// two additions, powers of 2 up to their stated error.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_NATIVE_INL_H_
 
@@ -137,8 +137,8 @@ HWY_INLINE VI CodeDot(VI sum, VB codes, VI x) {
 
 #endif
 
-// 2^x for x <= 126, relative error below 8e-5: for what is then rounded to bf16 (2e-3) or to bytes. Far below -126, or
-// at least below 1e-37, it is nothing.
+// 2^x for x <= 126, relative error below 8e-5: for what is then rounded to bf16 (2e-3) or to bytes. Below -125 it is
+// that or less; NaN stays NaN.
 #if defined(__AVX512DQ__)
 HWY_INLINE VF CoarseExp2(VF x) {
   // The best polynomial of degree 3 over what lies above the integer below x.
@@ -147,12 +147,13 @@ HWY_INLINE VF CoarseExp2(VF x) {
   p = hn::MulAdd(p, f, hn::Set(kDF, 2.2606715e-1f));
   p = hn::MulAdd(p, f, hn::Set(kDF, 6.9583355e-1f));
   p = hn::MulAdd(p, f, hn::Set(kDF, 9.9992521e-1f));
-  return VF{_mm512_scalef_ps(p.raw, x.raw)};
+  return VF{_mm512_scalef_ps(p.raw, x.raw)};  // rounds x down by itself
 }
 #else
 HWY_INLINE VF CoarseExp2(VF x) {
-  // The same polynomial over what lies around the nearest integer.
-  return Exp2By(hn::Max(x, hn::Set(kDF, -126.0f)), [](VF f) HW_INLINE_LAMBDA {
+  // The best one over what lies around the nearest integer. Lower ones would be subnormals, which are slow. Of two
+  // operands that Max cannot compare it gives the second.
+  return Exp2By(hn::Max(hn::Set(kDF, -125.0f), x), [](VF f) HW_INLINE_LAMBDA {
     VF p = hn::Set(kDF, 5.5171669e-2f);
     p = hn::MulAdd(p, f, hn::Set(kDF, 2.4261112e-1f));
     p = hn::MulAdd(p, f, hn::Set(kDF, 6.9326099e-1f));

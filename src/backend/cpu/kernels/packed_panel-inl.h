@@ -39,12 +39,12 @@ class PanelReader {
   // Bits of an unpacked code.
   static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
 
+  static constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
   static constexpr int64_t kBytesAhead = 8192;
 
   HWY_INLINE PanelReader(const void* panel, int64_t depth, int64_t sub)
       : scales_(static_cast<const uint8_t*>(panel)),
         codes_(scales_ + PanelScaleBytes(kType, depth) + sub * 4 * kLanes),
-        ahead_(codes_ + kBytesAhead),
         lane_(sub * kLanes) {}
 
   // Requires: `run` is the first of a block, or the block has been begun.
@@ -52,6 +52,7 @@ class PanelReader {
     const int64_t run_of_block = run % BlockRuns(kType);
     const uint8_t* block = scales_ + run / BlockRuns(kType) * BlockScaleBytes(kType);
     run_codes_ = codes_ + run * RunCodeBytes(kType);
+    ahead_ = codes_ + kBytesAhead + run * kRunBytes;
     if (run_of_block == 0) {
       d_ = HalvesAsF32(block + 2 * lane_);
       if constexpr (kFormat.has_min) min_ = HalvesAsF32(block + 2 * (kPanelRows + lane_));
@@ -109,12 +110,10 @@ class PanelReader {
     return hn::Sub(Codes<kQuad>(), hn::Set(D8(), static_cast<uint8_t>(kFormat.offset)));
   }
 
-  // Once for every run. Panels follow each other, each with its scales in front: what is asked for moves on evenly,
-  // always beyond the scales of the panel that is next.
-  HWY_INLINE void Prefetch() {
-    constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
+  // Once for every run. Panels follow each other, each with its scales in front: what is asked for moves on evenly, a
+  // run's share of the whole panel, and reaches the next one's scales and first codes before they are needed.
+  HWY_INLINE void Prefetch() const {
     for (int64_t line = 0; line < kRunBytes; line += 64) PrefetchToL2(ahead_ + line);
-    ahead_ += kRunBytes;
   }
 
  private:
@@ -136,9 +135,9 @@ class PanelReader {
 
   const uint8_t* scales_;
   const uint8_t* codes_;
-  const uint8_t* ahead_;
   int64_t lane_;
   const uint8_t* run_codes_ = nullptr;
+  const uint8_t* ahead_ = nullptr;
   const uint8_t* run_scales_ = nullptr;
   VF d_ = hn::Zero(kDF);
   VF min_ = hn::Zero(kDF);

@@ -34,13 +34,22 @@ HWY_INLINE void PrefetchToL2(const void* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
 }
 
-// 2^x for |x| <= 126, where polynomial(f) is 2^f for |f| <= 0.5: x = n + f, n added to the exponent.
+// x * 2^n for whole numbers n from -126 to 127. NaN stays NaN.
+HWY_INLINE VF TimesPowerOf2(VF x, VF n) {
+#if defined(__AVX512F__)
+  return VF{_mm512_scalef_ps(x.raw, n.raw)};
+#else
+  const hn::RebindToSigned<DF> di;
+  const auto exponent = hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127));
+  return hn::Mul(x, hn::BitCast(kDF, hn::ShiftLeft<23>(exponent)));
+#endif
+}
+
+// 2^x for |x| <= 126, where polynomial(f) is 2^f for |f| <= 0.5.
 template <typename Polynomial>
 HWY_INLINE VF Exp2By(VF x, Polynomial polynomial) {
   const VF n = hn::Round(x);
-  const hn::RebindToSigned<DF> di;
-  const auto bits = hn::BitCast(di, polynomial(hn::Sub(x, n)));
-  return hn::BitCast(kDF, hn::Add(bits, hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  return TimesPowerOf2(polynomial(hn::Sub(x, n)), n);
 }
 
 // 2^x for |x| <= 126, relative error below 2e-7: a degree-6 Taylor polynomial (its next term is (0.5 ln 2)^7 / 7! =
