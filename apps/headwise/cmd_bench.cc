@@ -108,7 +108,7 @@ class Report {
   Json Decode(const PlanResult& result, const DecodeTiming& timing, const PlanResult& first) const {
     // The median step is one in the middle.
     const Work work = DecodeWork(ArgsFor(result, timing.depth), timing.depth + timing.timing.count / 2);
-    const Bound bound = BoundOf(work, {.bytes_per_second = ceilings_.read_bytes_per_second,
+    const Bound bound = BoundOf(work, {.bytes_per_second = timing.read_bytes_per_second,
                                        .linear_flops = LinearPeak(),
                                        .attention_flops = AttentionPeak()});
     const double seconds = timing.timing.median;
@@ -121,7 +121,8 @@ class Report {
             {"weight_bytes", work.weight_bytes},
             {"kv_bytes_read", work.kv_bytes},
             {"bytes_per_second", work.bytes() / seconds},
-            {"share_of_read", work.bytes() / seconds / ceilings_.read_bytes_per_second},
+            {"share_of_read", work.bytes() / seconds / timing.read_bytes_per_second},
+            {"read_bytes_per_second", timing.read_bytes_per_second},
             {"flops", work.flops()},
             {"bound_seconds", bound.seconds()},
             {"bound_by", bound.memory_seconds >= bound.compute_seconds ? "memory" : "compute"},
@@ -163,6 +164,7 @@ class Report {
 Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject) {
   std::vector<std::string> names = options.plans;
   if (names.empty()) names.emplace_back(kFullPlan);
+  const cpu::CeilingOptions ceilings = {.isa = options.engine.isa, .num_threads = options.engine.num_threads};
   std::vector<PlanResult> results;
   // Every plan is read before the first is timed: a wrong path should not cost minutes.
   std::vector<std::shared_ptr<const HeadPlan>> plans;
@@ -172,18 +174,19 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
   }
   for (size_t i = 0; i < names.size(); ++i) {
     ProgressBar progress("bench, " + names[i], 1000);
-    HW_ASSIGN_OR_RETURN(BenchResult bench,
-                        RunBench(*subject.engine, {.plan = plans[i],
-                                                   .depths = options.depths,
-                                                   .prefills = options.prefills,
-                                                   .prefill_depth = options.prefill_depth,
-                                                   .fill = options.fill == "random" ? BenchOptions::Fill::kRandom
-                                                                                    : BenchOptions::Fill::kPrefill,
-                                                   .num_steps = options.num_steps,
-                                                   .seed = options.seed,
-                                                   .on_progress = [&](int64_t num_read, int64_t total) {
-                                                     progress.Update(num_read * 1000 / std::max<int64_t>(1, total));
-                                                   }}));
+    HW_ASSIGN_OR_RETURN(
+        BenchResult bench,
+        RunBench(*subject.engine,
+                 {.plan = plans[i],
+                  .depths = options.depths,
+                  .prefills = options.prefills,
+                  .prefill_depth = options.prefill_depth,
+                  .fill = options.fill == "random" ? BenchOptions::Fill::kRandom : BenchOptions::Fill::kPrefill,
+                  .num_steps = options.num_steps,
+                  .seed = options.seed,
+                  .on_progress = [&](int64_t num_read,
+                                     int64_t total) { progress.Update(num_read * 1000 / std::max<int64_t>(1, total)); },
+                  .measure_read = [&] { return cpu::MeasureReadBandwidth(ceilings); }}));
     if (plans[i] == nullptr) plans[i] = std::make_shared<HeadPlan>(HeadPlan::Dense(subject.engine->shape()));
     results.push_back({.name = names[i], .plan = plans[i], .bench = std::move(bench)});
   }
@@ -227,7 +230,7 @@ void PrintText(const Json& root) {
 
   std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
                                 fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
-  std::vector<TextRow> decode{{"decode", "depth", "tokens/s", "ms", "min", "max", "GB/s", "of read", "of bound",
+  std::vector<TextRow> decode{{"decode", "depth", "tokens/s", "ms", "min", "max", "GB/s", "read", "of read", "of bound",
                                "bound", "KV full", "KV bounded", "KV peak", "speed"}};
   for (const Json& plan : root["plans"]) {
     const auto name = plan["plan"].get<std::string>();
@@ -244,7 +247,8 @@ void PrintText(const Json& root) {
       const Json& seconds = row["seconds"];
       decode.push_back({name, row["depth"].dump(), fmt::format("{:.1f}", row["tokens_per_second"].get<double>()),
                         Milliseconds(seconds["median"]), Milliseconds(seconds["min"]), Milliseconds(seconds["max"]),
-                        Giga(row["bytes_per_second"]), Percent(row["share_of_read"]), Percent(row["share_of_bound"]),
+                        Giga(row["bytes_per_second"]), Giga(row["read_bytes_per_second"]),
+                        Percent(row["share_of_read"]), Percent(row["share_of_bound"]),
                         row["bound_by"].get<std::string>(), FormatBytes(row["kv_bytes_full"]),
                         FormatBytes(row["kv_bytes_bounded"]), FormatBytes(row["kv_peak_bytes"]),
                         fmt::format("{:.2f}x", row["speedup"].get<double>())});

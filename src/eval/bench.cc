@@ -219,15 +219,20 @@ class Bench {
     return sequence;
   }
 
+  Result<double> MeasureRead() const { return options_.measure_read ? options_.measure_read() : 0.0; }
+
   Status MeasureSteps(const std::shared_ptr<Sequence>& sequence, int64_t depth, BenchResult& result) {
     const auto ids = std::span<const int32_t>(ids_).last(static_cast<size_t>(options_.num_steps));
+    HW_ASSIGN_OR_RETURN(const double read_before, MeasureRead());
     HW_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeSteps(engine_, sequence, ids));
+    HW_ASSIGN_OR_RETURN(const double read_after, MeasureRead());
     const KvCacheBytes bytes = sequence->cache->Bytes();
     result.decode.push_back({.depth = depth,
                              .timing = TimingOf(std::move(seconds)),
                              .kv_bytes_full = bytes.full,
                              .kv_bytes_bounded = bytes.bounded,
-                             .kv_peak_bytes = sequence->cache->PeakBytes()});
+                             .kv_peak_bytes = sequence->cache->PeakBytes(),
+                             .read_bytes_per_second = std::max(read_before, read_after)});
     return Status::Ok();
   }
 

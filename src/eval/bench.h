@@ -41,7 +41,8 @@ struct DecodeTiming {
   Timing timing;      // of single steps, with logits, without sampling
   int64_t kv_bytes_full = 0;
   int64_t kv_bytes_bounded = 0;
-  int64_t kv_peak_bytes = 0;  // prefill included
+  int64_t kv_peak_bytes = 0;         // prefill included
+  double read_bytes_per_second = 0;  // of BenchOptions::measure_read, the better of before and after; 0 without
 };
 
 struct BenchOptions {
@@ -56,6 +57,9 @@ struct BenchOptions {
   int64_t num_steps = 20;  // timed decode steps per depth
   uint64_t seed = 0;       // of the random ids
   std::function<void(int64_t num_read, int64_t total)> on_progress = {};
+  // How fast memory is read right now: asked before and after the steps of each depth, because neighbours on the
+  // machine come and go. May be empty.
+  std::function<Result<double>()> measure_read = {};
 };
 
 struct BenchResult {

@@ -78,6 +78,20 @@ TEST(BenchTest, MeasuresEveryLengthOnce) {
   EXPECT_EQ(engine->kv_bytes(), 0) << "nothing is left behind";
 }
 
+TEST(BenchTest, MemoryIsMeasuredAroundTheStepsOfEachDepth) {
+  const auto engine = RandomEngine();
+  double measured = 0;
+  const auto measure = [&]() -> Result<double> { return ++measured == 3 ? 30 : measured; };
+  const auto result = RunBench(*engine, {.depths = {0, 40}, .num_steps = 5, .measure_read = measure});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(measured, 4);
+  EXPECT_EQ(result->decode[0].read_bytes_per_second, 2);
+  EXPECT_EQ(result->decode[1].read_bytes_per_second, 30) << "the better one";
+  const auto failing = [] { return Result<double>(Status::OutOfMemory("no room")); };
+  EXPECT_THAT(RunBench(*engine, {.depths = {0}, .num_steps = 5, .measure_read = failing}).status().message(),
+              HasSubstr("no room"));
+}
+
 TEST(BenchTest, CountsBoundedHeadsApart) {
   const auto engine = RandomEngine();
   auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));

@@ -47,6 +47,10 @@ class Mapping {
   void* data_;
 };
 
+int NumThreads(const CeilingOptions& options) {
+  return options.num_threads > 0 ? options.num_threads : NumUsableCores();
+}
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -110,9 +114,15 @@ double MeasureCompute(double (*loop)(int64_t, float*), ThreadPool& pool) {
 
 }  // namespace
 
+Result<double> MeasureReadBandwidth(const CeilingOptions& options) {
+  HW_ASSIGN_OR_RETURN(const KernelTable* kernels, FindKernels(options.isa));
+  ThreadPool pool(NumThreads(options));
+  return MeasureRead(kernels->peak, pool);
+}
+
 Result<Ceilings> MeasureCeilings(const CeilingOptions& options) {
   HW_ASSIGN_OR_RETURN(const KernelTable* kernels, FindKernels(options.isa));
-  ThreadPool pool(options.num_threads > 0 ? options.num_threads : NumUsableCores());
+  ThreadPool pool(NumThreads(options));
   Ceilings ceilings;
   ceilings.isa = kernels->isa;
   ceilings.num_threads = pool.num_threads();

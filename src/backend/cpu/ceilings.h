@@ -33,6 +33,9 @@ struct CeilingOptions {
   int num_threads = 0;  // 0: one per core
 };
 
+// Bytes per second, by every thread together. Memory as below.
+Result<double> MeasureReadBandwidth(const CeilingOptions& options);
+
 // Takes about a second, and memory of four times the last-level cache (at least 512 MiB) meanwhile.
 Result<Ceilings> MeasureCeilings(const CeilingOptions& options);
 
