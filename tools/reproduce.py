@@ -166,7 +166,7 @@ class Reproduction:
             if None in options or not self.wants(f"ablation-{name}"):
                 continue
             out = self.out / "runs" / f"ablation-{name}"
-            steps = ("--steps", 120) if name == "identification" else ()
+            steps = ("--steps", 60) if name == "identification" else ()
             resume = ("--resume",) if out.exists() else ()
             run([self.headwise, "eval", "ablation", name, "--model", self.model, "--out", out, *options, *steps,
                  *resume])

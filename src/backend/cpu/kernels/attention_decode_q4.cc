@@ -221,17 +221,16 @@ HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64
     const float* scales = runs.scales + run * kBlockTokens;
     const float* lows = runs.lows + run * kBlockTokens;
     const int64_t first_row = run * args.num_q + first_head;
-    VF largest[kHeads], inverses[kHeads];
+    VF largest[kHeads], inverses[kHeads], offset[kHeads];
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
-      VF offset = hn::Zero(kDF);
+      offset[h] = hn::LoadU(kDF, offsets + (first_row + h) * kLanes);
       largest[h] = hn::Zero(kDF);
       HW_UNROLL
       for (int64_t i = 0; i < kBlockVecs; ++i) {
         largest[h] = hn::Max(largest[h], hn::Mul(probabilities[h][i], hn::LoadU(kDF, scales + i * kLanes)));
-        offset = hn::MulAdd(probabilities[h][i], hn::LoadU(kDF, lows + i * kLanes), offset);
+        offset[h] = hn::MulAdd(probabilities[h][i], hn::LoadU(kDF, lows + i * kLanes), offset[h]);
       }
-      AddTo(offsets + (first_row + h) * kLanes, offset);
     }
     p.SetScales(first_row, largest, inverses);
     HW_UNROLL
@@ -243,7 +242,7 @@ HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64
       }
       const VI sum = RoundToBytes(scaled, p.Row(first_row + h));
       const VF middle = hn::Set(kDF, -kMiddleCode * p.scales[first_row + h]);
-      AddTo(offsets + (first_row + h) * kLanes, hn::Mul(hn::ConvertTo(kDF, sum), middle));
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum), middle, offset[h]), kDF, offsets + (first_row + h) * kLanes);
     }
   }
 }
