@@ -137,11 +137,17 @@ Json ToJson(const RunInfo& info) {
   for (const MetricInfo& metric : info.metrics) metrics.push_back(ToJson(metric));
   Json plans = Json::array();
   for (const PlanInfo& plan : info.plans) plans.push_back(ToJson(plan));
-  return {{"task", info.task},         {"study", info.study},
-          {"title", info.title},       {"metrics", std::move(metrics)},
-          {"model", info.model},       {"source_hash", info.source_hash},
-          {"plans", std::move(plans)}, {"lengths", info.lengths},
-          {"options", info.options},   {"environment", info.environment}};
+  Json json = {{"task", info.task},
+               {"title", info.title},
+               {"metrics", std::move(metrics)},
+               {"model", info.model},
+               {"source_hash", info.source_hash},
+               {"plans", std::move(plans)},
+               {"lengths", info.lengths},
+               {"options", info.options},
+               {"environment", info.environment}};
+  if (!info.study.empty()) json["study"] = info.study;
+  return json;
 }
 
 Json ToJson(const CaseText& text) {
