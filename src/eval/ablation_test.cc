@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include "planner/planner.h"
 
@@ -38,6 +39,23 @@ TEST(Ablations, EveryRowAsksForWhatPlannersAndTasksHave) {
       EXPECT_TRUE(status.ok()) << status.message();
     }
   }
+}
+
+// The planners' own texts would take hours.
+TEST(Ablations, HeadsAreIdentifiedOnTextsNoLongerThanTheCases) {
+  AblationInput input;
+  input.gates = "gates.json";
+  input.length = 2048;
+  const auto ablation = std::ranges::find(Ablations(), "identification", &Ablation::name);
+  ASSERT_NE(ablation, Ablations().end());
+  int num_that_read = 0;
+  for (const AblationVariant& variant : ablation->variants(input)) {
+    if (variant.method == "random" || variant.options.contains("from")) continue;
+    ++num_that_read;
+    EXPECT_EQ(variant.options.at("max-tokens"), "2048") << variant.label;
+    EXPECT_LT(std::stoi(variant.options.at("min-tokens")), 2048) << variant.label;
+  }
+  EXPECT_EQ(num_that_read, 3);
 }
 
 }  // namespace

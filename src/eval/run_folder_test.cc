@@ -92,6 +92,16 @@ TEST_F(RunFolderTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(ToJson((*texts)[0]), ToJson(cases_[0]));
 }
 
+// Folders from before there were studies say nothing of one.
+TEST_F(RunFolderTest, AStudyIsKeptAndOnlyThen) {
+  EXPECT_FALSE(ToJson(info_).contains("study"));
+  ASSERT_TRUE(Open(Mode::kNew, "plain").ok());
+  info_.study = "Windows";
+  ASSERT_TRUE(Open(Mode::kNew, "ablation").ok());
+  EXPECT_EQ(ReadRun(path_ / "ablation")->info.study, "Windows");
+  EXPECT_EQ(ReadRun(path_ / "plain")->info.study, "");
+}
+
 TEST_F(RunFolderTest, BadLinesAreNamed) {
   ASSERT_TRUE(Open(Mode::kNew)->Append(Case(0)).ok());
   std::ofstream(path_ / "results.jsonl", std::ios::app) << "{\"plan\": 3}\n";

@@ -240,15 +240,20 @@ TEST(KvQ8, WhatIsNoNumberSpreadsOverItsRow) {
 }
 
 // A key or a value that is no number shows in whatever reads it, alone, in a short block or in a long one, and in
-// nothing else.
+// nothing else. In other formats a value is its own element's only.
 TEST(KvQ8, WhatIsNoNumberShowsInEveryOutputThatReadsIt) {
   constexpr int64_t kTokens = 200;
   constexpr int64_t kBad = 130;
-  const KvLayout layout{.head_dim = 40, .format = KvFormat::kQ8};
+  struct Bad {
+    KvFormat format;
+    bool is_key;
+  };
   const auto is_nan = [](float x) { return std::isnan(x); };
-  for (const bool is_key : {true, false}) {
+  for (const Bad& bad : {Bad{KvFormat::kQ8, true}, Bad{KvFormat::kQ8, false}, Bad{KvFormat::kF16, true},
+                         Bad{KvFormat::kBF16, true}, Bad{KvFormat::kF32, true}}) {
+    const KvLayout layout{.head_dim = 40, .format = bad.format};
     Texts texts = RandomTexts(kTokens, layout.head_dim, 7, 1);
-    (is_key ? texts.k : texts.v)[static_cast<size_t>(kBad * layout.head_dim + 3)] = NAN;
+    (bad.is_key ? texts.k : texts.v)[static_cast<size_t>(kBad * layout.head_dim + 3)] = NAN;
     for (const NamedBackend& named : CpuBackends()) {
       Head head(*named.backend, layout, kTokens);
       head.Append(texts, 0, kTokens);
@@ -257,7 +262,7 @@ TEST(KvQ8, WhatIsNoNumberShowsInEveryOutputThatReadsIt) {
         const std::vector<float> out = Attend(*named.backend, layout, head, texts, query);
         const bool reads = recent >= kTokens - kBad;
         EXPECT_EQ(std::ranges::count_if(out, is_nan), reads ? std::ssize(out) : 0)
-            << named.name << " recent " << recent << (is_key ? " key" : " value");
+            << named.name << " " << NameOf(bad.format) << " recent " << recent << (bad.is_key ? " key" : " value");
       }
     }
   }

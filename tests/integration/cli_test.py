@@ -70,6 +70,9 @@ class Run(CliTest):
                              "--json")
         bench = json.loads(done.stdout)
         self.assertEqual(bench["model"]["kv_dtype"], "q8")
+        decode = bench["plans"][0]["decode"][0]
+        self.assertGreater(decode["read_bytes_per_second"], 0)
+        self.assertAlmostEqual(decode["share_of_read"], decode["bytes_per_second"] / decode["read_bytes_per_second"])
 
     def test_q4_cache(self):
         def run(kv_dtype):
@@ -233,13 +236,13 @@ class BadInput(CliTest):
 class BenchOp(CliTest):
     """Every operation alone: what is asked and what is printed, no time."""
 
-    OPS = ["matmul", "attention-decode", "attention-prefill", "append", "compensate", "norm", "rope", "activate",
-           "embed"]
+    OPS = ["matmul", "attention-decode", "attention-prefill", "append", "age", "compensate", "norm", "rope",
+           "activate", "embed"]
     SMALL = ("--rows", "1,3", "--depth", 64, "--reps", 2)
 
     def test_json_of_every_operation(self):
         done = self.succeeds("bench", "op", "--shape", "headwise-17m", *self.SMALL, "--weights", "q8_0,bf16",
-                             "--kv-dtype", "f16,q8", "--json")
+                             "--kv-dtype", "f16,q8,q4", "--json")
         bench = json.loads(done.stdout)
         for machine in ("machine", "machine_before", "machine_after"):
             for key in ("cpu", "isa", "threads", "read_bytes_per_second", "f32_flops", "bf16_dot_flops",
@@ -262,7 +265,7 @@ class BenchOp(CliTest):
         self.assertEqual(products[1]["bytes_read"], 1024 * 384 * 34 // 32 + 3 * (1024 + 384) * 4)
         decode = [line for line in bench["ops"] if line["op"] == "attention-decode"]
         self.assertEqual([(line["format"], line["depth"], line["heads"]) for line in decode],
-                         [("f16", 64, "full"), ("q8", 64, "full")])
+                         [("f16", 64, "full"), ("q8", 64, "full"), ("q4", 64, "full")])
 
     def test_table_of_a_model(self):
         done = self.succeeds("bench", "op", "norm", "attention-decode", "--model", MODEL, *self.SMALL, "--sink", 4,

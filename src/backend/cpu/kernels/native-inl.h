@@ -151,8 +151,8 @@ HWY_INLINE VF CoarseExp2(VF x) {
 }
 #else
 HWY_INLINE VF CoarseExp2(VF x) {
-  // The best one over what lies around the nearest integer. Lower ones would be subnormals, which are slow. Of two
-  // operands that Max cannot compare it gives the second.
+  // The best polynomial of degree 3 over what lies around the nearest integer. Below -125 there would be subnormals,
+  // which are slow. Of two operands that Max cannot compare it gives the second.
   return Exp2By(hn::Max(hn::Set(kDF, -125.0f), x), [](VF f) HW_INLINE_LAMBDA {
     VF p = hn::Set(kDF, 5.5171669e-2f);
     p = hn::MulAdd(p, f, hn::Set(kDF, 2.4261112e-1f));
