@@ -17,12 +17,12 @@ struct PanelBlock {
 };
 
 template <typename Byte>
-PanelBlock BlockOf(WeightType type, int64_t depth, Byte* panel, int64_t block_idx) {
+PanelBlock BlockOf(WeightType type, Byte* panel, int64_t block_idx) {
   std::byte* const begin = const_cast<std::byte*>(panel);
-  std::byte* const halves = begin + block_idx * BlockScaleBytes(type);
+  std::byte* const halves = begin + BlockScalesAt(type, block_idx);
   return {.halves = halves,
           .scales = halves + (FormatOf(type).has_min ? 2 : 1) * kPanelRows * 2,
-          .codes = begin + PanelScaleBytes(type, depth) + block_idx * BlockRuns(type) * RunCodeBytes(type)};
+          .codes = begin + RunCodesAt(type, block_idx * BlockRuns(type))};
 }
 
 // Bits [shift, shift + bits) of the code of (quad, byte) in the bytes of one run: see kernels/packed_weights.h.
@@ -91,7 +91,7 @@ void PackPanel(WeightType type, const ConstTensorView& from, int64_t panel_idx, 
         static_cast<const std::byte*>(from.data) + (panel_idx * kPanelRows + lane) * num_blocks * block_bytes;
     for (int64_t i = 0; i < num_blocks; ++i) {
       ReadBlock(from.dtype, row + i * block_bytes, block);
-      PutBlock(type, block, lane, BlockOf(type, depth, panel, i));
+      PutBlock(type, block, lane, BlockOf(type, panel, i));
     }
   }
 }
@@ -163,7 +163,7 @@ void UnpackRow(DType dtype, const Shape& shape, const void* packed, int64_t row,
   const auto* panel = static_cast<const std::byte*>(packed) + row / kPanelRows * PanelBytes(type, depth);
   const int64_t lane = row % kPanelRows;
   for (int64_t run = 0; run < depth / kRunElements; ++run) {
-    const PanelBlock block = BlockOf(type, depth, panel, run / BlockRuns(type));
+    const PanelBlock block = BlockOf(type, panel, run / BlockRuns(type));
     const int64_t run_of_block = run % BlockRuns(type);
     const std::byte* scales = block.scales + run_of_block * 2 * kPanelRows + lane;
     const std::byte* codes = block.codes + run_of_block * RunCodeBytes(type);

@@ -43,7 +43,7 @@ HWY_INLINE void StoreRows(const VF (&sum)[kRows], const PackedArgs& args, int64_
 template <WeightType kType, int64_t kRows>
 HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row,
                              VF (&sum)[kRows]) {
-  PanelReader<kType> reader(panel, args.depth, sub);
+  PanelReader<kType> reader(panel, sub);
   constexpr int kBits = PanelReader<kType>::kCodeBits;
   constexpr PackedFormat kFormat = FormatOf(kType);
   const QuantizedRun* x = args.x_int8 + first_row * args.x_row_stride;
@@ -82,7 +82,7 @@ HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t 
 template <WeightType kType, int64_t kRows>
 HWY_INLINE void SubPanelF32(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row,
                             VF (&sum)[kRows]) {
-  PanelReader<kType> reader(panel, args.depth, sub);
+  PanelReader<kType> reader(panel, sub);
   constexpr PackedFormat kFormat = FormatOf(kType);
   const FloatRun* x = args.x_f32 + first_row * args.x_row_stride;
   const int64_t num_runs = args.depth / kRunElements;

@@ -40,7 +40,7 @@ void UnpackTile(const PackedArgs& args, int64_t first_run, int64_t num_runs, con
   const int64_t num_vecs = (args.num_outputs + kLanes - 1) / kLanes;
   for (int64_t vec = 0; vec < num_vecs; ++vec) {
     const uint8_t* panel = weight + vec / kSubPanels * PanelBytes(kType, args.depth);
-    PanelReader<kType> reader(panel, args.depth, vec % kSubPanels);
+    PanelReader<kType> reader(panel, vec % kSubPanels);
     for (int64_t run = 0; run < num_runs; ++run) {
       reader.BeginRun(first_run + run);
       reader.Prefetch();
@@ -197,7 +197,7 @@ template <typename Steps, WeightType kType>
 HWY_INLINE void StepsOfPanel(const TileArgs& args, int64_t first_output, int64_t begin, int64_t num_steps, float* to) {
   const uint8_t* panel =
       static_cast<const uint8_t*>(args.weight) + first_output / kPanelRows * PanelBytes(kType, args.depth);
-  PanelReader<kType> reader(panel, args.depth, first_output % kPanelRows / kLanes);
+  PanelReader<kType> reader(panel, first_output % kPanelRows / kLanes);
   constexpr int64_t kQuadSteps = 4 / Steps::kPerStep;
   const int64_t num_runs = num_steps * Steps::kPerStep / kRunElements;
   for (int64_t run = 0; run < num_runs; ++run) {

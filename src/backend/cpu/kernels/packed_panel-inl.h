@@ -39,22 +39,14 @@ class PanelReader {
   // Bits of an unpacked code.
   static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
 
-  // Of a panel, scales included.
-  static constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
-  // 3 KiB and 24 KiB are no slower.
-  static constexpr int64_t kBytesAhead = 8192;
-
-  HWY_INLINE PanelReader(const void* panel, int64_t depth, int64_t sub)
-      : scales_(static_cast<const uint8_t*>(panel)),
-        codes_(scales_ + PanelScaleBytes(kType, depth) + sub * 4 * kLanes),
-        lane_(sub * kLanes) {}
+  HWY_INLINE PanelReader(const void* panel, int64_t sub)
+      : panel_(static_cast<const uint8_t*>(panel)), lane_(sub * kLanes) {}
 
   // Requires: `run` is the first of a block, or the block has been begun.
   HWY_INLINE void BeginRun(int64_t run) {
     const int64_t run_of_block = run % BlockRuns(kType);
-    const uint8_t* block = scales_ + run / BlockRuns(kType) * BlockScaleBytes(kType);
-    run_codes_ = codes_ + run * RunCodeBytes(kType);
-    ahead_ = codes_ + kBytesAhead + run * kRunBytes;
+    const uint8_t* block = panel_ + BlockScalesAt(kType, run / BlockRuns(kType));
+    run_codes_ = panel_ + RunCodesAt(kType, run) + 4 * lane_;
     if (run_of_block == 0) {
       d_ = HalvesAsF32(block + 2 * lane_);
       if constexpr (kFormat.has_min) min_ = HalvesAsF32(block + 2 * (kPanelRows + lane_));
@@ -112,10 +104,12 @@ class PanelReader {
     return hn::Sub(Codes<kQuad>(), hn::Set(D8(), static_cast<uint8_t>(kFormat.offset)));
   }
 
-  // Once for every run. Panels follow each other, each with its scales in front: what is asked for moves on evenly, a
-  // run's share of the whole panel, and reaches the next one's scales and first codes before they are needed.
+  // Once for every run of K. Panels follow each other, so what lies ahead of the last run is the next panel.
   HWY_INLINE void Prefetch() const {
-    for (int64_t line = 0; line < kRunBytes; line += 64) PrefetchToL2(ahead_ + line);
+    // 1.5 KiB are too little for some formats; from 6 KiB on all get slower.
+    constexpr int64_t kBytesAhead = 4096;
+    constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
+    for (int64_t line = 0; line < kRunBytes; line += 64) PrefetchOfRun(run_codes_ + kBytesAhead + line);
   }
 
  private:
@@ -135,11 +129,9 @@ class PanelReader {
   alignas(16) static constexpr uint8_t kTable[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                      129, 141, 153, 166, 181, 197, 217, 241};
 
-  const uint8_t* scales_;
-  const uint8_t* codes_;
+  const uint8_t* panel_;
   int64_t lane_;
   const uint8_t* run_codes_ = nullptr;
-  const uint8_t* ahead_ = nullptr;
   const uint8_t* run_scales_ = nullptr;
   VF d_ = hn::Zero(kDF);
   VF min_ = hn::Zero(kDF);

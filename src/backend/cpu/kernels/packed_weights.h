@@ -5,7 +5,9 @@
 // of K], the operand of one int8 dot instruction. What its codes stand for:  value = a * (code - offset) + b  with `a`
 // and `b` of the (output, run); q6_k has an `a` per half run, only formats with minima have a `b`.
 //
-//   panel:  scales of all blocks | codes of all runs          both 64-byte aligned
+//   panel:    stretches, one behind the other: memory is read as one stream
+//   stretch:  scales of its blocks | codes of their runs      both 64-byte aligned; so few blocks that scales are whole
+//             lines (1 or 2); the last stretch may have fewer, its scales take as much space
 //   scales of one block:  f16 d[16], f16 min[16] where the format has minima; then where it has scales of scales, per
 //   run:
 //           u8 scale[16], u8 min[16] (q4_k, q5_k), or i8 scale[2 halves][16] (q6_k)
@@ -89,13 +91,29 @@ constexpr int64_t BlockScaleBytes(WeightType type) {
   const PackedFormat format = FormatOf(type);
   return (format.has_min ? 2 : 1) * kPanelRows * 2 + (format.has_super ? kSuperRuns * 2 * kPanelRows : 0);
 }
-// Requires: `depth` (K) is whole blocks.
-constexpr int64_t PanelScaleBytes(WeightType type, int64_t depth) {
-  const int64_t bytes = depth / kRunElements / BlockRuns(type) * BlockScaleBytes(type);
-  return (bytes + 63) / 64 * 64;
+constexpr int64_t StretchBlocks(WeightType type) {
+  return BlockScaleBytes(type) % 64 == 0 ? 1 : 2;
 }
+constexpr int64_t StretchScaleBytes(WeightType type) {
+  return StretchBlocks(type) * BlockScaleBytes(type);
+}
+static_assert(StretchScaleBytes(WeightType::kQ4_0) == 64 && StretchScaleBytes(WeightType::kQ6_K) % 64 == 0);
+
+// Where in a panel the scales of a block and the codes of a run begin.
+constexpr int64_t BlockScalesAt(WeightType type, int64_t block_idx) {
+  const int64_t stretch = block_idx / StretchBlocks(type);
+  return stretch * (StretchScaleBytes(type) + StretchBlocks(type) * BlockRuns(type) * RunCodeBytes(type)) +
+         block_idx % StretchBlocks(type) * BlockScaleBytes(type);
+}
+constexpr int64_t RunCodesAt(WeightType type, int64_t run) {
+  const int64_t stretch = run / (StretchBlocks(type) * BlockRuns(type));
+  return (stretch + 1) * StretchScaleBytes(type) + run * RunCodeBytes(type);
+}
+// Requires: `depth` (K) is whole blocks.
 constexpr int64_t PanelBytes(WeightType type, int64_t depth) {
-  return PanelScaleBytes(type, depth) + depth / kRunElements * RunCodeBytes(type);
+  const int64_t num_runs = depth / kRunElements;
+  const int64_t stretch_runs = StretchBlocks(type) * BlockRuns(type);
+  return (num_runs + stretch_runs - 1) / stretch_runs * StretchScaleBytes(type) + num_runs * RunCodeBytes(type);
 }
 
 // 32 elements of a row of x as int8: x = scale * code. One cache line.
