@@ -23,7 +23,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "headwise-17m"
 GOLDEN = ROOT / "tests" / "golden" / "cache_rules" / "1_dense.safetensors"
-PAGE = 32  # tokens, unless said otherwise
+PAGE = 64  # tokens, unless said otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +50,14 @@ WAYS = [
     Way("keys by token in 32 dimensions", keys=(1, 32)),
     Way("keys by token, whole rows", keys=(1, None)),
     Way("values by whole rows", values=(1, None)),
-    Way("values by dimension of 32 tokens", values=(PAGE, 1)),
+    Way("values by dimension, over the page", values=(PAGE, 1)),
     Way("symmetric", has_low=False),
     Way("symmetric, keys by token in 32 dimensions", keys=(1, 32), has_low=False),
     Way("first page ages too", keeps_first=False),
     Way("newest complete page ages too", keeps_newest=False),
     Way("both age", keeps_first=False, keeps_newest=False),
     Way("pages of 16 tokens", keys=(16, 1), page=16),
-    Way("pages of 64 tokens", keys=(64, 1), page=64),
+    Way("pages of 32 tokens", keys=(32, 1), page=32),
     Way("pages of 128 tokens", keys=(128, 1), page=128),
 ]
 

@@ -143,7 +143,7 @@ class Report {
                        .max_tokens = prompt_tokens + options_.num_steps,
                        .model_window = config.sliding_window.value_or(kNoLimit)},
             .kv_formats = subject_.kv_formats,
-            .page_tokens = options_.engine.page_tokens};
+            .page_tokens = subject_.engine->page_tokens()};
   }
   double LinearPeak() const { return ceilings_.flops(subject_.compute); }
   // Of two formats the faster one's, so that the bound stays one.

@@ -36,6 +36,7 @@ struct Subject {
   ModelShape shape;
   std::shared_ptr<const HeadPlan> plan;  // null without --plan
   std::string plan_refusal;              // why the model would not take the plan; empty if it would
+  int64_t page_tokens = 0;
   PageSizes full_pages;
   PageSizes bounded_pages;
 };
@@ -44,7 +45,8 @@ Status SetPageSizes(const EngineOptions& options, Subject& subject) {
   HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.kv_dtype));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = 1}));
-  KvLayout layout{.head_dim = subject.shape.head_dim, .page_tokens = options.page_tokens, .format = formats.full};
+  HW_ASSIGN_OR_RETURN(subject.page_tokens, PageTokensFor(options.page_tokens, formats.full));
+  KvLayout layout{.head_dim = subject.shape.head_dim, .page_tokens = subject.page_tokens, .format = formats.full};
   subject.full_pages = PageSizesOf(*backend, layout);
   layout.format = formats.bounded;
   subject.bounded_pages = PageSizesOf(*backend, layout);
@@ -88,7 +90,7 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
   KvBytesArgs args{.plan = &dense,
                    .limits = {.prompt_tokens = tokens, .max_tokens = tokens},
                    .chunk_tokens = options.engine.chunk_tokens,
-                   .page_tokens = options.engine.page_tokens,
+                   .page_tokens = subject.page_tokens,
                    .full_pages = subject.full_pages,
                    .bounded_pages = subject.bounded_pages};
   LengthReport report;
@@ -180,10 +182,11 @@ std::string ModelText(const InspectOptions& options, const Engine& engine) {
   return text;
 }
 
-std::string LengthsText(const InspectOptions& options, const std::vector<LengthReport>& reports) {
+std::string LengthsText(const InspectOptions& options, const Subject& subject,
+                        const std::vector<LengthReport>& reports) {
   std::string text = fmt::format("\nKV cache in {}, pages of {} tokens\n{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}\n",
-                                 options.engine.kv_dtype, options.engine.page_tokens, "tokens", "KV bytes",
-                                 "full heads", "bounded", "at peak", "all full", "share");
+                                 options.engine.kv_dtype, subject.page_tokens, "tokens", "KV bytes", "full heads",
+                                 "bounded", "at peak", "all full", "share");
   for (const LengthReport& report : reports) {
     text += fmt::format("{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>7.1f}%\n", report.tokens,
                         FormatBytes(report.kv.total()), FormatBytes(report.kv.full), FormatBytes(report.kv.bounded),
@@ -222,7 +225,7 @@ Status RunInspect(const InspectOptions& options) {
     text += FormatScoreMap(*subject.plan);
     for (const std::string& note : subject.plan->notes) text += fmt::format("note      {}\n", note);
   }
-  text += LengthsText(options, reports);
+  text += LengthsText(options, subject, reports);
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
   }

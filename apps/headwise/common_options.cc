@@ -39,7 +39,9 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
   command.add_option("--threads", options.num_threads, "Threads; 0: one per core")->capture_default_str();
   command.add_option("--chunk-tokens", options.chunk_tokens, "Prompt tokens read per step")->capture_default_str();
-  command.add_option("--page-tokens", options.page_tokens, "Tokens per KV page")->capture_default_str();
+  command
+      .add_option("--page-tokens", options.page_tokens, "Tokens per KV page; 0: 64 where full heads are q4, else 32")
+      ->capture_default_str();
 }
 
 void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling) {

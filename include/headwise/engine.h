@@ -36,7 +36,7 @@ struct EngineOptions {
   int num_threads = 0;             // 0: one per core
   int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
-  int64_t page_tokens = 32;        // tokens per page of one KV head
+  int64_t page_tokens = 0;         // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
 };
 
 struct SamplingOptions {

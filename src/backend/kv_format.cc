@@ -54,6 +54,12 @@ KvFormat NewestFormat(KvFormat format) {
   return format == KvFormat::kQ4 ? KvFormat::kQ8 : format;
 }
 
+Result<int64_t> PageTokensFor(int64_t asked, KvFormat full) {
+  if (asked == 0) return NewestFormat(full) == full ? 32 : 64;
+  if (asked >= 16 && asked <= 1024 && asked % 16 == 0) return asked;
+  return Status::InvalidInput(fmt::format("page_tokens is {}, expected 0 or a multiple of 16 from 16 to 1024", asked));
+}
+
 int64_t TokensBytes(KvFormat format, int64_t head_dim, int64_t num_tokens) {
   const FormatRow& row = RowOf(format);
   const int64_t bytes = 2 * num_tokens * (head_dim * row.element_bits + 8 * row.scale_bytes) / 8;

@@ -42,6 +42,12 @@ Result<KvFormats> KvFormatsByName(std::string_view names);
 // What tokens are written in: kQ8 for kQ4, otherwise the format itself.
 KvFormat NewestFormat(KvFormat format);
 
+// Tokens of a page: `asked`, or where it is 0 what suits the format of heads that keep every token. 64 if their pages
+// age: scales take fewer bytes, decoding prepares its queries for fewer pages, and more of the newest tokens stay as
+// they were written (docs/kv-formats.md). 32 otherwise: windows and sinks are rounded up to whole pages. The error
+// speaks of the option page_tokens.
+Result<int64_t> PageTokensFor(int64_t asked, KvFormat full);
+
 // Bytes that keys and values of `num_tokens` tokens of one page of one KV head take, scales included, padding left out.
 int64_t TokensBytes(KvFormat format, int64_t head_dim, int64_t num_tokens);
 

@@ -24,6 +24,17 @@ TEST(KvFormat, OnlyQ4IsWrittenInAnother) {
   EXPECT_EQ(NewestFormat(KvFormat::kQ4), KvFormat::kQ8);
 }
 
+TEST(KvFormat, PagesThatAgeAreLarger) {
+  EXPECT_EQ(PageTokensFor(0, KvFormat::kQ4).value(), 64);
+  EXPECT_EQ(PageTokensFor(0, KvFormat::kQ8).value(), 32);
+  EXPECT_EQ(PageTokensFor(0, KvFormat::kF16).value(), 32);
+  EXPECT_EQ(PageTokensFor(16, KvFormat::kQ4).value(), 16);
+  for (const int64_t asked : {-16, 8, 17, 1040}) {
+    EXPECT_THAT(PageTokensFor(asked, KvFormat::kF16).status().message(),
+                HasSubstr("expected 0 or a multiple of 16 from 16 to 1024"));
+  }
+}
+
 TEST(KvFormat, BytesByHand) {
   EXPECT_EQ(TokensBytes(KvFormat::kF32, 64, 32), 2 * 32 * 64 * 4);
   EXPECT_EQ(TokensBytes(KvFormat::kF16, 64, 1), 2 * 64 * 2);

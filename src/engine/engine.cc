@@ -19,10 +19,7 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.chunk_tokens < 1 || options.chunk_tokens > 65536) {
     return Status::InvalidInput(fmt::format("chunk_tokens is {}, expected 1 to 65536", options.chunk_tokens));
   }
-  if (options.page_tokens < 16 || options.page_tokens > 1024 || options.page_tokens % 16 != 0) {
-    return Status::InvalidInput(
-        fmt::format("page_tokens is {}, expected a multiple of 16 from 16 to 1024", options.page_tokens));
-  }
+  HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_limit_bytes < 0) {
     return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));
   }
@@ -63,10 +60,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
 }
 
 Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
-  const EngineOptions& options = parts.options;
+  EngineOptions& options = parts.options;
   HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.memory->formats, KvFormatsByName(options.kv_dtype));
+  HW_ASSIGN_OR_RETURN(options.page_tokens, PageTokensFor(options.page_tokens, parts.memory->formats.full));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
   parts.memory->page_pools.emplace(backend, parts.model->config.head_dim, options.page_tokens, parts.memory->formats,

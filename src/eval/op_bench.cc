@@ -167,10 +167,7 @@ Status CheckOpBench(const OpSubject& subject, const OpBenchOptions& options) {
   if (options.rule.kind == HeadRule::Kind::kStream) {
     HW_RETURN_IF_ERROR(CheckRange("recent", options.rule.recent, 1, kMaxTokens));
   }
-  if (options.page_tokens < 16 || options.page_tokens > 1024 || options.page_tokens % 16 != 0) {
-    return Status::InvalidInput(
-        fmt::format("page_tokens is {}, expected a multiple of 16 from 16 to 1024", options.page_tokens));
-  }
+  HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_formats.empty()) return Status::InvalidInput("kv_dtype: expected at least one format");
   if (subject.model == nullptr) {
     if (subject.weights.empty()) return Status::InvalidInput("weights: expected at least one format");

@@ -80,15 +80,16 @@ class Run(CliTest):
                                             "--max-new-tokens", 24, "--kv-dtype", kv_dtype).stdout)
         q8, q4 = run("q8"), run("q4")
         self.assertIn("44109", q4["text"])
-        self.assertLess(q4["kv_bytes"], 0.8 * q8["kv_bytes"])
+        # Of its 5 pages, the first and the two newest are still q8.
+        self.assertLess(q4["kv_bytes"], 0.85 * q8["kv_bytes"])
         inspected = json.loads(self.succeeds("inspect", "--model", MODEL, "--kv-dtype", "q4", "--lengths", 32768,
                                              "--json").stdout)["kv"][0]
-        # 32 heads of 64: a token in an aged page takes 64 bytes of codes and 16 of scales and lows.
-        self.assertLess(inspected["kv_bytes"] / 32768 / 32, 81)
-        bench = json.loads(self.succeeds("bench", "--model", MODEL, "--kv-dtype", "q4,f16", "--depth", 128,
+        # 32 heads of 64: a token in an aged page of 64 takes 64 bytes of codes and 12 of scales and lows.
+        self.assertLess(inspected["kv_bytes"] / 32768 / 32, 77)
+        bench = json.loads(self.succeeds("bench", "--model", MODEL, "--kv-dtype", "q4,f16", "--depth", 256,
                                          "--prefill", 128, "--reps", 5, "--json").stdout)
         self.assertEqual(bench["model"]["kv_dtype"], "q4,f16")
-        self.assertLess(bench["plans"][0]["decode"][0]["kv_bytes_read"], 130 * 32 * 132)
+        self.assertLess(bench["plans"][0]["decode"][0]["kv_bytes_read"], 258 * 32 * 132)
 
     def test_max_context_bounds_the_answer(self):
         done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,

@@ -274,8 +274,7 @@ class DecodeBatch {
         const float* result = Result(static_cast<int64_t>(head.first_piece + i));
         const double weight = std::exp2(result[group_ * padded_dim_ + g] - max);
         sum += weight * result[group_ * (padded_dim_ + 1) + g];
-        const auto factor = static_cast<float>(weight);
-        for (int64_t d = 0; d < dim; ++d) out[d] += factor * result[g * padded_dim_ + d];
+        kernels_.elementwise.add_scaled(result + g * padded_dim_, static_cast<float>(weight), out, dim);
       }
       const auto inverse = static_cast<float>(1.0 / sum);
       for (int64_t d = 0; d < dim; ++d) out[d] *= inverse;

@@ -39,15 +39,16 @@ Compute DecodeNumbers(KvFormat format) {
 }
 
 KvLayout LayoutOf(const OpRun& run, KvFormat format) {
-  return {.head_dim = run.config().head_dim, .page_tokens = run.options().page_tokens, .format = format};
+  const Result<int64_t> page_tokens = PageTokensFor(run.options().page_tokens, format);
+  HW_CHECK(page_tokens.ok(), "{}", page_tokens.status().message());
+  return {.head_dim = run.config().head_dim, .page_tokens = *page_tokens, .format = format};
 }
 
 // Pages of so many layers that a call finds its own in memory.
-Result<RandomPages> PagesOf(const OpRun& run, KvFormat format, const ResolvedRule& rule, int64_t depth,
+Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const ResolvedRule& rule, int64_t depth,
                             int64_t num_rows) {
   const ModelConfig& config = run.config();
   const int64_t depth_kept = std::min(depth + num_rows, rule.Bounded() ? rule.sink + rule.recent + num_rows : kNoLimit);
-  const KvLayout layout = LayoutOf(run, format);
   const auto kv_bytes = static_cast<int64_t>(BytesPerToken(layout) *
                                              static_cast<double>(config.num_layers * config.num_kv_heads * depth_kept));
   const RandomPages::Wanted wanted = {
@@ -104,7 +105,7 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
   for (const KvFormat format : run.options().kv_formats) {
     for (const int64_t depth : run.options().depths) {
       const ResolvedRule rule = run.Rule(run.options().rule, depth);
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, format, rule, depth, most_rows));
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, depth, most_rows));
       for (const int64_t num_rows : rows) {
         // A chunk's keys are converted for tiles of products in f32 or bf16, whatever the cache holds.
         const Compute chunk = compute == Compute::kF32 ? Compute::kF32 : Compute::kBF16;
@@ -197,7 +198,7 @@ Status TimeAppend(const OpRun& run) {
   rule.recent = 1;
   for (const KvFormat format : run.options().kv_formats) {
     for (const int64_t num_rows : run.options().rows) {
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, format, rule, 0, num_rows));
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, 0, num_rows));
       const std::vector<std::vector<HeadWork>> work = WorkOfLayers(pages, num_rows);
       const Shape shape{num_rows, config.num_kv_heads * config.head_dim};
       const RandomTensor k(run.backend(), shape, run.options().seed);
@@ -225,19 +226,20 @@ Status CheckAge(const OpRun& run) {
 
 Status TimeAge(const OpRun& run) {
   const ModelConfig& config = run.config();
-  // A step of a few tokens completes a page now and then.
-  std::set<int64_t> page_counts;
-  for (const int64_t num_rows : run.options().rows) {
-    page_counts.insert(std::max<int64_t>(1, num_rows / run.options().page_tokens));
-  }
   for (const KvFormat format : run.options().kv_formats) {
     if (!Ages(format)) continue;
     const KvLayout layout = LayoutOf(run, format);
-    const KvLayout newest = LayoutOf(run, NewestFormat(format));
+    KvLayout newest = layout;
+    newest.format = NewestFormat(format);
+    // A step of a few tokens completes a page now and then.
+    std::set<int64_t> page_counts;
+    for (const int64_t num_rows : run.options().rows) {
+      page_counts.insert(std::max<int64_t>(1, num_rows / layout.page_tokens));
+    }
     const int64_t aged_bytes = PageSizesOf(run.backend(), layout).aged;
     for (const int64_t num_pages : page_counts) {
       const int64_t num_tokens = num_pages * layout.page_tokens;
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest.format, {}, 0, num_tokens));
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest, {}, 0, num_tokens));
       const int64_t call_pages = num_pages * config.num_kv_heads;
       const DeviceBuffer aged(run.backend(), static_cast<size_t>(pages.num_layers() * call_pages * aged_bytes));
       // Of every layer.
@@ -284,7 +286,7 @@ Status TimeCompensate(const OpRun& run) {
     for (const int64_t depth : run.options().depths) {
       const ResolvedRule rule = run.Rule(CompensatedRule(run), depth);
       if (!HasDropped(rule, depth)) continue;
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, format, rule, depth, most_rows));
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, depth, most_rows));
       for (const int64_t num_rows : run.options().rows) {
         MeasureCompensate(run, pages, rule,
                           {.shape = ShapeText(run.config()),

@@ -22,14 +22,23 @@ struct Pieces {
   Group groups[kDecodePieceTokens / kGroupTokens + 4 + kGroupsAhead];
   int64_t num_groups = 0;
   int64_t num_sink_groups = 0;
+  // Of the recent run those that hold no token outside it.
+  int64_t whole_begin = 0, whole_end = 0;
 };
 
 // At most `most` groups, those of the tokens [begin, end), into groups[num_groups] and on.
 HWY_INLINE void AddGroups(const KvPages& pages, int64_t begin, int64_t end, int64_t most, Group* groups,
                           int64_t& num_groups) {
   if (begin >= end) return;
-  for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end && num_groups < most; pos += kGroupTokens) {
-    groups[num_groups++] = GroupAt(pages, pos);
+  int64_t pos = begin / kGroupTokens * kGroupTokens;
+  while (pos < end && num_groups < most) {
+    const int64_t page_end = (pos / pages.page_tokens + 1) * pages.page_tokens;
+    Group group = GroupAt(pages, pos);
+    const int64_t group_bytes = GroupBytes(group.type, pages.padded_dim);
+    for (; pos < page_end && pos < end && num_groups < most; pos += kGroupTokens) {
+      groups[num_groups++] = group;
+      StepGroup(group_bytes, group);
+    }
   }
 }
 
@@ -38,6 +47,8 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   AddGroups(args.pages, args.sink_begin, args.sink_end, kAll, pieces.groups, pieces.num_groups);
   pieces.num_sink_groups = pieces.num_groups;
   AddGroups(args.pages, args.recent_begin, args.recent_end, kAll, pieces.groups, pieces.num_groups);
+  pieces.whole_begin = pieces.num_sink_groups + (args.recent_begin % kGroupTokens != 0);
+  pieces.whole_end = pieces.num_groups - (args.recent_end % kGroupTokens != 0);
   Group next[kGroupsAhead];
   int64_t num_next = 0;
   if (const DecodeArgs* n = args.next) {
@@ -261,12 +272,18 @@ HWY_INLINE void ForGroups(const Block& block, const Body& body) {
   for (; i < block.num_groups; ++i) body.template operator()<1>(i);
 }
 
-// Scales or lows of the values of group number `idx`: VisibleScales for the run that it is in.
-HWY_INLINE void ValueScales(const DecodeArgs& args, const Pieces& pieces, int64_t idx, const std::byte* halves,
-                            float* scales) {
-  const bool is_sink = idx < pieces.num_sink_groups;
-  VisibleScales(halves, pieces.groups[idx].pos, is_sink ? args.sink_begin : args.recent_begin,
-                is_sink ? args.sink_end : args.recent_end, scales);
+// Scales or lows of the values of the block that begins with group number `first`, [kBlockTokens], become 0 for tokens
+// outside its runs, whose slots may hold anything, also NaN, and behind its last group.
+HWY_INLINE void HideOutside(const DecodeArgs& args, const Pieces& pieces, int64_t first, float* scales) {
+  if (first >= pieces.whole_begin && first + kBlockGroups <= pieces.whole_end) return;
+  for (int64_t i = 0; i < kBlockTokens; ++i) {
+    const int64_t idx = first + i / kGroupTokens;
+    const bool is_sink = idx < pieces.num_sink_groups;
+    const int64_t begin = is_sink ? args.sink_begin : args.recent_begin;
+    const int64_t end = is_sink ? args.sink_end : args.recent_end;
+    const int64_t pos = idx < pieces.num_groups ? pieces.groups[idx].pos + i % kGroupTokens : end;
+    if (pos < begin || pos >= end) scales[i] = 0.0f;
+  }
 }
 
 }  // namespace

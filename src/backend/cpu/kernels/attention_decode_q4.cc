@@ -192,18 +192,19 @@ HWY_INLINE void LoadRuns(const DecodeArgs& args, const Pieces& pieces, int64_t f
     float* scales = runs.scales + run * kBlockTokens;
     float* lows = runs.lows + run * kBlockTokens;
     for (int64_t i = 0; i < block.num_groups; ++i) {
-      const std::byte* halves = block.groups[i].v_scales + run * steps.run;
-      ValueScales(args, pieces, first + i, halves, scales + i * kGroupTokens);
-      ValueScales(args, pieces, first + i, halves + steps.low, lows + i * kGroupTokens);
       const std::byte* ahead = block.groups[i + kGroupsAhead].v_scales + run * steps.run;
       PrefetchToL2(ahead);
       PrefetchToL2(ahead + steps.low);
+      const uint8_t* halves = Bytes(block.groups[i].v_scales + run * steps.run);
+      for (int64_t s = 0; s < kGroupTokens; s += kLanes) {
+        const VF scale = HalvesAsF32(halves + 2 * s);
+        const VF low = HalvesAsF32(halves + steps.low + 2 * s);
+        hn::StoreU(scale, kDF, scales + i * kGroupTokens + s);
+        hn::StoreU(hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), low), kDF, lows + i * kGroupTokens + s);
+      }
     }
-    for (int64_t i = block.num_groups * kGroupTokens; i < kBlockTokens; ++i) scales[i] = lows[i] = 0.0f;
-    for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
-      const VF scale = hn::LoadU(kDF, scales + i);
-      hn::StoreU(hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), hn::LoadU(kDF, lows + i)), kDF, lows + i);
-    }
+    HideOutside(args, pieces, first, scales);
+    HideOutside(args, pieces, first, lows);
   }
 }
 

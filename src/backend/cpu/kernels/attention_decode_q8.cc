@@ -173,11 +173,12 @@ void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, fl
   const int64_t num_vecs = padded_dim / kLanes;
   for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
     const Block block = BlockAt(pieces, first, pieces.num_groups);
-    alignas(64) float v_scales[kBlockTokens] = {};
+    alignas(64) float v_scales[kBlockTokens];
     for (int64_t i = 0; i < block.num_groups; ++i) {
-      ValueScales(args, pieces, first + i, block.groups[i].v_scales, v_scales + i * kGroupTokens);
       PrefetchToL2(block.groups[i + kGroupsAhead].v_scales);
+      LoadScales(block.groups[i].v_scales, v_scales + i * kGroupTokens);
     }
+    HideOutside(args, pieces, first, v_scales);
     AddNaN(v_scales, sums, args.num_q);
     ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       RoundWeights<kHeads>(args, pieces, first, head, v_scales, p, offsets, sums);

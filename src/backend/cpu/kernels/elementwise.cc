@@ -96,4 +96,13 @@ void ClampRow(float* x, int64_t n, float limit) {
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
 }
 
+void AddScaledRow(const float* x, float factor, float* sum, int64_t n) {
+  const VF factor_vec = hn::Set(kDF, factor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(kDF, x + i), factor_vec, hn::LoadU(kDF, sum + i)), kDF, sum + i);
+  }
+  for (; i < n; ++i) sum[i] += factor * x[i];
+}
+
 }  // namespace headwise::cpu::HW_ISA

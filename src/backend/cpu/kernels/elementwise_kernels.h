@@ -31,6 +31,7 @@ struct ElementwiseKernels {
   void (*gelu)(float* x, int64_t n);                           // exact: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_tanh)(float* x, int64_t n);
   void (*clamp)(float* x, int64_t n, float limit);
+  void (*add_scaled)(const float* x, float factor, float* sum, int64_t n);  // sum += factor * x
 };
 
 }  // namespace headwise::cpu

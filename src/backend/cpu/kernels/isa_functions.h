@@ -32,6 +32,7 @@ void GatedSilu(const float* gate, float* x, int64_t n);
 void Gelu(float* x, int64_t n);
 void GeluTanh(float* x, int64_t n);
 void ClampRow(float* x, int64_t n, float limit);
+void AddScaledRow(const float* x, float factor, float* sum, int64_t n);
 
 float MaxRow(const float* x, int64_t n);
 float ExpRow(float* x, int64_t n, float shift);

@@ -63,6 +63,15 @@ HWY_INLINE Group GroupOf(const std::byte* page, KvType type, int64_t page_tokens
   return {type, k, k + half_bytes, pos, scales + 2 * slot, scales + 2 * (page_tokens + slot)};
 }
 
+// What lies behind `group` in its page.
+HWY_INLINE void StepGroup(int64_t group_bytes, Group& group) {
+  group.k += group_bytes;
+  group.v += group_bytes;
+  group.pos += kGroupTokens;
+  if (group.type == KvType::kQ8) group.k_scales += 2 * kGroupTokens;
+  if (group.v_scales != nullptr) group.v_scales += 2 * kGroupTokens;
+}
+
 HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
   const int64_t page_idx = pos / pages.page_tokens;
   const std::byte* page =
@@ -126,9 +135,14 @@ HWY_INLINE VB HighCodes(VB codes) {
   return LowCodes(hn::BitCast(D8(), hn::ShiftRight<4>(hn::BitCast(du, codes))));
 }
 
-// The scales of a group at `pos` as f32, but 0 for slots outside [begin, end): these may hold anything, also NaN.
-HWY_INLINE void VisibleScales(const std::byte* halves, int64_t pos, int64_t begin, int64_t end, float* scales) {
+// The scales of a group as f32.
+HWY_INLINE void LoadScales(const std::byte* halves, float* scales) {
   for (int64_t i = 0; i < kGroupTokens; i += kLanes) hn::StoreU(HalvesAsF32(Bytes(halves) + 2 * i), kDF, scales + i);
+}
+
+// The same of a group at `pos`, but 0 for slots outside [begin, end): these may hold anything, also NaN.
+HWY_INLINE void VisibleScales(const std::byte* halves, int64_t pos, int64_t begin, int64_t end, float* scales) {
+  LoadScales(halves, scales);
   if (pos >= begin && pos + kGroupTokens <= end) return;
   for (int64_t i = 0; i < kGroupTokens; ++i) {
     if (pos + i < begin || pos + i >= end) scales[i] = 0.0f;

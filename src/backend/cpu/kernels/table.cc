@@ -27,7 +27,8 @@ constexpr KernelTable kKernelTable = {
                     .gated_silu = GatedSilu,
                     .gelu = Gelu,
                     .gelu_tanh = GeluTanh,
-                    .clamp = ClampRow},
+                    .clamp = ClampRow,
+                    .add_scaled = AddScaledRow},
     .softmax = {.max = MaxRow, .exp = ExpRow, .gradient = SoftmaxGradRow},
     .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .int8_dot = PeakInt8Dot, .read_sum = ReadSum},
 };
