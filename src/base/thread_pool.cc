@@ -5,17 +5,14 @@
 namespace headwise {
 namespace {
 
-constexpr int kFieldBits = 24;
-constexpr uint64_t kFieldMask = (uint64_t{1} << kFieldBits) - 1;
-
-uint64_t EpochOf(uint64_t claim) {
-  return claim >> (2 * kFieldBits);
+uint64_t TasksOf(int64_t first, int64_t end) {
+  return static_cast<uint64_t>(first) << 32 | static_cast<uint64_t>(end);
 }
-uint64_t NumTasksOf(uint64_t claim) {
-  return (claim >> kFieldBits) & kFieldMask;
+int64_t FirstOf(uint64_t tasks) {
+  return static_cast<int64_t>(tasks >> 32);
 }
-uint64_t NextTaskOf(uint64_t claim) {
-  return claim & kFieldMask;
+int64_t EndOf(uint64_t tasks) {
+  return static_cast<int64_t>(tasks & 0xFFFFFFFFu);
 }
 
 // About 50 microseconds: longer than the serial stretches between two regions of a decode step, short enough that an
@@ -32,7 +29,9 @@ void Pause() {
 
 ThreadPool::ThreadPool(int num_threads) {
   HW_CHECK(num_threads >= 1, "{} threads", num_threads);
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  shares_ = std::make_unique<Share[]>(static_cast<size_t>(num_threads));
+  workers_.reserve(static_cast<size_t>(num_threads - 1));
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i, num_threads] { WorkerLoop(i, num_threads); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -43,7 +42,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::Run(int64_t num_tasks, const void* context, TaskFunction function) {
-  HW_CHECK(num_tasks >= 0 && num_tasks < (int64_t{1} << (kFieldBits - 1)), "{} tasks", num_tasks);
+  HW_CHECK(num_tasks >= 0 && num_tasks < (int64_t{1} << 31), "{} tasks", num_tasks);
   if (num_tasks <= 1 || workers_.empty()) {
     for (int64_t task_idx = 0; task_idx < num_tasks; ++task_idx) function(context, task_idx, 0);
     return;
@@ -51,11 +50,13 @@ void ThreadPool::Run(int64_t num_tasks, const void* context, TaskFunction functi
   context_ = context;
   function_ = function;
   num_done_.store(0, std::memory_order_relaxed);
-  const uint64_t epoch = (EpochOf(claim_.load(std::memory_order_relaxed)) + 1) & 0xFFFF;
-  claim_.store(epoch << (2 * kFieldBits) | static_cast<uint64_t>(num_tasks) << kFieldBits, std::memory_order_release);
+  for (int i = 0; i < num_threads(); ++i) {
+    const uint64_t tasks = TasksOf(i * num_tasks / num_threads(), (i + 1) * num_tasks / num_threads());
+    shares_[static_cast<size_t>(i)].tasks.store(tasks, std::memory_order_release);
+  }
   wake_.fetch_add(1, std::memory_order_release);
   wake_.notify_all();
-  RunTasks(0);
+  RunTasks(0, num_threads());
   for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
     if (spins < kSpins) {
       Pause();
@@ -65,16 +66,31 @@ void ThreadPool::Run(int64_t num_tasks, const void* context, TaskFunction functi
   }
 }
 
-void ThreadPool::RunTasks(int thread_idx) {
+void ThreadPool::RunTask(int64_t task_idx, int thread_idx) {
+  function_(context_, task_idx, thread_idx);
+  num_done_.fetch_add(1, std::memory_order_release);
+}
+
+void ThreadPool::RunTasks(int thread_idx, int num_threads) {
+  std::atomic<uint64_t>& own = shares_[static_cast<size_t>(thread_idx)].tasks;
   for (;;) {
-    const uint64_t claim = claim_.fetch_add(1, std::memory_order_acq_rel);
-    if (NextTaskOf(claim) >= NumTasksOf(claim)) return;
-    function_(context_, static_cast<int64_t>(NextTaskOf(claim)), thread_idx);
-    num_done_.fetch_add(1, std::memory_order_release);
+    const uint64_t tasks = own.fetch_add(TasksOf(1, 0), std::memory_order_acq_rel);
+    if (FirstOf(tasks) >= EndOf(tasks)) break;
+    RunTask(FirstOf(tasks), thread_idx);
+  }
+  for (int i = 1; i < num_threads; ++i) {
+    std::atomic<uint64_t>& other = shares_[static_cast<size_t>((thread_idx + i) % num_threads)].tasks;
+    uint64_t tasks = other.load(std::memory_order_acquire);
+    while (FirstOf(tasks) < EndOf(tasks)) {
+      if (!other.compare_exchange_weak(tasks, tasks - 1, std::memory_order_acq_rel, std::memory_order_acquire))
+        continue;
+      RunTask(EndOf(tasks) - 1, thread_idx);
+      tasks = other.load(std::memory_order_acquire);
+    }
   }
 }
 
-void ThreadPool::WorkerLoop(int thread_idx) {
+void ThreadPool::WorkerLoop(int thread_idx, int num_threads) {
   uint32_t seen = 0;
   for (;;) {
     uint32_t wake = wake_.load(std::memory_order_acquire);
@@ -88,7 +104,7 @@ void ThreadPool::WorkerLoop(int thread_idx) {
     }
     seen = wake;
     if (stop_.load(std::memory_order_acquire)) return;
-    RunTasks(thread_idx);
+    RunTasks(thread_idx, num_threads);
   }
 }
 

@@ -1,13 +1,16 @@
 // A fixed set of threads that run numbered tasks. Made for many short parallel regions: workers spin for a while before
 // they sleep, because one decoded token has dozens of regions of a few microseconds each.
 //
-// Which thread runs a task is not fixed; determinism comes from the callers, who cut work into pieces that do not
-// depend on the number of threads and let each piece write its own output.
+// Each thread begins with a share of neighbouring tasks, which it runs in order, and then helps the others from the
+// ends of theirs: tasks that read memory one behind the other give every core one long stream, which its prefetcher
+// follows. Which thread runs a task is not fixed; determinism comes from the callers, who cut work into pieces that do
+// not depend on the number of threads and let each piece write its own output.
 #ifndef HEADWISE_BASE_THREAD_POOL_H_
 #define HEADWISE_BASE_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -26,7 +29,7 @@ class ThreadPool {
 
   // Calls task(task_idx, thread_idx) for every task_idx in [0, num_tasks), and returns when all are done. thread_idx is
   // in [0, num_threads()) and unique among tasks that run at the same time: an index for scratch memory.
-  // Requires: called from one thread at a time, never from inside a task; num_tasks < 2^23.
+  // Requires: called from one thread at a time, never from inside a task; num_tasks < 2^31.
   template <typename Task>
   void ParallelFor(int64_t num_tasks, const Task& task) {
     Run(num_tasks, &task, [](const void* context, int64_t task_idx, int thread_idx) {
@@ -38,13 +41,19 @@ class ThreadPool {
   using TaskFunction = void (*)(const void* context, int64_t task_idx, int thread_idx);
 
   void Run(int64_t num_tasks, const void* context, TaskFunction function);
-  void WorkerLoop(int thread_idx);
-  // Claims and runs tasks until none is left.
-  void RunTasks(int thread_idx);
+  // num_threads is passed on because workers_ still grows when the first of them begin.
+  void WorkerLoop(int thread_idx, int num_threads);
+  // Claims and runs tasks until none is left: those of its own share first.
+  void RunTasks(int thread_idx, int num_threads);
+  void RunTask(int64_t task_idx, int thread_idx);
 
-  // epoch (16 bits) | number of tasks (24) | next task (24). One word, so that a late worker that claims a task decides
-  // from what it claimed alone whether the task exists: a region cannot end while one of its tasks is unfinished.
-  std::atomic<uint64_t> claim_{0};
+  // The tasks of a share that nobody has claimed: first (32 bits) | end (32). One word, so that a late worker that
+  // claims a task decides from what it claimed alone whether the task exists: a region cannot end while one of its
+  // tasks is unfinished, and when it ends all shares are empty.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> tasks{0};
+  };
+  std::unique_ptr<Share[]> shares_;  // of each thread
   std::atomic<int64_t> num_done_{0};
   std::atomic<uint32_t> wake_{0};  // changes with every region; what idle workers sleep on
   std::atomic<bool> stop_{false};

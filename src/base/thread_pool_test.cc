@@ -1,12 +1,16 @@
 #include "base/thread_pool.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 namespace headwise {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(ThreadPool, RunsEveryTaskOnceInEveryRegion) {
   for (const int num_threads : {1, 2, 5}) {
@@ -29,6 +33,33 @@ TEST(ThreadPool, ThreadIndexIsUniqueAmongRunningTasks) {
     in_use[static_cast<size_t>(thread_idx)].fetch_sub(1);
   });
   EXPECT_FALSE(clash);
+}
+
+TEST(ThreadPool, ThreadsBeginWithSharesOfNeighbours) {
+  ThreadPool pool(3);
+  std::atomic<int> num_begun{0};
+  std::vector<int64_t> first_task(3, -1);
+  pool.ParallelFor(32, [&](int64_t task_idx, int thread_idx) {
+    int64_t& first = first_task[static_cast<size_t>(thread_idx)];
+    if (first >= 0) return;
+    first = task_idx;
+    // Until every thread is here, none can help another.
+    for (++num_begun; num_begun < 3;) std::this_thread::yield();
+  });
+  EXPECT_THAT(first_task, ElementsAre(0, 10, 21));
+}
+
+TEST(ThreadPool, WhoIsDoneHelpsTheOthersFromTheEndsOfTheirShares) {
+  ThreadPool pool(2);
+  std::atomic<int> num_done{0};
+  std::vector<int64_t> order;  // in which the worker runs tasks
+  pool.ParallelFor(20, [&](int64_t task_idx, int thread_idx) {
+    if (thread_idx == 1) order.push_back(task_idx);
+    // The caller's first task is the last to end, so the worker has all others.
+    while (thread_idx == 0 && num_done < 19) std::this_thread::yield();
+    ++num_done;
+  });
+  EXPECT_THAT(order, ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 9, 8, 7, 6, 5, 4, 3, 2, 1));
 }
 
 }  // namespace

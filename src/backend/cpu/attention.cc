@@ -180,8 +180,7 @@ class DecodeBatch {
     return piece.num_keys() * TokensBytes(piece.format, layout.head_dim, layout.page_tokens) / layout.page_tokens;
   }
 
-  // Tasks of neighbouring pieces: large enough to be worth a thread, and that the end of one piece can ask for the
-  // beginning of the next; small enough that threads end together.
+  // Tasks of neighbouring pieces: large enough to be worth a thread, small enough that threads end together.
   std::vector<int64_t> TaskEnds(int num_threads) const {
     int64_t all_bytes = 0;
     for (const DecodePiece& piece : pieces_) all_bytes += BytesOf(piece);
@@ -246,7 +245,8 @@ class DecodeBatch {
   void RunPieces(int64_t begin, int64_t end, int thread_idx) {
     DecodeArgs args = ArgsOf(begin);
     for (int64_t i = begin; i < end; ++i) {
-      const bool is_last = i + 1 == end;
+      // The piece behind this task's last one is most often this thread's, too.
+      const bool is_last = i + 1 == static_cast<int64_t>(pieces_.size());
       const DecodeArgs next = is_last ? DecodeArgs{} : ArgsOf(i + 1);
       args.next = is_last ? nullptr : &next;
       args.scratch = reinterpret_cast<float*>(scratch_.OfThread(thread_idx));

@@ -9,8 +9,8 @@ namespace headwise::cpu {
 namespace {
 
 // Weights of one task of few rows. 128 KiB take some 6 us from memory, long against the 0.1 us of claiming a task and
-// short against a matrix, so that threads finish together. The kernel asks for weights one group of 3 or 4 outputs
-// ahead, so a task of few outputs would wait for most of its memory.
+// short against a matrix, so that threads finish together. A thread's tasks are neighbours (base/thread_pool.h), so
+// what a kernel asks for behind the end of one is the next.
 constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kMinTaskOutputs = 32;
 

@@ -96,9 +96,8 @@ void FewRowsOf(const FewRowsArgs& args) {
   const auto* weight = static_cast<const char*>(args.weight);
   int64_t output = 0;
   for (; output + kOutputs <= args.num_outputs; output += kOutputs) {
-    // Behind the last whole group there is nothing of this piece's to ask for.
-    const bool has_next = output + 2 * kOutputs <= args.num_outputs;
-    AllRows<kType, kRows, kOutputs>(args, output, weight + (has_next ? output + kOutputs : output) * row_bytes);
+    // Behind the piece lies, most often, what this thread reads next.
+    AllRows<kType, kRows, kOutputs>(args, output, weight + (output + kOutputs) * row_bytes);
   }
   for (; output < args.num_outputs; ++output) AllRows<kType, kRows, 1>(args, output, weight + output * row_bytes);
 }
