@@ -39,12 +39,16 @@ class PanelReader {
   // Bits of an unpacked code.
   static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
 
+  // 1.5 KiB are too little for some formats; behind 6 KiB all get slower.
+  static constexpr int64_t kBytesAhead = kFormat.has_super ? 6144 : 4096;
+
   HWY_INLINE PanelReader(const void* panel, int64_t sub)
       : panel_(static_cast<const uint8_t*>(panel)), lane_(sub * kLanes) {}
 
   // Requires: `run` is the first of a block, or the block has been begun.
   HWY_INLINE void BeginRun(int64_t run) {
     const int64_t run_of_block = run % BlockRuns(kType);
+    run_ = run;
     const uint8_t* block = panel_ + BlockScalesAt(kType, run / BlockRuns(kType));
     run_codes_ = panel_ + RunCodesAt(kType, run) + 4 * lane_;
     if (run_of_block == 0) {
@@ -106,10 +110,17 @@ class PanelReader {
 
   // Once for every run of K. Panels follow each other, so what lies ahead of the last run is the next panel.
   HWY_INLINE void Prefetch() const {
-    // 1.5 KiB are too little for some formats; from 6 KiB on all get slower.
-    constexpr int64_t kBytesAhead = 4096;
-    constexpr int64_t kRunBytes = RunCodeBytes(kType) + BlockScaleBytes(kType) / BlockRuns(kType);
-    for (int64_t line = 0; line < kRunBytes; line += 64) PrefetchOfRun(run_codes_ + kBytesAhead + line);
+    const uint8_t* ahead = run_codes_ + kBytesAhead;
+    int64_t bytes = RunCodeBytes(kType);
+    if constexpr (kFormat.has_super) {
+      // A run's share of the stretch: asked for at once, the many lines of its scales would be a step in what moves on
+      // evenly, and the hardware would lose it (half of the speed of q6_k).
+      bytes += BlockScaleBytes(kType) / kSuperRuns;
+      ahead = panel_ + kBytesAhead + run_ * bytes;
+    } else if (run_ % StretchBlocks(kType) == 0) {
+      PrefetchOfRun(ahead - StretchScaleBytes(kType));
+    }
+    for (int64_t line = 0; line < bytes; line += 64) PrefetchOfRun(ahead + line);
   }
 
  private:
@@ -132,6 +143,7 @@ class PanelReader {
   const uint8_t* panel_;
   int64_t lane_;
   const uint8_t* run_codes_ = nullptr;
+  int64_t run_ = 0;
   const uint8_t* run_scales_ = nullptr;
   VF d_ = hn::Zero(kDF);
   VF min_ = hn::Zero(kDF);
