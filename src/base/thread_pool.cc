@@ -66,6 +66,15 @@ void ThreadPool::Run(int64_t num_tasks, const void* context, TaskFunction functi
   }
 }
 
+int64_t ThreadPool::InTurns(int64_t idx, int64_t num_tasks) const {
+  // Like cards: the first `num_longer` hands have one more.
+  const int64_t hand = num_tasks / num_threads();
+  const int64_t num_longer = num_tasks % num_threads();
+  const int64_t in_longer = num_longer * (hand + 1);
+  if (idx < in_longer) return idx / (hand + 1) + idx % (hand + 1) * num_threads();
+  return num_longer + (idx - in_longer) / hand + (idx - in_longer) % hand * num_threads();
+}
+
 void ThreadPool::RunTask(int64_t task_idx, int thread_idx) {
   function_(context_, task_idx, thread_idx);
   num_done_.fetch_add(1, std::memory_order_release);

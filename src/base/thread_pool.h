@@ -37,6 +37,11 @@ class ThreadPool {
     });
   }
 
+  // Which of num_tasks tasks, sorted by what they cost, the largest first, is to be number `idx` of a ParallelFor:
+  // every thread's share begins with large ones and ends with small ones, so that nobody starts a long task when the
+  // others are done. A permutation of [0, num_tasks).
+  int64_t InTurns(int64_t idx, int64_t num_tasks) const;
+
  private:
   using TaskFunction = void (*)(const void* context, int64_t task_idx, int thread_idx);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -49,13 +50,32 @@ TEST(ThreadPool, ThreadsBeginWithSharesOfNeighbours) {
   EXPECT_THAT(first_task, ElementsAre(0, 10, 21));
 }
 
+TEST(ThreadPool, TasksAreDealtInTurns) {
+  for (const int num_threads : {1, 2, 3, 5}) {
+    ThreadPool pool(num_threads);
+    for (int64_t num_tasks = 0; num_tasks < 14; ++num_tasks) {
+      std::vector<int64_t> tasks;
+      for (int64_t i = 0; i < num_tasks; ++i) tasks.push_back(pool.InTurns(i, num_tasks));
+      std::ranges::sort(tasks);
+      for (int64_t i = 0; i < num_tasks; ++i) EXPECT_EQ(tasks[static_cast<size_t>(i)], i);
+    }
+  }
+  ThreadPool pool(3);
+  std::vector<int64_t> tasks;
+  for (int64_t i = 0; i < 8; ++i) tasks.push_back(pool.InTurns(i, 8));
+  EXPECT_THAT(tasks, ElementsAre(0, 3, 6, 1, 4, 7, 2, 5));
+}
+
 TEST(ThreadPool, WhoIsDoneHelpsTheOthersFromTheEndsOfTheirShares) {
   ThreadPool pool(2);
+  std::atomic<bool> caller_is_busy{false};
   std::atomic<int> num_done{0};
   std::vector<int64_t> order;  // in which the worker runs tasks
   pool.ParallelFor(20, [&](int64_t task_idx, int thread_idx) {
     if (thread_idx == 1) order.push_back(task_idx);
-    // The caller's first task is the last to end, so the worker has all others.
+    if (thread_idx == 0) caller_is_busy = true;
+    // The caller's first task is the first to begin and the last to end, so the worker has all others.
+    while (!caller_is_busy) std::this_thread::yield();
     while (thread_idx == 0 && num_done < 19) std::this_thread::yield();
     ++num_done;
   });

@@ -16,7 +16,8 @@ namespace headwise {
 namespace {
 
 // Everything that decides a result, so that a run is never gone on with as another one.
-Json DecidingOptions(const EvaluationOptions& options, const Task& task, std::span<const Subject> subjects) {
+Json DecidingOptions(const Engine& engine, const EvaluationOptions& options, const Task& task,
+                     std::span<const Subject> subjects) {
   Json json = {{"no_bos", options.bos == Bos::kNever},
                {"backend", options.engine.backend},
                {"compute", options.engine.compute},
@@ -24,6 +25,8 @@ Json DecidingOptions(const EvaluationOptions& options, const Task& task, std::sp
                {"task", Json::parse(options.task_options.Without("batch").ToJson())},
                {"data", task.Identity()},
                {"plans", Json::object()}};
+  // Runs from when all pages had 32 tokens do not say so.
+  if (engine.page_tokens() != 32) json["page_tokens"] = engine.page_tokens();
   for (const Subject& subject : subjects) {
     for (const auto& [length, plan] : subject.plans) {
       if (plan == nullptr) continue;
@@ -73,7 +76,7 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   info.source_hash = engine.source_hash();
   for (const Subject& subject : subjects) info.plans.push_back(subject.info);
   info.lengths = task->lengths();
-  info.options = DecidingOptions(options, *task, subjects);
+  info.options = DecidingOptions(engine, options, *task, subjects);
   info.environment = Environment(engine, options.engine);
 
   std::optional<RunFolder> folder;

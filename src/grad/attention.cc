@@ -424,7 +424,9 @@ void AttentionForward(const AttentionForwardArgs<Real>& args, ThreadPool& pool) 
   const int64_t num_tiles = (shape.num_tokens + kTileQueries - 1) / kTileQueries;
   std::vector<ForwardScratch<Real>> scratch(static_cast<size_t>(pool.num_threads()));
   // Late queries read most keys: they go first, so that the threads end together.
-  pool.ParallelFor(num_tiles * shape.num_q_heads, [&](int64_t task, int thread_idx) {
+  const int64_t num_tasks = num_tiles * shape.num_q_heads;
+  pool.ParallelFor(num_tasks, [&](int64_t task_idx, int thread_idx) {
+    const int64_t task = pool.InTurns(task_idx, num_tasks);
     const int64_t tile = num_tiles - 1 - task / shape.num_q_heads;
     const int64_t q_head = task % shape.num_q_heads;
     if (!IsActive(shape, q_head / (shape.num_q_heads / shape.num_kv_heads))) return;

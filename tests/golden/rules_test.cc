@@ -124,6 +124,7 @@ TEST(Rules, NarrowFormatsStayWithinTheirTolerance) {
     EngineOptions options = ExactOptions(BundledModel(), {"cpu"});
     options.kv_dtype = format.kv_dtype;
     options.compute = format.compute;
+    options.page_tokens = 32;  // windows of 64 tokens, too, are to have pages that age
     const auto engine = MustCreate(options);
     ASSERT_NE(engine, nullptr);
     for (const char* name : Cases()) {

@@ -247,7 +247,7 @@ class Evaluation(CliTest):
         # Plans that read a prompt alike cannot share it when their heads are of different kinds.
         plan = self.plan("streaming", "--sink", 16, "--recent", 128, "--from", "end_of_prompt")
         # Nor may sinks fill more pages than the one of a full head that never ages.
-        many = self.plan("streaming", "--sink", 40, "--recent", 128, "--from", "end_of_prompt", name="many.json")
+        many = self.plan("streaming", "--sink", 80, "--recent", 128, "--from", "end_of_prompt", name="many.json")
         for kv_dtype in ("q8,f16", "q4"):
             done = self.succeeds("eval", "lines", "--model", MODEL, "--num-lines", 20, "--num-cases", 2, "--plan",
                                  "full", "--plan", plan, "--plan", many, "--kv-dtype", kv_dtype, "--json", "--out",

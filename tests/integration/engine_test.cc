@@ -324,6 +324,16 @@ TEST(EngineProperties, BytesAreWhatThePlanSaysInQ4) {
   }
 }
 
+TEST(EngineProperties, PagesAreAsLargeAsTheFormatOfFullHeadsWants) {
+  for (const auto& [kv_dtype, page_tokens] : {std::pair{"f16", 32}, std::pair{"q8", 32}, std::pair{"f16,q4", 32},
+                                              std::pair{"q4", 64}, std::pair{"q4,f16", 64}}) {
+    EngineOptions options = TinyOptions();
+    options.page_tokens = 0;
+    options.kv_dtype = kv_dtype;
+    EXPECT_EQ(MustCreate(options)->page_tokens(), page_tokens) << kv_dtype;
+  }
+}
+
 TEST(EngineLimits, ARequestThatCannotFitIsRefusedWithTheBytes) {
   std::mt19937_64 rng(7);
   EngineOptions options = TinyOptions();

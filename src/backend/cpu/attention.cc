@@ -317,7 +317,7 @@ std::vector<PrefillTile> PrefillTiles(const AttentionArgs& args) {
       tiles.push_back({&work, first, num, num * std::min(last_pos, work.recent + num + work.sink)});
     }
   }
-  // Largest first, so that no thread starts a long tile when the others are done.
+  // Largest first, as ThreadPool::InTurns wants them.
   std::stable_sort(tiles.begin(), tiles.end(),
                    [](const PrefillTile& a, const PrefillTile& b) { return a.cost > b.cost; });
   return tiles;
@@ -332,7 +332,8 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
   for (const PrefillTile& tile : tiles) max_rows = std::max(max_rows, tile.num_tokens * group);
   scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(PrefillScratchBytes(max_rows, RoundUp(dim, 16))));
   pool.ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t tile_idx, int thread_idx) {
-    const PrefillTile& tile = tiles[static_cast<size_t>(tile_idx)];
+    const int64_t turn = pool.InTurns(tile_idx, static_cast<int64_t>(tiles.size()));
+    const PrefillTile& tile = tiles[static_cast<size_t>(turn)];
     const HeadWork& work = *tile.work;
     const int64_t row = work.first_row + tile.first_token;
     const int64_t q_head = work.kv_head * group;

@@ -16,7 +16,8 @@
 //     4 bits  4 x 64 bytes: quad j in the low nibbles of row j, quad j + 4 in its high nibbles
 //     5 bits  the low 4 as above, then 64 bytes whose bit j is the high bit of quad j
 //     6 bits  the low 4 as above, then 2 x 64 bytes: bits 2 (j % 4) and up of row j / 4 are the high bits of quad j
-// All formats but q4_k and q5_k (3 and 2 % more) take the bytes they take in the file.
+// All formats but q4_k and q5_k (3 and 2 % more) take the bytes they take in the file, but for a last stretch with one
+// block less.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
 
