@@ -242,6 +242,7 @@ class Evaluation(CliTest):
         self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3)
         other = [6 if argument == 5 else argument for argument in common]
         self.refuses(*other, "--resume", says=["seed", "choose another folder"])
+        self.refuses(*common, "--resume", "--page-tokens", 64, says=["page_tokens", "choose another folder"])
 
     def test_eval_with_two_kv_formats(self):
         # Plans that read a prompt alike cannot share it when their heads are of different kinds.
