@@ -132,7 +132,8 @@ class DecodeBatch {
         kernels_(kernels),
         scratch_(scratch),
         group_(args.num_q_heads / args.num_kv_heads),
-        padded_dim_(RoundUp(args.head_dim(), 16)) {
+        padded_dim_(RoundUp(args.head_dim(), 16)),
+        result_floats_(RoundUp(group_ * (padded_dim_ + 2), 16)) {
     for (const HeadWork& work : args.heads) {
       if (work.num_rows != 1) continue;
       const size_t first_piece = pieces_.size();
@@ -153,9 +154,8 @@ class DecodeBatch {
     const auto num_heads = static_cast<int64_t>(heads_.size());
     const auto num_pieces = static_cast<int64_t>(pieces_.size());
     const int64_t q_floats = num_heads * group_ * padded_dim_;
-    const int64_t piece_floats = group_ * (padded_dim_ + 2);
-    float* memory =
-        scratch_.Shared(static_cast<size_t>(2 * q_floats + RoundUp(args_.num_q_heads, 16) + num_pieces * piece_floats));
+    float* memory = scratch_.Shared(
+        static_cast<size_t>(2 * q_floats + RoundUp(args_.num_q_heads, 16) + num_pieces * result_floats_));
     q_ = memory;
     q_sink_ = q_ + q_floats;
     slopes_ = q_sink_ + q_floats;
@@ -170,7 +170,7 @@ class DecodeBatch {
       RunPieces(begin, task_ends[static_cast<size_t>(task_idx)], thread_idx);
     });
     const auto merge = [&](int64_t head_idx, int) { Merge(static_cast<size_t>(head_idx)); };
-    if (num_pieces * piece_floats > kMinParallelMerge) return pool.ParallelFor(num_heads, merge);
+    if (num_pieces * result_floats_ > kMinParallelMerge) return pool.ParallelFor(num_heads, merge);
     for (int64_t i = 0; i < num_heads; ++i) merge(i, 0);
   }
 
@@ -196,7 +196,7 @@ class DecodeBatch {
     return ends;
   }
 
-  float* Result(int64_t piece_idx) const { return results_ + piece_idx * group_ * (padded_dim_ + 2); }
+  float* Result(int64_t piece_idx) const { return results_ + piece_idx * result_floats_; }
 
   // Queries times scale * log2(e), zero-padded, one block per head.
   void PrepareQueries() {
@@ -287,12 +287,13 @@ class DecodeBatch {
   AttentionScratch& scratch_;
   const int64_t group_;
   const int64_t padded_dim_;
+  const int64_t result_floats_;  // whole cache lines
   std::vector<DecodeHead> heads_;
   std::vector<DecodePiece> pieces_;
   float* q_ = nullptr;        // [heads, G, Dp]
   float* q_sink_ = nullptr;   // [heads, G, Dp]
   float* slopes_ = nullptr;   // [Hq] times log2(e)
-  float* results_ = nullptr;  // [pieces][G * Dp out, G max, G sum]
+  float* results_ = nullptr;  // [pieces][result_floats_]: G * Dp out, G max, G sum
 };
 
 // ---- prefill: a tile of query rows against all its keys ------------------------------------------------------------

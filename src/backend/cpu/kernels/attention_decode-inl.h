@@ -1,5 +1,6 @@
-// What decoding has in common: over all formats the groups of a piece, and from scores to probabilities; over q8 and q4
-// rows of integers and the order of blocks. Included by the decode kernels only, once per instruction set.
+// What decoding has in common over all formats: the groups of a piece, blocks of them, and a softmax that goes on from
+// one block to the next; over q8 and q4 rows of integers. Included by the decode kernels only, once per instruction
+// set.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_DECODE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_DECODE_INL_H_
 
@@ -11,14 +12,20 @@ namespace {
 // Query heads whose sums are in registers together.
 constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
-// How far ahead of a pass to ask for cache lines, in groups: of a head of 64 dimensions 4 KiB in q4 to 32 KiB in f32.
-// Half of it is too little for q8, four times as much is no better for any. Pages of a head need not be neighbours, so
-// the hardware's own prefetcher stops at each page's end.
+// How far ahead to ask for cache lines, in groups: of a head of 64 dimensions 8 KiB in q4 to 64 KiB in f32. Half of it
+// is too little for f16, three times as much is no better for any. Pages of a head need not be neighbours, so the
+// hardware's own prefetcher stops at each page's end.
 constexpr int64_t kGroupsAhead = 8;
 
+// Groups whose keys and then values all query heads pass over before the next are read. A page is so read in the order
+// of its bytes, or nearly: reading the keys of many pages and then their values takes up to a third longer. 64 tokens
+// share a scale of probabilities in q8 and q4.
+constexpr int64_t kBlockGroups = 4;
+constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
+constexpr int64_t kBlockVecs = kBlockTokens / kLanes;
+
 struct Pieces {
-  // Sinks, then the recent run. Behind them, only to be asked for, what a pass is followed by: keys by the piece's
-  // values, values by the keys of what this thread reads next.
+  // Sinks, then the recent run. Behind them, only to be asked for, what this thread reads next.
   Group groups[kDecodePieceTokens / kGroupTokens + 4 + kGroupsAhead];
   int64_t num_groups = 0;
   int64_t num_sink_groups = 0;
@@ -49,194 +56,55 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   AddGroups(args.pages, args.recent_begin, args.recent_end, kAll, pieces.groups, pieces.num_groups);
   pieces.whole_begin = pieces.num_sink_groups + (args.recent_begin % kGroupTokens != 0);
   pieces.whole_end = pieces.num_groups - (args.recent_end % kGroupTokens != 0);
-  Group next[kGroupsAhead];
-  int64_t num_next = 0;
-  if (const DecodeArgs* n = args.next) {
-    AddGroups(n->pages, n->sink_begin, n->sink_end, kGroupsAhead, next, num_next);
-    AddGroups(n->pages, n->recent_begin, n->recent_end, kGroupsAhead, next, num_next);
-  }
-  for (int64_t i = 0; i < kGroupsAhead; ++i) {
-    const Group& values = pieces.groups[i < pieces.num_groups ? i : 0];
-    // Where nothing follows, what the cache holds already.
-    const Group& keys = i < num_next ? next[i] : values;
-    Group& ahead = pieces.groups[pieces.num_groups + i];
-    ahead.k = values.v;
-    ahead.k_scales = values.v_scales;
-    ahead.v = keys.k;
-    ahead.v_scales = keys.k_scales != nullptr ? keys.k_scales : keys.k;
-  }
-}
-
-// Scores outside the run become kLowest: a group may hold tokens that the rule hides, or slots never written.
-HWY_INLINE void MaskOutside(float* scores, int64_t pos, int64_t begin, int64_t end) {
-  for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
-    if (pos + lane < begin || pos + lane >= end) scores[lane] = kLowest;
-  }
-}
-
-HWY_INLINE void AddAlibi(float* scores, const Group* groups, int64_t num_groups, float slope, int64_t query_pos) {
-  for (int64_t i = 0; i < num_groups; ++i) {
-    for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
-      scores[i * kGroupTokens + lane] += slope * static_cast<float>(groups[i].pos + lane - query_pos);
+  const int64_t most = pieces.num_groups + kGroupsAhead;
+  int64_t num_listed = pieces.num_groups;
+  if (const DecodeArgs* next = args.next) {
+    AddGroups(next->pages, next->sink_begin, next->sink_end, most, pieces.groups, num_listed);
+    AddGroups(next->pages, next->recent_begin, next->recent_end, most, pieces.groups, num_listed);
+    // Where a format without scales follows one that has them.
+    for (int64_t i = pieces.num_groups; i < num_listed; ++i) {
+      Group& group = pieces.groups[i];
+      if (group.k_scales == nullptr) group.k_scales = group.v_scales = group.k;
     }
   }
+  // Where nothing follows, what the cache holds already.
+  while (num_listed < most) pieces.groups[num_listed++] = pieces.groups[0];
 }
 
-// What the scores of one head still lack: position biases, and kLowest where the rule hides a key. Returns the largest.
-HWY_INLINE float FinishScores(const DecodeArgs& args, const Pieces& pieces, int64_t head, float* scores) {
-  const int64_t num_sink_groups = pieces.num_sink_groups;
-  if (args.slopes != nullptr) {
-    AddAlibi(scores, pieces.groups, num_sink_groups, args.slopes[head], args.sink_query_pos);
-    AddAlibi(scores + num_sink_groups * kGroupTokens, pieces.groups + num_sink_groups,
-             pieces.num_groups - num_sink_groups, args.slopes[head], args.query_pos);
-  }
-  // Only the first and the last group of either run can hold tokens outside it.
-  const int64_t edges[4] = {0, num_sink_groups - 1, num_sink_groups, pieces.num_groups - 1};
-  for (const int64_t i : edges) {
-    if (i < 0 || i >= pieces.num_groups) continue;
-    const bool is_sink = i < num_sink_groups;
-    MaskOutside(scores + i * kGroupTokens, pieces.groups[i].pos, is_sink ? args.sink_begin : args.recent_begin,
-                is_sink ? args.sink_end : args.recent_end);
-  }
-  VF max = hn::Set(kDF, kLowest);
-  for (int64_t i = 0; i < pieces.num_groups * kGroupTokens; i += kLanes) {
-    max = hn::Max(max, hn::LoadU(kDF, scores + i));
-  }
-  return hn::GetLane(hn::MaxOfLanes(kDF, max));
-}
+// Some neighbouring groups of one run of a piece; pieces go on behind them, so that kGroupsAhead further is what to ask
+// for.
+struct Block {
+  int64_t first;  // group of the piece
+  int64_t num_groups;
+  const Group* groups;
+  // Of the run that it belongs to.
+  bool is_sink;
+  int64_t begin, end;
+  int64_t query_pos;
+  const float* q;  // [G, Dp]
+  bool is_whole;   // kBlockGroups groups without a token outside the run
 
-// ---- integer dot products: q8 and q4 --------------------------------------------------------------------------------
-
-// Groups that all query heads pass over, one after the other, before the next are read from memory: 16 KiB of a head of
-// 256 dimensions in q8, which the first-level cache keeps. They share a scale of probabilities.
-constexpr int64_t kBlockGroups = 4;
-constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
-constexpr int64_t kBlockVecs = kBlockTokens / kLanes;
-static_assert(kBlockVecs == kByteVecs);
-
-// Floats from the scores of a head to those of the next: whole blocks.
-HWY_INLINE int64_t ScoreStride(const Pieces& pieces) {
-  return (pieces.num_groups + kBlockGroups - 1) / kBlockGroups * kBlockTokens;
-}
-
-// One row of int8 numbers per query head: x = scale * code.
-struct Int8Rows {
-  int8_t* codes;
-  int64_t stride;  // a multiple of 64
-  float* scales;
-
-  HWY_INLINE int8_t* Row(int64_t head) const { return codes + head * stride; }
-
-  // The scales of kNum rows, whose largest magnitudes lie in one of the lanes of `largest` each; and their inverses.
-  template <int64_t kNum>
-  HWY_INLINE void SetScales(int64_t first, const VF (&largest)[kNum], VF (&inverses)[kNum]) const {
-    float magnitudes[kNum];
-    MaxOfEach(largest, magnitudes);
-    HW_UNROLL
-    for (int64_t i = 0; i < kNum; ++i) {
-      scales[first + i] = magnitudes[i] * (1.0f / 127.0f);
-      // So small that its inverse might not be finite: nothing.
-      inverses[i] = hn::Set(kDF, magnitudes[i] > 0x1p-100f ? 127.0f / magnitudes[i] : 0.0f);
-    }
-  }
-
-  // Elements [idx, idx + 64) of a row from x, of which [idx, n) exist. Returns the sum of their codes, spread over
-  // lanes.
-  HWY_INLINE VI Round(int64_t head, const float* x, int64_t idx, int64_t n, VF inverse) const {
-    VF scaled[kByteVecs];
-    HW_UNROLL
-    for (int64_t i = 0; i < kByteVecs; ++i) {
-      const int64_t at = idx + i * kLanes;
-      scaled[i] = at < n ? hn::Mul(hn::LoadU(kDF, x + at), inverse) : hn::Zero(kDF);
-    }
-    return RoundToBytes(scaled, Row(head) + idx);
+  // Tokens of group number `idx` that are in the run, [TokensBegin, TokensEnd) of its 16.
+  HWY_INLINE int64_t TokensBegin(int64_t idx) const { return begin > groups[idx].pos ? begin - groups[idx].pos : 0; }
+  HWY_INLINE int64_t TokensEnd(int64_t idx) const {
+    const int64_t left = end - groups[idx].pos;
+    return left < kGroupTokens ? left : kGroupTokens;
   }
 };
 
-// What a decode kernel needs behind the scores of the piece.
-class Scratch {
- public:
-  HWY_INLINE Scratch(const DecodeArgs& args, const Pieces& pieces)
-      : next_(args.scratch + args.num_q * ScoreStride(pieces)) {}
-
-  HWY_INLINE float* Take(int64_t floats) {
-    float* taken = next_;
-    next_ += floats;
-    return taken;
-  }
-  HWY_INLINE float* TakeZeros(int64_t floats) {
-    float* taken = Take(floats);
-    for (int64_t i = 0; i < floats; ++i) taken[i] = 0.0f;
-    return taken;
-  }
-  HWY_INLINE Int8Rows TakeRows(int64_t num_rows, int64_t row_bytes) {
-    const int64_t stride = (row_bytes + 63) / 64 * 64;
-    auto* codes = reinterpret_cast<int8_t*>(Take(num_rows * stride / 4));
-    return {codes, stride, Take(num_rows)};
-  }
-
- private:
-  float* next_;
-};
-
-// Scores of all heads as blocks are read: they end with whole blocks, in which kLowest fills what is not a key.
-HWY_INLINE void FinishBlockScores(const DecodeArgs& args, const Pieces& pieces) {
-  const int64_t stride = ScoreStride(pieces);
-  for (int64_t head = 0; head < args.num_q; ++head) {
-    float* scores = args.scratch + head * stride;
-    for (int64_t i = pieces.num_groups * kGroupTokens; i < stride; ++i) scores[i] = kLowest;
-    args.max[head] = FinishScores(args, pieces, head, scores);
-  }
-}
-
-HWY_INLINE void AddTo(float* lanes, VF x) {
-  hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
-}
-
-// Probabilities 2^(score - max) of one head, for the tokens of the block that begins with group number `first`; their
-// sum joins `sums` [G][kLanes].
-HWY_INLINE void BlockProbabilities(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t head,
-                                   float* sums, VF* probabilities) {
-  const float* scores = args.scratch + head * ScoreStride(pieces) + first * kGroupTokens;
-  const VF max = hn::Set(kDF, args.max[head]);
-  VF sum = hn::Zero(kDF);
-  HW_UNROLL
-  for (int64_t i = 0; i < kBlockVecs; ++i) {
-    probabilities[i] = CoarseExp2(hn::Sub(hn::LoadU(kDF, scores + i * kLanes), max));
-    sum = hn::Add(sum, probabilities[i]);
-  }
-  AddTo(sums + head * kLanes, sum);
-}
-
-// out[h][0 .. kVecs) += sums[h] of integers times codes of p[h], at the scale of these.
-template <int64_t kHeads, int64_t kVecs>
-HWY_INLINE void AddScaled(const VI (&sums)[kHeads][kVecs], const Int8Rows& p, int64_t first_head, int64_t padded_dim,
-                          float* out) {
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    const VF scale = hn::Set(kDF, p.scales[first_head + h]);
-    float* row = out + h * padded_dim;
-    HW_UNROLL
-    for (int64_t i = 0; i < kVecs; ++i) {
-      const VF old = hn::LoadU(kDF, row + i * kLanes);
-      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sums[h][i]), scale, old), kDF, row + i * kLanes);
-    }
-  }
-}
-
-// What is still spread over lanes: out[h][d] += offsets[d / run_dims][h], and the sums of probabilities.
-HWY_INLINE void FinishOutputs(const DecodeArgs& args, const float* offsets, int64_t run_dims, const float* sums) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  const auto sum_of = [](const float* lanes)
-                          HW_INLINE_LAMBDA { return hn::GetLane(hn::SumOfLanes(kDF, hn::LoadU(kDF, lanes))); };
-  for (int64_t head = 0; head < args.num_q; ++head) {
-    args.sum[head] = sum_of(sums + head * kLanes);
-    for (int64_t d = 0; d < padded_dim; d += run_dims) {
-      const VF offset = hn::Set(kDF, sum_of(offsets + (d / run_dims * args.num_q + head) * kLanes));
-      const int64_t end = d + run_dims < padded_dim ? d + run_dims : padded_dim;
-      for (int64_t i = d; i < end; i += kLanes) AddTo(args.out + head * padded_dim + i, offset);
-    }
-  }
+HWY_INLINE Block BlockAt(const DecodeArgs& args, const Pieces& pieces, int64_t first) {
+  Block block;
+  block.first = first;
+  block.groups = pieces.groups + first;
+  block.is_sink = first < pieces.num_sink_groups;
+  const int64_t left = (block.is_sink ? pieces.num_sink_groups : pieces.num_groups) - first;
+  block.num_groups = left < kBlockGroups ? left : kBlockGroups;
+  block.begin = block.is_sink ? args.sink_begin : args.recent_begin;
+  block.end = block.is_sink ? args.sink_end : args.recent_end;
+  block.query_pos = block.is_sink ? args.sink_query_pos : args.query_pos;
+  block.q = block.is_sink ? args.q_sink : args.q;
+  block.is_whole = first >= pieces.whole_begin && first + kBlockGroups <= pieces.whole_end;
+  return block;
 }
 
 // body.operator()<kHeads>(first_head) until every head had its turn.
@@ -250,39 +118,191 @@ HWY_INLINE void ForHeads(int64_t num_heads, const Body& body) {
   if (head < num_heads) body.template operator()<1>(head);
 }
 
-// Some neighbouring groups of a piece; pieces go on behind them, so that kGroupsAhead further is what to ask for.
-struct Block {
-  const Group* groups;
-  int64_t num_groups;
-};
-
-HWY_INLINE Block BlockAt(const Pieces& pieces, int64_t first, int64_t end) {
-  return {pieces.groups + first, end - first < kBlockGroups ? end - first : kBlockGroups};
-}
-
-// body.operator()<kGroups>(first_group) until every group of the block had its turn: as many together as there are
+// body.operator()<kGroups>(first_group) until every one of the groups had its turn: as many together as there are
 // registers for with kMaxHeads, which hides the latency of sums and reads a query once for all of them.
 template <typename Body>
-HWY_INLINE void ForGroups(const Block& block, const Body& body) {
+HWY_INLINE void ForGroups(int64_t num_groups, const Body& body) {
   int64_t i = 0;
   if constexpr (kSub == 1) {
-    for (; i + 4 <= block.num_groups; i += 4) body.template operator()<4>(i);
-    for (; i + 2 <= block.num_groups; i += 2) body.template operator()<2>(i);
+    for (; i + 4 <= num_groups; i += 4) body.template operator()<4>(i);
+    for (; i + 2 <= num_groups; i += 2) body.template operator()<2>(i);
   }
-  for (; i < block.num_groups; ++i) body.template operator()<1>(i);
+  for (; i < num_groups; ++i) body.template operator()<1>(i);
 }
 
-// Scales or lows of the values of the block that begins with group number `first`, [kBlockTokens], become 0 for tokens
-// outside its runs, whose slots may hold anything, also NaN, and behind its last group.
-HWY_INLINE void HideOutside(const DecodeArgs& args, const Pieces& pieces, int64_t first, float* scales) {
-  if (first >= pieces.whole_begin && first + kBlockGroups <= pieces.whole_end) return;
-  for (int64_t i = 0; i < kBlockTokens; ++i) {
-    const int64_t idx = first + i / kGroupTokens;
-    const bool is_sink = idx < pieces.num_sink_groups;
-    const int64_t begin = is_sink ? args.sink_begin : args.recent_begin;
-    const int64_t end = is_sink ? args.sink_end : args.recent_end;
-    const int64_t pos = idx < pieces.num_groups ? pieces.groups[idx].pos + i % kGroupTokens : end;
-    if (pos < begin || pos >= end) scales[i] = 0.0f;
+// args.scratch from its beginning on, in whole cache lines: a vector that lies in two of them costs twice.
+class Scratch {
+ public:
+  HWY_INLINE explicit Scratch(const DecodeArgs& args) : next_(args.scratch) {}
+
+  HWY_INLINE float* Take(int64_t floats) {
+    float* taken = next_;
+    next_ += (floats + 15) / 16 * 16;
+    return taken;
+  }
+
+ private:
+  float* next_;
+};
+
+HWY_INLINE void AddTo(float* lanes, VF x) {
+  hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
+}
+
+// Softmax and outputs of a piece, one block after the other: args.max is the largest score of each head so far, and all
+// sums are of 2^(score - max). Where a block has a larger one, they shrink [online softmax, arXiv 1805.02867].
+class OnlineSoftmax {
+ public:
+  // Outputs have num_runs runs of dimensions, each with an offset of its own.
+  HWY_INLINE OnlineSoftmax(const DecodeArgs& args, int64_t num_runs, Scratch& scratch)
+      : args_(args),
+        num_runs_(num_runs),
+        scores_(scratch.Take(args.num_q * kBlockTokens)),
+        sums_(scratch.Take(args.num_q * kLanes)),
+        offsets_(scratch.Take(num_runs * args.num_q * kLanes)) {
+    const VF zero = hn::Zero(kDF);
+    for (int64_t head = 0; head < args.num_q; ++head) {
+      args.max[head] = kLowest;
+      hn::StoreU(zero, kDF, Sum(head));
+      for (int64_t run = 0; run < num_runs; ++run) hn::StoreU(zero, kDF, Offset(run, head));
+      for (int64_t d = 0; d < args.pages.padded_dim; d += kLanes) hn::StoreU(zero, kDF, Out(head) + d);
+    }
+  }
+
+  HWY_INLINE const DecodeArgs& args() const { return args_; }
+  HWY_INLINE int64_t num_runs() const { return num_runs_; }
+  // [kBlockTokens], those of the next head behind it.
+  HWY_INLINE float* Scores(int64_t head) const { return scores_ + head * kBlockTokens; }
+  // [Dp], those of the next head behind it.
+  HWY_INLINE float* Out(int64_t head) const { return args_.out + head * args_.pages.padded_dim; }
+  // Of probabilities, [kLanes]: spread over lanes.
+  HWY_INLINE float* Sum(int64_t head) const { return sums_ + head * kLanes; }
+  // What is added to the outputs of a run in the end, [kLanes]: spread over lanes.
+  HWY_INLINE float* Offset(int64_t run, int64_t head) const { return offsets_ + (run * args_.num_q + head) * kLanes; }
+
+  // What the scores of a block still lack: position biases, and kLowest where the rule hides a key or there is none.
+  // Then makes args_.max hold for them.
+  HWY_INLINE void FinishScores(const Block& block) const {
+    for (int64_t head = 0; head < args_.num_q; ++head) {
+      float* row = Scores(head);
+      if (args_.slopes != nullptr) AddAlibi(block, args_.slopes[head], row);
+      if (!block.is_whole) Hide(block, row);
+      VF largest = hn::LoadU(kDF, row);
+      for (int64_t i = kLanes; i < kBlockTokens; i += kLanes) largest = hn::Max(largest, hn::LoadU(kDF, row + i));
+      if (hn::AllFalse(kDF, hn::Gt(largest, hn::Set(kDF, args_.max[head])))) continue;
+      Raise(head, hn::GetLane(hn::MaxOfLanes(kDF, largest)));
+    }
+  }
+
+  // All that is still spread over lanes joins outputs and args_.sum; an offset is for run_dims dimensions.
+  HWY_INLINE void Finish(int64_t run_dims) const {
+    const auto sum_of = [](const float* lanes)
+                            HW_INLINE_LAMBDA { return hn::GetLane(hn::SumOfLanes(kDF, hn::LoadU(kDF, lanes))); };
+    const int64_t padded_dim = args_.pages.padded_dim;
+    for (int64_t head = 0; head < args_.num_q; ++head) {
+      args_.sum[head] = sum_of(Sum(head));
+      for (int64_t run = 0; run < num_runs_; ++run) {
+        const VF offset = hn::Set(kDF, sum_of(Offset(run, head)));
+        const int64_t end = (run + 1) * run_dims < padded_dim ? (run + 1) * run_dims : padded_dim;
+        for (int64_t d = run * run_dims; d < end; d += kLanes) AddTo(Out(head) + d, offset);
+      }
+    }
+  }
+
+ private:
+  HWY_INLINE static void AddAlibi(const Block& block, float slope, float* row) {
+    for (int64_t i = 0; i < block.num_groups; ++i) {
+      for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
+        row[i * kGroupTokens + lane] += slope * static_cast<float>(block.groups[i].pos + lane - block.query_pos);
+      }
+    }
+  }
+
+  // A group may hold tokens that the rule hides, or slots never written.
+  HWY_INLINE static void Hide(const Block& block, float* row) {
+    for (int64_t i = 0; i < kBlockGroups; ++i) {
+      const int64_t begin = i < block.num_groups ? block.TokensBegin(i) : kGroupTokens;
+      const int64_t end = i < block.num_groups ? block.TokensEnd(i) : kGroupTokens;
+      for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
+        if (lane < begin || lane >= end) row[i * kGroupTokens + lane] = kLowest;
+      }
+    }
+  }
+
+  HWY_INLINE void Raise(int64_t head, float max) const {
+    const VF factor = Exp2(hn::Set(kDF, args_.max[head] - max));
+    args_.max[head] = max;
+    const auto shrink = [&](float* x) HW_INLINE_LAMBDA { hn::StoreU(hn::Mul(hn::LoadU(kDF, x), factor), kDF, x); };
+    for (int64_t d = 0; d < args_.pages.padded_dim; d += kLanes) shrink(Out(head) + d);
+    shrink(Sum(head));
+    for (int64_t run = 0; run < num_runs_; ++run) shrink(Offset(run, head));
+  }
+
+  const DecodeArgs& args_;
+  const int64_t num_runs_;
+  float* const scores_;   // [G][kBlockTokens]
+  float* const sums_;     // [G][kLanes]
+  float* const offsets_;  // [num_runs][G][kLanes]
+};
+
+// ---- integer dot products: q8 and q4 --------------------------------------------------------------------------------
+
+static_assert(kBlockVecs == kByteVecs);
+
+// One row of int8 numbers per query head: x = scale * code.
+struct Int8Rows {
+  int8_t* codes;
+  int64_t stride;  // a multiple of 64
+  float* scales;
+
+  HWY_INLINE Int8Rows(int64_t num_rows, int64_t row_bytes, Scratch& scratch) : stride((row_bytes + 63) / 64 * 64) {
+    codes = reinterpret_cast<int8_t*>(scratch.Take(num_rows * stride / 4));
+    scales = scratch.Take(num_rows);
+  }
+
+  HWY_INLINE int8_t* Row(int64_t head) const { return codes + head * stride; }
+
+  // The scales of kNum rows, whose largest magnitudes lie in one of the lanes of `largest` each; and their inverses.
+  template <int64_t kNum>
+  HWY_INLINE void SetScales(int64_t first, const VF (&largest)[kNum], VF (&inverses)[kNum]) const {
+    float magnitudes[kNum], inverse[kNum];
+    MaxOfEach(largest, magnitudes);
+    const hn::CappedTag<float, kNum> df;
+    const auto magnitude = hn::LoadU(df, magnitudes);
+    hn::StoreU(hn::Mul(magnitude, hn::Set(df, 1.0f / 127.0f)), df, scales + first);
+    // So small that its inverse might not be finite: nothing.
+    const auto has_inverse = hn::Gt(magnitude, hn::Set(df, 0x1p-100f));
+    hn::StoreU(hn::IfThenElseZero(has_inverse, hn::Div(hn::Set(df, 127.0f), magnitude)), df, inverse);
+    HW_UNROLL
+    for (int64_t i = 0; i < kNum; ++i) inverses[i] = hn::Set(kDF, inverse[i]);
+  }
+};
+
+// Probabilities 2^(score - max) of one head and a block; their sum joins the others.
+HWY_INLINE void BlockProbabilities(const OnlineSoftmax& softmax, int64_t head, VF* probabilities) {
+  const float* scores = softmax.Scores(head);
+  const VF max = hn::Set(kDF, softmax.args().max[head]);
+  VF sum = hn::LoadU(kDF, softmax.Sum(head));
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) {
+    probabilities[i] = CoarseExp2(hn::Sub(hn::LoadU(kDF, scores + i * kLanes), max));
+    sum = hn::Add(sum, probabilities[i]);
+  }
+  hn::StoreU(sum, kDF, softmax.Sum(head));
+}
+
+// out[h][0 .. kVecs) += sums[h] of integers times codes of p[h], at the scale of these.
+template <int64_t kHeads, int64_t kVecs>
+HWY_INLINE void AddScaled(const VI (&sums)[kHeads][kVecs], const float* scales, int64_t padded_dim, float* out) {
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    const VF scale = hn::Set(kDF, scales[h]);
+    float* row = out + h * padded_dim;
+    HW_UNROLL
+    for (int64_t i = 0; i < kVecs; ++i) {
+      const VF old = hn::LoadU(kDF, row + i * kLanes);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sums[h][i]), scale, old), kDF, row + i * kLanes);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Attention of one query position: memory-bound, so everything serves one sequential pass over K and one over V, shared
-// by the G query heads of the group. Floating-point pages; q8 and q4 have their own files.
+// Attention of one query position: memory-bound, so everything serves one pass over the pages in order, shared by the G
+// query heads of the group. Floating-point pages; q8 and q4 have their own files.
 #include "backend/cpu/kernels/attention_decode-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
 template <KvType kType, int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, float* scores, int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, float* scores) {
   VF sum[kGroups][kHeads][kSub][2];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -46,45 +46,48 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const float* q, 
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         hn::StoreU(hn::Add(sum[b][h][s][0], sum[b][h][s][1]), kDF,
-                   scores + h * score_stride + b * kGroupTokens + s * kLanes);
+                   scores + h * kBlockTokens + b * kGroupTokens + s * kLanes);
       }
     }
   }
 }
 
-// The scores of kHeads heads over a run of groups, kGroups at a time and the rest one by one.
+// The scores of kHeads heads for a block, kGroups groups at a time and the rest one by one.
 template <KvType kType, int64_t kHeads>
-void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* q, float* scores,
-              int64_t score_stride) {
+HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, int64_t first_head) {
   // 2 * kSub * heads * groups accumulators, 8 vectors, are enough independent chains to hide the latency of a fused
   // multiply-add (4 cycles, 1-2 a cycle).
   constexpr int64_t kGroups = kMaxHeads / kHeads;
-  int64_t i = begin;
-  for (; i + kGroups <= end; i += kGroups) {
-    Scores<kType, kHeads, kGroups>(pieces.groups + i, args.pages.padded_dim, q, scores + i * kGroupTokens,
-                                   score_stride);
+  const int64_t padded_dim = softmax.args().pages.padded_dim;
+  const float* q = block.q + first_head * padded_dim;
+  float* scores = softmax.Scores(first_head);
+  int64_t i = 0;
+  for (; i + kGroups <= block.num_groups; i += kGroups) {
+    Scores<kType, kHeads, kGroups>(block.groups + i, padded_dim, q, scores + i * kGroupTokens);
   }
-  for (; i < end; ++i) {
-    Scores<kType, kHeads, 1>(pieces.groups + i, args.pages.padded_dim, q, scores + i * kGroupTokens, score_stride);
+  for (; i < block.num_groups; ++i) {
+    Scores<kType, kHeads, 1>(block.groups + i, padded_dim, q, scores + i * kGroupTokens);
   }
 }
 
-// scores -> probabilities; returns their sum.
-HWY_INLINE float Exponentiate(float* scores, int64_t num, float max_score) {
-  const VF max = hn::Set(kDF, max_score);
-  VF sum = hn::Zero(kDF);
-  for (int64_t i = 0; i < num; i += kLanes) {
+// Scores of one head and a block -> probabilities; their sum joins the others.
+HWY_INLINE void Exponentiate(const OnlineSoftmax& softmax, int64_t head) {
+  float* scores = softmax.Scores(head);
+  const VF max = hn::Set(kDF, softmax.args().max[head]);
+  VF sum = hn::LoadU(kDF, softmax.Sum(head));
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
     const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
     hn::StoreU(p, kDF, scores + i);
     sum = hn::Add(sum, p);
   }
-  return hn::GetLane(hn::SumOfLanes(kDF, sum));
+  hn::StoreU(sum, kDF, softmax.Sum(head));
 }
 
 // out[h][vec .. vec + kVecs) += p[h] . V over the tokens [begin, end) of one group; begin and end are inside the group.
 template <KvType kType, int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t padded_dim, int64_t vec, int64_t begin,
-                          int64_t end, const float* p, int64_t p_stride, float* out) {
+                          int64_t end, const float* p, float* out) {
   VF sum[kHeads][kVecs];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -104,8 +107,8 @@ HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t pa
       if (!has_odd) odd = zero;
       HW_UNROLL
       for (int64_t h = 0; h < kHeads; ++h) {
-        sum[h][i] = hn::MulAdd(even, hn::Set(kDF, p[h * p_stride + 2 * pair]), sum[h][i]);
-        sum[h][i] = hn::MulAdd(odd, hn::Set(kDF, p[h * p_stride + 2 * pair + 1]), sum[h][i]);
+        sum[h][i] = hn::MulAdd(even, hn::Set(kDF, p[h * kBlockTokens + 2 * pair]), sum[h][i]);
+        sum[h][i] = hn::MulAdd(odd, hn::Set(kDF, p[h * kBlockTokens + 2 * pair + 1]), sum[h][i]);
       }
     }
     const int64_t pair_lines = kVecs * kLanes * 2 * kElementBytes<kType> / 64;
@@ -122,41 +125,24 @@ HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t pa
 
 template <KvType kType, int64_t kHeads>
 HWY_INLINE void AddGroup(const DecodeArgs& args, const Group& group, const std::byte* ahead, int64_t begin, int64_t end,
-                         const float* p, int64_t p_stride, float* out) {
+                         const float* p, float* out) {
   const int64_t num_vecs = args.pages.padded_dim / kLanes;
   int64_t vec = 0;
   for (; vec + 4 <= num_vecs; vec += 4) {
-    AddValues<kType, kHeads, 4>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, p_stride, out);
+    AddValues<kType, kHeads, 4>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, out);
   }
   for (; vec < num_vecs; ++vec) {
-    AddValues<kType, kHeads, 1>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, p_stride, out);
+    AddValues<kType, kHeads, 1>(group.v, ahead, args.pages.padded_dim, vec, begin, end, p, out);
   }
 }
 
 template <KvType kType, int64_t kHeads>
-void DecodeHeads(const DecodeArgs& args, const Pieces& pieces, int64_t first_head) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = pieces.num_groups * kGroupTokens;
-  float* scores = args.scratch + first_head * num_scores;
-  ScoreRun<kType, kHeads>(args, pieces, 0, pieces.num_sink_groups, args.q_sink + first_head * padded_dim, scores,
-                          num_scores);
-  ScoreRun<kType, kHeads>(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q + first_head * padded_dim,
-                          scores, num_scores);
-  for (int64_t h = 0; h < kHeads; ++h) {
-    float* row = scores + h * num_scores;
-    const int64_t head = first_head + h;
-    args.max[head] = FinishScores(args, pieces, head, row);
-    args.sum[head] = Exponentiate(row, num_scores, args.max[head]);
-  }
-  float* out = args.out + first_head * padded_dim;
-  for (int64_t i = 0; i < kHeads * padded_dim; ++i) out[i] = 0.0f;
-  for (int64_t i = 0; i < pieces.num_groups; ++i) {
-    const Group& group = pieces.groups[i];
-    const bool is_sink = i < pieces.num_sink_groups;
-    const int64_t begin = (is_sink ? args.sink_begin : args.recent_begin) - group.pos;
-    const int64_t end = (is_sink ? args.sink_end : args.recent_end) - group.pos;
-    AddGroup<kType, kHeads>(args, group, pieces.groups[i + kGroupsAhead].v, begin > 0 ? begin : 0,
-                            end < kGroupTokens ? end : kGroupTokens, scores + i * kGroupTokens, num_scores, out);
+HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, int64_t first_head) {
+  const float* p = softmax.Scores(first_head);
+  float* out = softmax.Out(first_head);
+  for (int64_t i = 0; i < block.num_groups; ++i) {
+    AddGroup<kType, kHeads>(softmax.args(), block.groups[i], block.groups[i + kGroupsAhead].v, block.TokensBegin(i),
+                            block.TokensEnd(i), p + i * kGroupTokens, out);
   }
 }
 
@@ -164,12 +150,19 @@ template <KvType kType>
 void DecodeAs(const DecodeArgs& args) {
   Pieces pieces;
   ListGroups(args, pieces);
-  int64_t head = 0;
-  for (; head + 4 <= args.num_q && kMaxHeads >= 4; head += 4) {
-    DecodeHeads<kType, kMaxHeads >= 4 ? 4 : 1>(args, pieces, head);
+  Scratch scratch(args);
+  const OnlineSoftmax softmax(args, 0, scratch);
+  for (int64_t first = 0; first < pieces.num_groups;) {
+    const Block block = BlockAt(args, pieces, first);
+    ForHeads(args.num_q,
+             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { ScoreBlock<kType, kHeads>(softmax, block, head); });
+    softmax.FinishScores(block);
+    for (int64_t head = 0; head < args.num_q; ++head) Exponentiate(softmax, head);
+    ForHeads(args.num_q,
+             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { AddBlock<kType, kHeads>(softmax, block, head); });
+    first += block.num_groups;
   }
-  for (; head + 2 <= args.num_q; head += 2) DecodeHeads<kType, 2>(args, pieces, head);
-  for (; head < args.num_q; ++head) DecodeHeads<kType, 1>(args, pieces, head);
+  softmax.Finish(args.pages.padded_dim);
 }
 
 }  // namespace

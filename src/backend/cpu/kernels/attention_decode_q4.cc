@@ -16,41 +16,62 @@ constexpr float kMiddleCode = 7.5f;
 // Vectors of 32 dimensions together.
 constexpr int64_t kMaxVecs = kSub == 1 ? 2 : 4;
 
-// The queries of one page, and what they add to each of its scores.
+// The queries as they are rounded for one page, and what they add to each of its scores.
 struct PageQueries {
   Int8Rows rows;
   float* offsets;
+  // What they were rounded for.
+  const float* x = nullptr;
+  const std::byte* k_scales = nullptr;
 };
 
+// The queries x [kHeads, Dp] of heads from `first_head` on.
 template <int64_t kHeads>
 HWY_INLINE void RoundQueries(const std::byte* k_scales, int64_t padded_dim, int64_t first_head, const float* x,
-                             float* products, const PageQueries& q) {
+                             const PageQueries& q) {
+  const uint8_t* scales = Bytes(k_scales);
+  const uint8_t* lows = scales + 2 * padded_dim;
   VF largest[kHeads], offset[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) largest[h] = offset[h] = hn::Zero(kDF);
   for (int64_t d = 0; d < padded_dim; d += kLanes) {
-    const VF scale = HalvesAsF32(Bytes(k_scales) + 2 * d);
-    const VF low = HalvesAsF32(Bytes(k_scales) + 2 * (padded_dim + d));
-    const VF middle = hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), low);
+    const VF scale = HalvesAsF32(scales + 2 * d);
+    const VF middle = hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), HalvesAsF32(lows + 2 * d));
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
-      const VF element = hn::LoadU(kDF, x + (first_head + h) * padded_dim + d);
-      const VF product = hn::Mul(element, scale);
-      hn::StoreU(product, kDF, products + h * padded_dim + d);
-      largest[h] = hn::Max(largest[h], hn::Abs(product));
+      const VF element = hn::LoadU(kDF, x + h * padded_dim + d);
+      largest[h] = hn::Max(largest[h], hn::Abs(hn::Mul(element, scale)));
       offset[h] = hn::MulAdd(element, middle, offset[h]);
     }
   }
   VF inverses[kHeads];
   q.rows.SetScales(first_head, largest, inverses);
+  VI sums[kHeads];
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) sums[h] = hn::Zero(DI());
+  for (int64_t d = 0; d < padded_dim; d += 64) {
+    VF scale[kByteVecs];
+    HW_UNROLL
+    for (int64_t i = 0; i < kByteVecs; ++i) {
+      const int64_t at = d + i * kLanes;
+      scale[i] = at < padded_dim ? HalvesAsF32(scales + 2 * at) : hn::Zero(kDF);
+    }
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) {
+      VF scaled[kByteVecs];
+      HW_UNROLL
+      for (int64_t i = 0; i < kByteVecs; ++i) {
+        const int64_t at = d + i * kLanes;
+        const VF element = hn::LoadU(kDF, x + h * padded_dim + (at < padded_dim ? at : 0));
+        scaled[i] = hn::Mul(hn::Mul(element, scale[i]), inverses[h]);
+      }
+      sums[h] = hn::Add(sums[h], RoundToBytes(scaled, q.rows.Row(first_head + h) + d));
+    }
+  }
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    VI sum = hn::Zero(DI());
-    for (int64_t d = 0; d < padded_dim; d += 64) {
-      sum = hn::Add(sum, q.rows.Round(first_head + h, products + h * padded_dim, d, padded_dim, inverses[h]));
-    }
     const VF middle = hn::Set(kDF, -kMiddleCode * q.rows.scales[first_head + h]);
-    offset[h] = hn::MulAdd(hn::ConvertTo(kDF, sum), middle, offset[h]);
+    offset[h] = hn::MulAdd(hn::ConvertTo(kDF, sums[h]), middle, offset[h]);
   }
   float offsets[kHeads];
   SumOfEach(offset, offsets);
@@ -60,8 +81,8 @@ HWY_INLINE void RoundQueries(const std::byte* k_scales, int64_t padded_dim, int6
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups of one page.
 template <int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQueries& q, int64_t first_head, float* scores,
-                       int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQueries& q, int64_t first_head,
+                       float* scores) {
   VI sum[kGroups][kHeads][kSub];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -102,46 +123,45 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
       HW_UNROLL
       for (int64_t s = 0; s < kSub; ++s) {
         hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum[b][h][s]), scale, offset), kDF,
-                   scores + h * score_stride + b * kGroupTokens + s * kLanes);
+                   scores + h * kBlockTokens + b * kGroupTokens + s * kLanes);
       }
     }
   }
 }
 
-// The scores of all heads for the groups [begin, end), which are read with the queries `x` [G, Dp]. `products` holds
-// rows of Dp for kMaxHeads.
-void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* x, float* products,
-              const PageQueries& q) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_scores = ScoreStride(pieces);
-  const int64_t scale_lines = (4 * padded_dim + 63) / 64;
-  for (int64_t first = begin; first < end;) {
+// The scores of all heads for a block.
+HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, PageQueries& q) {
+  const int64_t num_q = softmax.args().num_q;
+  const int64_t padded_dim = softmax.args().pages.padded_dim;
+  for (int64_t first = 0; first < block.num_groups;) {
     // Groups of one page have the same scales.
-    const std::byte* k_scales = pieces.groups[first].k_scales;
-    int64_t page_end = first + 1;
-    while (page_end < end && pieces.groups[page_end].k_scales == k_scales) ++page_end;
-    const Group& ahead = pieces.groups[first + kGroupsAhead];
-    for (int64_t line = 0; line < scale_lines; ++line) PrefetchToL2(ahead.k_scales + 64 * line);
-    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head)
-                             HW_INLINE_LAMBDA { RoundQueries<kHeads>(k_scales, padded_dim, head, x, products, q); });
-    for (; first < page_end; first += kBlockGroups) {
-      const Block block = BlockAt(pieces, first, page_end);
-      float* scores = args.scratch + first * kGroupTokens;
-      ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-        ForGroups(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
-          Scores<kHeads, kGroups>(block.groups + i, padded_dim, q, head, scores + head * num_scores + i * kGroupTokens,
-                                  num_scores);
-        });
+    const std::byte* k_scales = block.groups[first].k_scales;
+    int64_t end = first + 1;
+    while (end < block.num_groups && block.groups[end].k_scales == k_scales) ++end;
+    if (q.k_scales != k_scales || q.x != block.q) {
+      q.k_scales = k_scales;
+      q.x = block.q;
+      const std::byte* ahead = block.groups[first + kGroupsAhead].k_scales;
+      for (int64_t line = 0; line < 4 * padded_dim; line += 64) PrefetchToL2(ahead + line);
+      ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+        RoundQueries<kHeads>(k_scales, padded_dim, head, q.x + head * padded_dim, q);
       });
     }
-    first = page_end;
+    const Group* groups = block.groups + first;
+    float* scores = softmax.Scores(0) + first * kGroupTokens;
+    ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+      ForGroups(end - first, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
+        Scores<kHeads, kGroups>(groups + i, padded_dim, q, head, scores + head * kBlockTokens + i * kGroupTokens);
+      });
+    });
+    first = end;
   }
 }
 
-// out[h][vec .. vec + kVecs) += p[h] . codes of v over the block's tokens.
+// out[h][vec .. vec + kVecs) += scales[h] * (p[first_row + h] . codes of v) over the block's tokens.
 template <int64_t kHeads, int64_t kVecs>
-HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, const Int8Rows& p, int64_t first_head,
-                          float* out) {
+HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, const Int8Rows& p, int64_t first_row,
+                          const float* scales, float* out) {
   VI sum[kHeads][kVecs];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -160,8 +180,8 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
     VI low_x[kHeads], high_x[kHeads];
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
-      low_x[h] = QuadInLanes(p.Row(first_head + h), 2 * octet);
-      high_x[h] = QuadInLanes(p.Row(first_head + h), 2 * octet + 1);
+      low_x[h] = QuadInLanes(p.Row(first_row + h), 2 * octet);
+      high_x[h] = QuadInLanes(p.Row(first_row + h), 2 * octet + 1);
     }
     HW_UNROLL
     for (int64_t i = 0; i < kVecs; ++i) {
@@ -174,105 +194,125 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
       }
     }
   }
-  AddScaled<kHeads, kVecs>(sum, p, first_head, padded_dim, out + vec * kLanes);
+  AddScaled<kHeads, kVecs>(sum, scales, padded_dim, out + vec * kLanes);
 }
 
-// Of the values of a block, for every 32 dimensions.
-struct ValueRuns {
-  int64_t num;
-  float* scales;  // [num][kBlockTokens]
-  float* lows;    // the same, of low + 7.5 * scale
+// Scales and lows of the values of a block, f16 [Dp/32][tokens] each: of 16 tokens in a row where their groups lie.
+struct ValueSteps {
+  const uint8_t* groups[kBlockGroups];
+  ValueScaleSteps strides;
+
+  HWY_INLINE VF Scale(int64_t run, int64_t vec) const {
+    return HalvesAsF32(groups[vec / kSub] + run * strides.run + 2 * (vec % kSub) * kLanes);
+  }
+  HWY_INLINE VF Low(int64_t run, int64_t vec) const {
+    return HalvesAsF32(groups[vec / kSub] + run * strides.run + strides.low + 2 * (vec % kSub) * kLanes);
+  }
 };
 
-// Scales and lows of the block that begins with group number `first`.
-HWY_INLINE void LoadRuns(const DecodeArgs& args, const Pieces& pieces, int64_t first, const Block& block,
-                         const ValueRuns& runs) {
-  const ValueScaleSteps steps = StepsOf(args.pages.page_tokens, args.pages.padded_dim);
-  for (int64_t run = 0; run < runs.num; ++run) {
-    float* scales = runs.scales + run * kBlockTokens;
-    float* lows = runs.lows + run * kBlockTokens;
-    for (int64_t i = 0; i < block.num_groups; ++i) {
-      const std::byte* ahead = block.groups[i + kGroupsAhead].v_scales + run * steps.run;
-      PrefetchToL2(ahead);
-      PrefetchToL2(ahead + steps.low);
-      const uint8_t* halves = Bytes(block.groups[i].v_scales + run * steps.run);
-      for (int64_t s = 0; s < kGroupTokens; s += kLanes) {
-        const VF scale = HalvesAsF32(halves + 2 * s);
-        const VF low = HalvesAsF32(halves + steps.low + 2 * s);
-        hn::StoreU(scale, kDF, scales + i * kGroupTokens + s);
-        hn::StoreU(hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), low), kDF, lows + i * kGroupTokens + s);
-      }
+// Those of a block as it lies; or in `visible` [2][Dp/32][kBlockTokens] with 0 for tokens outside the run, which may
+// have NaN, and where there are none.
+HWY_INLINE ValueSteps StepsOfBlock(const KvPages& pages, const Block& block, uint16_t* visible) {
+  const int64_t num_runs = NumScaleRuns(pages.padded_dim);
+  const ValueScaleSteps strides = StepsOf(pages.page_tokens, pages.padded_dim);
+  ValueSteps steps = {{}, strides};
+  for (int64_t i = 0; i < block.num_groups; ++i) {
+    steps.groups[i] = Bytes(block.groups[i].v_scales);
+    const std::byte* ahead = block.groups[i + kGroupsAhead].v_scales;
+    for (int64_t run = 0; run < num_runs; ++run) {
+      PrefetchToL2(ahead + run * strides.run);
+      PrefetchToL2(ahead + run * strides.run + strides.low);
     }
-    HideOutside(args, pieces, first, scales);
-    HideOutside(args, pieces, first, lows);
   }
+  if (block.is_whole) return steps;
+  for (int64_t i = 0; i < 2 * num_runs * kBlockTokens; ++i) visible[i] = 0;
+  for (int64_t i = 0; i < block.num_groups; ++i) {
+    const int64_t begin = block.TokensBegin(i);
+    const int64_t num_bytes = 2 * (block.TokensEnd(i) - begin);
+    for (int64_t run = 0; run < 2 * num_runs; ++run) {
+      const uint8_t* from = steps.groups[i] + run * strides.run + 2 * begin;
+      __builtin_memcpy(visible + run * kBlockTokens + i * kGroupTokens + begin, from, static_cast<size_t>(num_bytes));
+    }
+  }
+  steps.strides = StepsOf(kBlockTokens, pages.padded_dim);
+  for (int64_t i = 0; i < kBlockGroups; ++i) {
+    steps.groups[i] = reinterpret_cast<const uint8_t*>(visible + i * kGroupTokens);
+  }
+  return steps;
 }
 
-// Probabilities of kHeads heads times the scales of values for each 32 dimensions, of the block that begins with group
-// number `first`, into rows of p; what the lows and the rounding add to these dimensions joins `offsets`.
+// Probabilities of kHeads heads times the scales of values for each 32 dimensions, of a block, into rows [Dp/32][G] of
+// p; what the lows and the rounding add to these dimensions joins their offsets. The 32s of a head share one scale,
+// p.scales[head]: those of a token differ too little for one each to be worth its time.
 template <int64_t kHeads>
-HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t first_head,
-                             const ValueRuns& runs, const Int8Rows& p, float* offsets, float* sums) {
-  VF probabilities[kHeads][kBlockVecs];
+HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
+                             const Int8Rows& p) {
+  VF weights[kHeads][kBlockVecs];
+  VF largest[kHeads], inverses[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    BlockProbabilities(args, pieces, first, first_head + h, sums, probabilities[h]);
+    BlockProbabilities(softmax, first_head + h, weights[h]);
+    largest[h] = hn::Zero(kDF);
   }
-  for (int64_t run = 0; run < runs.num; ++run) {
-    const float* scales = runs.scales + run * kBlockTokens;
-    const float* lows = runs.lows + run * kBlockTokens;
-    const int64_t first_row = run * args.num_q + first_head;
-    VF largest[kHeads], inverses[kHeads], offset[kHeads];
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) {
+    VF scale = steps.Scale(0, i);
+    for (int64_t run = 1; run < softmax.num_runs(); ++run) scale = hn::Max(scale, steps.Scale(run, i));
     HW_UNROLL
-    for (int64_t h = 0; h < kHeads; ++h) {
-      offset[h] = hn::LoadU(kDF, offsets + (first_row + h) * kLanes);
-      largest[h] = hn::Zero(kDF);
-      HW_UNROLL
-      for (int64_t i = 0; i < kBlockVecs; ++i) {
-        largest[h] = hn::Max(largest[h], hn::Mul(probabilities[h][i], hn::LoadU(kDF, scales + i * kLanes)));
-        offset[h] = hn::MulAdd(probabilities[h][i], hn::LoadU(kDF, lows + i * kLanes), offset[h]);
-      }
+    for (int64_t h = 0; h < kHeads; ++h) largest[h] = hn::Max(largest[h], hn::Mul(weights[h][i], scale));
+  }
+  p.SetScales(first_head, largest, inverses);
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    HW_UNROLL
+    for (int64_t i = 0; i < kBlockVecs; ++i) weights[h][i] = hn::Mul(weights[h][i], inverses[h]);
+  }
+  const VF middle_code = hn::Set(kDF, kMiddleCode);
+  for (int64_t run = 0; run < softmax.num_runs(); ++run) {
+    VF scale[kBlockVecs], middle[kBlockVecs];
+    HW_UNROLL
+    for (int64_t i = 0; i < kBlockVecs; ++i) {
+      scale[i] = steps.Scale(run, i);
+      middle[i] = hn::MulAdd(scale[i], middle_code, steps.Low(run, i));
     }
-    p.SetScales(first_row, largest, inverses);
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
+      const int64_t head = first_head + h;
       VF scaled[kBlockVecs];
+      VF offset = hn::Zero(kDF);
       HW_UNROLL
       for (int64_t i = 0; i < kBlockVecs; ++i) {
-        scaled[i] = hn::Mul(hn::Mul(probabilities[h][i], hn::LoadU(kDF, scales + i * kLanes)), inverses[h]);
+        scaled[i] = hn::Mul(weights[h][i], scale[i]);
+        offset = hn::MulAdd(weights[h][i], middle[i], offset);
       }
-      const VI sum = RoundToBytes(scaled, p.Row(first_row + h));
-      const VF middle = hn::Set(kDF, -kMiddleCode * p.scales[first_row + h]);
-      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum), middle, offset[h]), kDF, offsets + (first_row + h) * kLanes);
+      const VI sum = RoundToBytes(scaled, p.Row(run * softmax.args().num_q + head));
+      offset = hn::NegMulAdd(hn::ConvertTo(kDF, sum), middle_code, offset);
+      float* to = softmax.Offset(run, head);
+      hn::StoreU(hn::MulAdd(offset, hn::Set(kDF, p.scales[head]), hn::LoadU(kDF, to)), kDF, to);
     }
   }
 }
 
-// Outputs of all heads but for `offsets` [Dp/32][G][kLanes], whose lanes remain to be summed; and sums of
-// probabilities. `p` has rows [Dp/32][G].
-void AddRuns(const DecodeArgs& args, const Pieces& pieces, const ValueRuns& runs, const Int8Rows& p, float* offsets,
-             float* sums) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, pieces.num_groups);
-    LoadRuns(args, pieces, first, block, runs);
-    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      RoundWeights<kHeads>(args, pieces, first, head, runs, p, offsets, sums);
+// Probabilities of all heads from the scores of a block, and what its values add to the outputs.
+HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, uint16_t* visible, const Int8Rows& p) {
+  const int64_t num_q = softmax.args().num_q;
+  const int64_t padded_dim = softmax.args().pages.padded_dim;
+  const ValueSteps steps = StepsOfBlock(softmax.args().pages, block, visible);
+  ForHeads(num_q,
+           [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundWeights<kHeads>(softmax, head, steps, p); });
+  for (int64_t run = 0; run < softmax.num_runs(); ++run) {
+    const int64_t begin = run * kScaleDims / kLanes;
+    const int64_t run_end = (run + 1) * kScaleDims;
+    const int64_t end = (run_end < padded_dim ? run_end : padded_dim) / kLanes;
+    ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+      const int64_t row = run * num_q + head;
+      float* out = softmax.Out(head);
+      int64_t vec = begin;
+      for (; vec + kMaxVecs <= end; vec += kMaxVecs) {
+        AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, row, p.scales + head, out);
+      }
+      for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, row, p.scales + head, out);
     });
-    for (int64_t run = 0; run < runs.num; ++run) {
-      const int64_t begin = run * kScaleDims / kLanes;
-      const int64_t run_end = (run + 1) * kScaleDims;
-      const int64_t end = (run_end < padded_dim ? run_end : padded_dim) / kLanes;
-      ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-        const int64_t row = run * args.num_q + head;
-        float* out = args.out + head * padded_dim;
-        int64_t vec = begin;
-        for (; vec + kMaxVecs <= end; vec += kMaxVecs) {
-          AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, row, out);
-        }
-        for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, row, out);
-      });
-    }
   }
 }
 
@@ -284,19 +324,19 @@ void DecodeQ4(const DecodeArgs& args) {
   const int64_t num_q = args.num_q;
   const int64_t padded_dim = args.pages.padded_dim;
   const int64_t num_runs = NumScaleRuns(padded_dim);
-  Scratch scratch(args, pieces);
-  float* products = scratch.Take(kMaxHeads * padded_dim);
-  const PageQueries q = {scratch.TakeRows(num_q, padded_dim), scratch.Take(num_q)};
-  const ValueRuns runs = {num_runs, scratch.Take(num_runs * kBlockTokens), scratch.Take(num_runs * kBlockTokens)};
-  const Int8Rows p = scratch.TakeRows(num_runs * num_q, kBlockTokens);
-  float* offsets = scratch.TakeZeros(num_runs * num_q * kLanes);
-  float* sums = scratch.TakeZeros(num_q * kLanes);
-  ScoreRun(args, pieces, 0, pieces.num_sink_groups, args.q_sink, products, q);
-  ScoreRun(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q, products, q);
-  FinishBlockScores(args, pieces);
-  for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
-  AddRuns(args, pieces, runs, p, offsets, sums);
-  FinishOutputs(args, offsets, kScaleDims, sums);
+  Scratch scratch(args);
+  const OnlineSoftmax softmax(args, num_runs, scratch);
+  PageQueries q = {Int8Rows(num_q, padded_dim, scratch), scratch.Take(num_q)};
+  auto* visible = reinterpret_cast<uint16_t*>(scratch.Take(num_runs * kBlockTokens));
+  const Int8Rows p(num_runs * num_q, kBlockTokens, scratch);
+  for (int64_t first = 0; first < pieces.num_groups;) {
+    const Block block = BlockAt(args, pieces, first);
+    ScoreBlock(softmax, block, q);
+    softmax.FinishScores(block);
+    AddBlock(softmax, block, visible, p);
+    first += block.num_groups;
+  }
+  softmax.Finish(kScaleDims);
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -17,25 +17,32 @@ constexpr int32_t kCentre = kCentersCodes ? 0 : -128;
 struct Queries {
   Int8Rows rows;
   int32_t* starts;
-};
 
-// The queries x [G, n], n a multiple of 16.
-HWY_INLINE void RoundQueries(const float* x, int64_t num_q, int64_t n, const Queries& q) {
-  for (int64_t head = 0; head < num_q; ++head, x += n) {
-    VF largest[1] = {hn::Zero(kDF)};
-    for (int64_t i = 0; i < n; i += kLanes) largest[0] = hn::Max(largest[0], hn::Abs(hn::LoadU(kDF, x + i)));
-    VF inverse[1];
-    q.rows.SetScales(head, largest, inverse);
-    VI sum = hn::Zero(DI());
-    for (int64_t i = 0; i < n; i += 64) sum = hn::Add(sum, q.rows.Round(head, x, i, n, inverse[0]));
-    q.starts[head] = kCentre * hn::GetLane(hn::SumOfLanes(DI(), sum));
+  // x [G, n], n a multiple of 16.
+  HWY_INLINE void Round(const float* x, int64_t num_q, int64_t n) const {
+    for (int64_t head = 0; head < num_q; ++head, x += n) {
+      VF largest[1] = {hn::Zero(kDF)};
+      for (int64_t i = 0; i < n; i += kLanes) largest[0] = hn::Max(largest[0], hn::Abs(hn::LoadU(kDF, x + i)));
+      VF inverse[1];
+      rows.SetScales(head, largest, inverse);
+      VI sum = hn::Zero(DI());
+      for (int64_t d = 0; d < n; d += 64) {
+        VF scaled[kByteVecs];
+        HW_UNROLL
+        for (int64_t i = 0; i < kByteVecs; ++i) {
+          const int64_t at = d + i * kLanes;
+          scaled[i] = at < n ? hn::Mul(hn::LoadU(kDF, x + at), inverse[0]) : hn::Zero(kDF);
+        }
+        sum = hn::Add(sum, RoundToBytes(scaled, rows.Row(head) + d));
+      }
+      starts[head] = kCentre * hn::GetLane(hn::SumOfLanes(DI(), sum));
+    }
   }
-}
+};
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups.
 template <int64_t kHeads, int64_t kGroups>
-HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const Queries& q, int64_t first_head, float* scores,
-                       int64_t score_stride) {
+HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const Queries& q, int64_t first_head, float* scores) {
   VI sum[kGroups][kHeads][kSub];
   HW_UNROLL
   for (int64_t b = 0; b < kGroups; ++b) {
@@ -69,30 +76,21 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const Queries& q
       for (int64_t h = 0; h < kHeads; ++h) {
         const VF scale = hn::Mul(k_scale, hn::Set(kDF, q.rows.scales[first_head + h]));
         hn::StoreU(hn::Mul(hn::ConvertTo(kDF, sum[b][h][s]), scale), kDF,
-                   scores + h * score_stride + b * kGroupTokens + s * kLanes);
+                   scores + h * kBlockTokens + b * kGroupTokens + s * kLanes);
       }
     }
   }
 }
 
-// The scores of all heads for the groups [begin, end), which are read with the queries `x` [G, Dp].
-void ScoreRun(const DecodeArgs& args, const Pieces& pieces, int64_t begin, int64_t end, const float* x,
-              const Queries& q) {
-  if (begin >= end) return;
-  const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t stride = ScoreStride(pieces);
-  RoundQueries(x, args.num_q, padded_dim, q);
-  for (int64_t first = begin; first < end; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, end);
-    for (int64_t i = 0; i < block.num_groups; ++i) PrefetchToL2(block.groups[i + kGroupsAhead].k_scales);
-    float* scores = args.scratch + first * kGroupTokens;
-    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      ForGroups(block, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
-        Scores<kHeads, kGroups>(block.groups + i, padded_dim, q, head, scores + head * stride + i * kGroupTokens,
-                                stride);
-      });
+// The scores of all heads for a block.
+HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, const Queries& q) {
+  for (int64_t i = 0; i < block.num_groups; ++i) PrefetchToL2(block.groups[i + kGroupsAhead].k_scales);
+  ForHeads(softmax.args().num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+    ForGroups(block.num_groups, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
+      Scores<kHeads, kGroups>(block.groups + i, softmax.args().pages.padded_dim, q, head,
+                              softmax.Scores(head) + i * kGroupTokens);
     });
-  }
+  });
 }
 
 // out[h][vec .. vec + kVecs) += p[h] . bytes of v over the block's tokens.
@@ -123,19 +121,19 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
       for (int64_t h = 0; h < kHeads; ++h) sum[h][i] = CodeDot<8>(sum[h][i], codes, x[h]);
     }
   }
-  AddScaled<kHeads, kVecs>(sum, p, first_head, padded_dim, out + vec * kLanes);
+  AddScaled<kHeads, kVecs>(sum, p.scales + first_head, padded_dim, out + vec * kLanes);
 }
 
-// Probabilities times the scales of values, of kHeads heads and the block that begins with group number `first`, into
-// rows of p; -128 times their sum joins `offsets`.
+// Probabilities times the scales of values, of kHeads heads and a block, into rows of p; -128 times their sum joins
+// what is added in the end.
 template <int64_t kHeads>
-HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64_t first, int64_t first_head,
-                             const float* v_scales, const Int8Rows& p, float* offsets, float* sums) {
+HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, const float* v_scales,
+                             const Int8Rows& p) {
   VF weights[kHeads][kBlockVecs];
   VF largest[kHeads], inverses[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    BlockProbabilities(args, pieces, first, first_head + h, sums, weights[h]);
+    BlockProbabilities(softmax, first_head + h, weights[h]);
     largest[h] = hn::Zero(kDF);
     HW_UNROLL
     for (int64_t i = 0; i < kBlockVecs; ++i) {
@@ -152,44 +150,55 @@ HWY_INLINE void RoundWeights(const DecodeArgs& args, const Pieces& pieces, int64
     const VI sum = RoundToBytes(weights[h], p.Row(head));
     if constexpr (kCentre != 0) {
       const VF scale = hn::Set(kDF, kCentre * p.scales[head]);
-      AddTo(offsets + head * kLanes, hn::Mul(hn::ConvertTo(kDF, sum), scale));
+      AddTo(softmax.Offset(0, head), hn::Mul(hn::ConvertTo(kDF, sum), scale));
     }
+  }
+}
+
+// The scales of values of a block, [kBlockTokens]; 0 for tokens outside the run, whose slots may hold anything.
+HWY_INLINE void LoadValueScales(const Block& block, float* v_scales) {
+  for (int64_t i = 0; i < kBlockGroups; ++i) {
+    float* scales = v_scales + i * kGroupTokens;
+    if (i >= block.num_groups) {
+      for (int64_t lane = 0; lane < kGroupTokens; ++lane) scales[lane] = 0.0f;
+      continue;
+    }
+    PrefetchToL2(block.groups[i + kGroupsAhead].v_scales);
+    if (block.is_whole)
+      LoadScales(block.groups[i].v_scales, scales);
+    else
+      VisibleScales(block.groups[i].v_scales, block.groups[i].pos, block.begin, block.end, scales);
   }
 }
 
 // A scale that is no number makes its token's value such, which rounding would hide.
-HWY_INLINE void AddNaN(const float* v_scales, float* sums, int64_t num_q) {
+HWY_INLINE void AddNaN(const float* v_scales, const OnlineSoftmax& softmax) {
   VF poison = hn::Zero(kDF);
   for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
     poison = hn::MulAdd(hn::Load(kDF, v_scales + i), hn::Zero(kDF), poison);
   }
-  const float all = hn::GetLane(hn::SumOfLanes(kDF, poison));
-  for (int64_t head = 0; head < num_q && all != all; ++head) AddTo(sums + head * kLanes, hn::Set(kDF, all));
+  if (hn::AllTrue(kDF, hn::Eq(poison, poison))) return;
+  for (int64_t head = 0; head < softmax.args().num_q; ++head) {
+    AddTo(softmax.Sum(head), hn::Set(kDF, __builtin_nanf("")));
+  }
 }
 
-// Outputs of all heads but for `offsets` [G][kLanes], whose lanes remain to be summed; and sums of probabilities.
-void AddRuns(const DecodeArgs& args, const Pieces& pieces, const Int8Rows& p, float* offsets, float* sums) {
-  const int64_t padded_dim = args.pages.padded_dim;
+// Probabilities of all heads from the scores of a block, and what its values add to the outputs.
+HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, const Int8Rows& p) {
+  const int64_t num_q = softmax.args().num_q;
+  const int64_t padded_dim = softmax.args().pages.padded_dim;
   const int64_t num_vecs = padded_dim / kLanes;
-  for (int64_t first = 0; first < pieces.num_groups; first += kBlockGroups) {
-    const Block block = BlockAt(pieces, first, pieces.num_groups);
-    alignas(64) float v_scales[kBlockTokens];
-    for (int64_t i = 0; i < block.num_groups; ++i) {
-      PrefetchToL2(block.groups[i + kGroupsAhead].v_scales);
-      LoadScales(block.groups[i].v_scales, v_scales + i * kGroupTokens);
-    }
-    HideOutside(args, pieces, first, v_scales);
-    AddNaN(v_scales, sums, args.num_q);
-    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      RoundWeights<kHeads>(args, pieces, first, head, v_scales, p, offsets, sums);
-    });
-    ForHeads(args.num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-      float* out = args.out + head * padded_dim;
-      int64_t vec = 0;
-      for (; vec + 4 <= num_vecs; vec += 4) AddValues<kHeads, 4>(block, padded_dim, vec, p, head, out);
-      for (; vec < num_vecs; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, head, out);
-    });
-  }
+  alignas(64) float v_scales[kBlockTokens];
+  LoadValueScales(block, v_scales);
+  AddNaN(v_scales, softmax);
+  ForHeads(num_q,
+           [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundWeights<kHeads>(softmax, head, v_scales, p); });
+  ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+    float* out = softmax.Out(head);
+    int64_t vec = 0;
+    for (; vec + 4 <= num_vecs; vec += 4) AddValues<kHeads, 4>(block, padded_dim, vec, p, head, out);
+    for (; vec < num_vecs; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, head, out);
+  });
 }
 
 }  // namespace
@@ -199,17 +208,21 @@ void DecodeQ8(const DecodeArgs& args) {
   ListGroups(args, pieces);
   const int64_t num_q = args.num_q;
   const int64_t padded_dim = args.pages.padded_dim;
-  Scratch scratch(args, pieces);
-  const Queries q = {scratch.TakeRows(num_q, padded_dim), reinterpret_cast<int32_t*>(scratch.Take(num_q))};
-  const Int8Rows p = scratch.TakeRows(num_q, kBlockTokens);
-  float* offsets = scratch.TakeZeros(num_q * kLanes);
-  float* sums = scratch.TakeZeros(num_q * kLanes);
-  ScoreRun(args, pieces, 0, pieces.num_sink_groups, args.q_sink, q);
-  ScoreRun(args, pieces, pieces.num_sink_groups, pieces.num_groups, args.q, q);
-  FinishBlockScores(args, pieces);
-  for (int64_t i = 0; i < num_q * padded_dim; ++i) args.out[i] = 0.0f;
-  AddRuns(args, pieces, p, offsets, sums);
-  FinishOutputs(args, offsets, padded_dim, sums);
+  Scratch scratch(args);
+  const OnlineSoftmax softmax(args, 1, scratch);
+  const Queries q = {Int8Rows(num_q, padded_dim, scratch), reinterpret_cast<int32_t*>(scratch.Take(num_q))};
+  const Int8Rows p(num_q, kBlockTokens, scratch);
+  const float* rounded = nullptr;
+  for (int64_t first = 0; first < pieces.num_groups;) {
+    const Block block = BlockAt(args, pieces, first);
+    if (block.q != rounded) q.Round(block.q, num_q, padded_dim);
+    rounded = block.q;
+    ScoreBlock(softmax, block, q);
+    softmax.FinishScores(block);
+    AddBlock(softmax, block, p);
+    first += block.num_groups;
+  }
+  softmax.Finish(padded_dim);
 }
 
 }  // namespace headwise::cpu::HW_ISA

@@ -77,23 +77,24 @@ struct DecodeArgs {
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
   const DecodeArgs* next;            // whose keys this thread reads next, to be asked for; or null
-  float* scratch;                    // DecodeScratchFloats(G, Dp)
-  float* out;                        // [G, Dp] sum of p v
+  float* scratch;                    // DecodeScratchFloats(G, Dp), best 64-byte aligned
+  float* out;                        // [G, Dp] sum of p v, the same
   float* max;                        // [G] largest score
   float* sum;                        // [G] sum of p = 2^(score - max)
 };
 // What a decode kernel keeps beside its results, the most that any format does.
 inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
   const int64_t num_runs = (padded_dim + kScaleDims - 1) / kScaleDims;
-  // Either run of keys may start and end inside a group, and scores end with 64 tokens.
-  const int64_t scores = kDecodePieceTokens + 4 * kGroupTokens;
+  // Of a block of 64 tokens the scores; sums of probabilities and what is added to outputs in the end, a vector each.
+  const int64_t softmax = num_q * (64 + 16 + 16 * num_runs);
   // q8, q4: the query as bytes, a multiple of 64, its scale and its offset.
-  const int64_t query = (padded_dim + 63) / 64 * 16 + 2;
-  // q8, q4: of 64 tokens and 32 dimensions the probabilities as bytes, their scale, and a vector of offsets.
-  const int64_t weights = num_runs * (16 + 1 + 16);
-  const int64_t sums = 16;
-  // q4: scales and lows of the values of 64 tokens, and the scaled queries of 4 heads.
-  return num_q * (scores + query + weights + sums) + num_runs * 2 * 64 + 4 * padded_dim;
+  const int64_t query = num_q * ((padded_dim + 63) / 64 * 16 + 2);
+  // q8, q4: for every 32 dimensions the probabilities of a block as bytes and their scale.
+  const int64_t weights = num_q * num_runs * (16 + 1);
+  // q4: scales and lows of the values of a block.
+  const int64_t steps = num_runs * 64;
+  // Each of up to eight of these begins with a cache line.
+  return softmax + query + weights + steps + 8 * 16;
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].
