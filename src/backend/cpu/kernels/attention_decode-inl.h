@@ -149,8 +149,13 @@ HWY_INLINE void AddTo(float* lanes, VF x) {
   hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
 }
 
-// Softmax and outputs of a piece, one block after the other: args.max is the largest score of each head so far, and all
-// sums are of 2^(score - max). Where a block has a larger one, they shrink [online softmax, arXiv 1805.02867].
+// How far scores may exceed the maximum before it is raised, in powers of 2: nearly always it is then that of the first
+// block, and no branch goes an unforeseen way.
+constexpr float kMaxSlack = 8.0f;
+
+// Softmax and outputs of a piece, one block after the other: no score so far exceeds args.max of its head by more than
+// kMaxSlack, and all sums are of 2^(score - max). Where a block has a larger one, max is raised and they shrink [online
+// softmax, arXiv 1805.02867].
 class OnlineSoftmax {
  public:
   // Outputs have num_runs runs of dimensions, each with an offset of its own.
@@ -181,17 +186,23 @@ class OnlineSoftmax {
   HWY_INLINE float* Offset(int64_t run, int64_t head) const { return offsets_ + (run * args_.num_q + head) * kLanes; }
 
   // What the scores of a block still lack: position biases, and kLowest where the rule hides a key or there is none.
-  // Then makes args_.max hold for them.
   HWY_INLINE void FinishScores(const Block& block) const {
+    if (args_.slopes == nullptr && block.is_whole) return;
     for (int64_t head = 0; head < args_.num_q; ++head) {
-      float* row = Scores(head);
-      if (args_.slopes != nullptr) AddAlibi(block, args_.slopes[head], row);
-      if (!block.is_whole) Hide(block, row);
-      VF largest = hn::LoadU(kDF, row);
-      for (int64_t i = kLanes; i < kBlockTokens; i += kLanes) largest = hn::Max(largest, hn::LoadU(kDF, row + i));
-      if (hn::AllFalse(kDF, hn::Gt(largest, hn::Set(kDF, args_.max[head])))) continue;
-      Raise(head, hn::GetLane(hn::MaxOfLanes(kDF, largest)));
+      if (args_.slopes != nullptr) AddAlibi(block, args_.slopes[head], Scores(head));
+      if (!block.is_whole) Hide(block, Scores(head));
     }
+  }
+
+  // args.max of a head in every lane, after it was made to hold for the block's scores.
+  HWY_INLINE VF MaxForBlock(int64_t head) const {
+    const float* scores = Scores(head);
+    VF largest = hn::LoadU(kDF, scores);
+    HW_UNROLL
+    for (int64_t i = 1; i < kBlockVecs; ++i) largest = hn::Max(largest, hn::LoadU(kDF, scores + i * kLanes));
+    const bool holds = hn::AllFalse(kDF, hn::Gt(largest, hn::Set(kDF, args_.max[head] + kMaxSlack)));
+    if (__builtin_expect(!holds, 0)) Raise(head, hn::GetLane(hn::MaxOfLanes(kDF, largest)));
+    return hn::Set(kDF, args_.max[head]);
   }
 
   // All that is still spread over lanes joins outputs and args_.sum; an offset is for run_dims dimensions.
@@ -254,34 +265,34 @@ struct Int8Rows {
   int8_t* codes;
   int64_t stride;  // a multiple of 64
   float* scales;
+  float* inverses;
 
   HWY_INLINE Int8Rows(int64_t num_rows, int64_t row_bytes, Scratch& scratch) : stride((row_bytes + 63) / 64 * 64) {
     codes = reinterpret_cast<int8_t*>(scratch.Take(num_rows * stride / 4));
     scales = scratch.Take(num_rows);
+    inverses = scratch.Take(num_rows);
   }
 
   HWY_INLINE int8_t* Row(int64_t head) const { return codes + head * stride; }
 
   // The scales of kNum rows, whose largest magnitudes lie in one of the lanes of `largest` each; and their inverses.
   template <int64_t kNum>
-  HWY_INLINE void SetScales(int64_t first, const VF (&largest)[kNum], VF (&inverses)[kNum]) const {
-    float magnitudes[kNum], inverse[kNum];
+  HWY_INLINE void SetScales(int64_t first, const VF (&largest)[kNum]) const {
+    float magnitudes[kNum];
     MaxOfEach(largest, magnitudes);
     const hn::CappedTag<float, kNum> df;
     const auto magnitude = hn::LoadU(df, magnitudes);
     hn::StoreU(hn::Mul(magnitude, hn::Set(df, 1.0f / 127.0f)), df, scales + first);
     // So small that its inverse might not be finite: nothing.
     const auto has_inverse = hn::Gt(magnitude, hn::Set(df, 0x1p-100f));
-    hn::StoreU(hn::IfThenElseZero(has_inverse, hn::Div(hn::Set(df, 127.0f), magnitude)), df, inverse);
-    HW_UNROLL
-    for (int64_t i = 0; i < kNum; ++i) inverses[i] = hn::Set(kDF, inverse[i]);
+    hn::StoreU(hn::IfThenElseZero(has_inverse, hn::Div(hn::Set(df, 127.0f), magnitude)), df, inverses + first);
   }
 };
 
 // Probabilities 2^(score - max) of one head and a block; their sum joins the others.
 HWY_INLINE void BlockProbabilities(const OnlineSoftmax& softmax, int64_t head, VF* probabilities) {
   const float* scores = softmax.Scores(head);
-  const VF max = hn::Set(kDF, softmax.args().max[head]);
+  const VF max = softmax.MaxForBlock(head);
   VF sum = hn::LoadU(kDF, softmax.Sum(head));
   HW_UNROLL
   for (int64_t i = 0; i < kBlockVecs; ++i) {

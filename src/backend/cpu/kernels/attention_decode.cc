@@ -73,7 +73,7 @@ HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, int
 // Scores of one head and a block -> probabilities; their sum joins the others.
 HWY_INLINE void Exponentiate(const OnlineSoftmax& softmax, int64_t head) {
   float* scores = softmax.Scores(head);
-  const VF max = hn::Set(kDF, softmax.args().max[head]);
+  const VF max = softmax.MaxForBlock(head);
   VF sum = hn::LoadU(kDF, softmax.Sum(head));
   HW_UNROLL
   for (int64_t i = 0; i < kBlockTokens; i += kLanes) {

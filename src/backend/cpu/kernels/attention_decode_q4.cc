@@ -16,68 +16,103 @@ constexpr float kMiddleCode = 7.5f;
 // Vectors of 32 dimensions together.
 constexpr int64_t kMaxVecs = kSub == 1 ? 2 : 4;
 
-// The queries as they are rounded for one page, and what they add to each of its scores.
-struct PageQueries {
-  Int8Rows rows;
-  float* offsets;
-  // What they were rounded for.
-  const float* x = nullptr;
-  const std::byte* k_scales = nullptr;
-};
+// The queries as they are rounded for one page, and what they add to each of its scores. Both steps have their reason
+// in latency: a scale is known long after the largest product is, and other work fits between them.
+class PageQueries {
+ public:
+  HWY_INLINE PageQueries(const DecodeArgs& args, Scratch& scratch)
+      : num_q_(args.num_q),
+        padded_dim_(args.pages.padded_dim),
+        rows_(args.num_q, args.pages.padded_dim, scratch),
+        offset_lanes_(scratch.Take(args.num_q * kLanes)),
+        offsets_(scratch.Take(args.num_q)) {}
 
-// The queries x [kHeads, Dp] of heads from `first_head` on.
-template <int64_t kHeads>
-HWY_INLINE void RoundQueries(const std::byte* k_scales, int64_t padded_dim, int64_t first_head, const float* x,
-                             const PageQueries& q) {
-  const uint8_t* scales = Bytes(k_scales);
-  const uint8_t* lows = scales + 2 * padded_dim;
-  VF largest[kHeads], offset[kHeads];
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) largest[h] = offset[h] = hn::Zero(kDF);
-  for (int64_t d = 0; d < padded_dim; d += kLanes) {
-    const VF scale = HalvesAsF32(scales + 2 * d);
-    const VF middle = hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), HalvesAsF32(lows + 2 * d));
-    HW_UNROLL
-    for (int64_t h = 0; h < kHeads; ++h) {
-      const VF element = hn::LoadU(kDF, x + h * padded_dim + d);
-      largest[h] = hn::Max(largest[h], hn::Abs(hn::Mul(element, scale)));
-      offset[h] = hn::MulAdd(element, middle, offset[h]);
-    }
+  HWY_INLINE const Int8Rows& rows() const { return rows_; }
+  HWY_INLINE float Offset(int64_t head) const { return offsets_[head]; }
+  // Whether they are those of the queries x [G, Dp] and a page.
+  HWY_INLINE bool AreOf(const float* x, const std::byte* k_scales) const { return x == x_ && k_scales == k_scales_; }
+
+  HWY_INLINE void FindScales(const float* x, const std::byte* k_scales) {
+    x_ = x;
+    k_scales_ = k_scales;
+    ForHeads(num_q_, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { FindScalesOf<kHeads>(head); });
   }
-  VF inverses[kHeads];
-  q.rows.SetScales(first_head, largest, inverses);
-  VI sums[kHeads];
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) sums[h] = hn::Zero(DI());
-  for (int64_t d = 0; d < padded_dim; d += 64) {
-    VF scale[kByteVecs];
+  HWY_INLINE void Round() const {
+    ForHeads(num_q_, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundHeads<kHeads>(head); });
+  }
+
+ private:
+  HWY_INLINE VF Scale(int64_t d) const { return HalvesAsF32(Bytes(k_scales_) + 2 * d); }
+  HWY_INLINE VF Low(int64_t d) const { return HalvesAsF32(Bytes(k_scales_) + 2 * (padded_dim_ + d)); }
+
+  template <int64_t kHeads>
+  HWY_INLINE void FindScalesOf(int64_t first_head) const {
+    const float* x = x_ + first_head * padded_dim_;
+    VF largest[kHeads], offset[kHeads];
     HW_UNROLL
-    for (int64_t i = 0; i < kByteVecs; ++i) {
-      const int64_t at = d + i * kLanes;
-      scale[i] = at < padded_dim ? HalvesAsF32(scales + 2 * at) : hn::Zero(kDF);
-    }
-    HW_UNROLL
-    for (int64_t h = 0; h < kHeads; ++h) {
-      VF scaled[kByteVecs];
+    for (int64_t h = 0; h < kHeads; ++h) largest[h] = offset[h] = hn::Zero(kDF);
+    for (int64_t d = 0; d < padded_dim_; d += kLanes) {
+      const VF scale = Scale(d);
+      const VF middle = hn::MulAdd(scale, hn::Set(kDF, kMiddleCode), Low(d));
       HW_UNROLL
-      for (int64_t i = 0; i < kByteVecs; ++i) {
-        const int64_t at = d + i * kLanes;
-        const VF element = hn::LoadU(kDF, x + h * padded_dim + (at < padded_dim ? at : 0));
-        scaled[i] = hn::Mul(hn::Mul(element, scale[i]), inverses[h]);
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const VF element = hn::LoadU(kDF, x + h * padded_dim_ + d);
+        largest[h] = hn::Max(largest[h], hn::Abs(hn::Mul(element, scale)));
+        offset[h] = hn::MulAdd(element, middle, offset[h]);
       }
-      sums[h] = hn::Add(sums[h], RoundToBytes(scaled, q.rows.Row(first_head + h) + d));
     }
+    rows_.SetScales(first_head, largest);
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) hn::StoreU(offset[h], kDF, offset_lanes_ + (first_head + h) * kLanes);
   }
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    const VF middle = hn::Set(kDF, -kMiddleCode * q.rows.scales[first_head + h]);
-    offset[h] = hn::MulAdd(hn::ConvertTo(kDF, sums[h]), middle, offset[h]);
+
+  template <int64_t kHeads>
+  HWY_INLINE void RoundHeads(int64_t first_head) const {
+    const float* x = x_ + first_head * padded_dim_;
+    VI sums[kHeads];
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) sums[h] = hn::Zero(DI());
+    const auto round = [&](int64_t d, int64_t num_vecs) HW_INLINE_LAMBDA {
+      VF scale[kByteVecs];
+      HW_UNROLL
+      for (int64_t i = 0; i < kByteVecs; ++i) scale[i] = i < num_vecs ? Scale(d + i * kLanes) : hn::Zero(kDF);
+      HW_UNROLL
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const VF inverse = hn::Set(kDF, rows_.inverses[first_head + h]);
+        VF scaled[kByteVecs];
+        HW_UNROLL
+        for (int64_t i = 0; i < kByteVecs; ++i) {
+          const VF element = hn::LoadU(kDF, x + h * padded_dim_ + d + (i < num_vecs ? i * kLanes : 0));
+          scaled[i] = hn::Mul(hn::Mul(element, scale[i]), inverse);
+        }
+        sums[h] = hn::Add(sums[h], RoundToBytes(scaled, rows_.Row(first_head + h) + d));
+      }
+    };
+    int64_t d = 0;
+    for (; d + 64 <= padded_dim_; d += 64) round(d, kByteVecs);
+    if (d < padded_dim_) round(d, (padded_dim_ - d) / kLanes);
+    VF offset[kHeads];
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const VF middle = hn::Set(kDF, -kMiddleCode * rows_.scales[first_head + h]);
+      const VF lanes = hn::LoadU(kDF, offset_lanes_ + (first_head + h) * kLanes);
+      offset[h] = hn::MulAdd(hn::ConvertTo(kDF, sums[h]), middle, lanes);
+    }
+    float offsets[kHeads];
+    SumOfEach(offset, offsets);
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) offsets_[first_head + h] = offsets[h];
   }
-  float offsets[kHeads];
-  SumOfEach(offset, offsets);
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) q.offsets[first_head + h] = offsets[h];
-}
+
+  const int64_t num_q_;
+  const int64_t padded_dim_;
+  const Int8Rows rows_;
+  float* const offset_lanes_;  // [G][kLanes]
+  float* const offsets_;       // [G]
+  // What they are of.
+  const float* x_ = nullptr;
+  const std::byte* k_scales_ = nullptr;
+};
 
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups of one page.
 template <int64_t kHeads, int64_t kGroups>
@@ -96,8 +131,8 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
     VI low_x[kHeads], high_x[kHeads];
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
-      low_x[h] = QuadInLanes(q.rows.Row(first_head + h), 2 * octet);
-      high_x[h] = QuadInLanes(q.rows.Row(first_head + h), 2 * octet + 1);
+      low_x[h] = QuadInLanes(q.rows().Row(first_head + h), 2 * octet);
+      high_x[h] = QuadInLanes(q.rows().Row(first_head + h), 2 * octet + 1);
     }
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
@@ -116,8 +151,8 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
   }
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    const VF scale = hn::Set(kDF, q.rows.scales[first_head + h]);
-    const VF offset = hn::Set(kDF, q.offsets[first_head + h]);
+    const VF scale = hn::Set(kDF, q.rows().scales[first_head + h]);
+    const VF offset = hn::Set(kDF, q.Offset(first_head + h));
     HW_UNROLL
     for (int64_t b = 0; b < kGroups; ++b) {
       HW_UNROLL
@@ -129,29 +164,24 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
   }
 }
 
-// The scores of all heads for a block.
+// The scores of all heads for a block, for whose first group q is ready.
 HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, PageQueries& q) {
-  const int64_t num_q = softmax.args().num_q;
   const int64_t padded_dim = softmax.args().pages.padded_dim;
   for (int64_t first = 0; first < block.num_groups;) {
     // Groups of one page have the same scales.
     const std::byte* k_scales = block.groups[first].k_scales;
     int64_t end = first + 1;
     while (end < block.num_groups && block.groups[end].k_scales == k_scales) ++end;
-    if (q.k_scales != k_scales || q.x != block.q) {
-      q.k_scales = k_scales;
-      q.x = block.q;
-      const std::byte* ahead = block.groups[first + kGroupsAhead].k_scales;
-      for (int64_t line = 0; line < 4 * padded_dim; line += 64) PrefetchToL2(ahead + line);
-      ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
-        RoundQueries<kHeads>(k_scales, padded_dim, head, q.x + head * padded_dim, q);
-      });
+    const std::byte* ahead = block.groups[first + kGroupsAhead].k_scales;
+    for (int64_t line = 0; line < 4 * padded_dim; line += 64) PrefetchToL2(ahead + line);
+    if (!q.AreOf(block.q, k_scales)) {
+      q.FindScales(block.q, k_scales);
+      q.Round();
     }
-    const Group* groups = block.groups + first;
-    float* scores = softmax.Scores(0) + first * kGroupTokens;
-    ForHeads(num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
+    ForHeads(softmax.args().num_q, [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA {
       ForGroups(end - first, [&]<int64_t kGroups>(int64_t i) HW_INLINE_LAMBDA {
-        Scores<kHeads, kGroups>(groups + i, padded_dim, q, head, scores + head * kBlockTokens + i * kGroupTokens);
+        Scores<kHeads, kGroups>(block.groups + first + i, padded_dim, q, head,
+                                softmax.Scores(head) + (first + i) * kGroupTokens);
       });
     });
     first = end;
@@ -241,31 +271,46 @@ HWY_INLINE ValueSteps StepsOfBlock(const KvPages& pages, const Block& block, uin
   return steps;
 }
 
-// Probabilities of kHeads heads times the scales of values for each 32 dimensions, of a block, into rows [Dp/32][G] of
-// p; what the lows and the rounding add to these dimensions joins their offsets. The 32s of a head share one scale,
-// p.scales[head]: those of a token differ too little for one each to be worth its time.
+// Probabilities of kHeads heads and a block in place of their scores, and scales for rows of p in which they are times
+// the scales of values. The 32s of dimensions of a head share one, p.scales[head]: those of a token differ too little
+// for one each to be worth its time.
+template <int64_t kHeads>
+HWY_INLINE void FindScales(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
+                           const Int8Rows& p) {
+  VF scale[kBlockVecs];
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) {
+    scale[i] = steps.Scale(0, i);
+    for (int64_t run = 1; run < softmax.num_runs(); ++run) scale[i] = hn::Max(scale[i], steps.Scale(run, i));
+  }
+  VF largest[kHeads];
+  HW_UNROLL
+  for (int64_t h = 0; h < kHeads; ++h) {
+    VF probabilities[kBlockVecs];
+    BlockProbabilities(softmax, first_head + h, probabilities);
+    largest[h] = hn::Zero(kDF);
+    HW_UNROLL
+    for (int64_t i = 0; i < kBlockVecs; ++i) {
+      hn::StoreU(probabilities[i], kDF, softmax.Scores(first_head + h) + i * kLanes);
+      largest[h] = hn::Max(largest[h], hn::Mul(probabilities[i], scale[i]));
+    }
+  }
+  p.SetScales(first_head, largest);
+}
+
+// Those probabilities times the scales of values of each 32 dimensions into rows [Dp/32][G] of p; what the lows and the
+// rounding add to these dimensions joins their offsets.
 template <int64_t kHeads>
 HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
                              const Int8Rows& p) {
   VF weights[kHeads][kBlockVecs];
-  VF largest[kHeads], inverses[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    BlockProbabilities(softmax, first_head + h, weights[h]);
-    largest[h] = hn::Zero(kDF);
-  }
-  HW_UNROLL
-  for (int64_t i = 0; i < kBlockVecs; ++i) {
-    VF scale = steps.Scale(0, i);
-    for (int64_t run = 1; run < softmax.num_runs(); ++run) scale = hn::Max(scale, steps.Scale(run, i));
+    const VF inverse = hn::Set(kDF, p.inverses[first_head + h]);
     HW_UNROLL
-    for (int64_t h = 0; h < kHeads; ++h) largest[h] = hn::Max(largest[h], hn::Mul(weights[h][i], scale));
-  }
-  p.SetScales(first_head, largest, inverses);
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    HW_UNROLL
-    for (int64_t i = 0; i < kBlockVecs; ++i) weights[h][i] = hn::Mul(weights[h][i], inverses[h]);
+    for (int64_t i = 0; i < kBlockVecs; ++i) {
+      weights[h][i] = hn::Mul(hn::LoadU(kDF, softmax.Scores(first_head + h) + i * kLanes), inverse);
+    }
   }
   const VF middle_code = hn::Set(kDF, kMiddleCode);
   for (int64_t run = 0; run < softmax.num_runs(); ++run) {
@@ -293,13 +338,10 @@ HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, c
   }
 }
 
-// Probabilities of all heads from the scores of a block, and what its values add to the outputs.
-HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, uint16_t* visible, const Int8Rows& p) {
+// What the values of a block add to the outputs.
+HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, const Int8Rows& p) {
   const int64_t num_q = softmax.args().num_q;
   const int64_t padded_dim = softmax.args().pages.padded_dim;
-  const ValueSteps steps = StepsOfBlock(softmax.args().pages, block, visible);
-  ForHeads(num_q,
-           [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundWeights<kHeads>(softmax, head, steps, p); });
   for (int64_t run = 0; run < softmax.num_runs(); ++run) {
     const int64_t begin = run * kScaleDims / kLanes;
     const int64_t run_end = (run + 1) * kScaleDims;
@@ -322,19 +364,34 @@ void DecodeQ4(const DecodeArgs& args) {
   Pieces pieces;
   ListGroups(args, pieces);
   const int64_t num_q = args.num_q;
-  const int64_t padded_dim = args.pages.padded_dim;
-  const int64_t num_runs = NumScaleRuns(padded_dim);
+  const int64_t num_runs = NumScaleRuns(args.pages.padded_dim);
   Scratch scratch(args);
   const OnlineSoftmax softmax(args, num_runs, scratch);
-  PageQueries q = {Int8Rows(num_q, padded_dim, scratch), scratch.Take(num_q)};
+  // Of a block and of the next.
+  PageQueries queries[2] = {PageQueries(args, scratch), PageQueries(args, scratch)};
   auto* visible = reinterpret_cast<uint16_t*>(scratch.Take(num_runs * kBlockTokens));
   const Int8Rows p(num_runs * num_q, kBlockTokens, scratch);
-  for (int64_t first = 0; first < pieces.num_groups;) {
-    const Block block = BlockAt(args, pieces, first);
-    ScoreBlock(softmax, block, q);
+  int turn = 0;
+  Block block = BlockAt(args, pieces, 0);
+  queries[turn].FindScales(block.q, block.groups[0].k_scales);
+  queries[turn].Round();
+  while (true) {
+    ScoreBlock(softmax, block, queries[turn]);
     softmax.FinishScores(block);
-    AddBlock(softmax, block, visible, p);
-    first += block.num_groups;
+    const ValueSteps steps = StepsOfBlock(args.pages, block, visible);
+    ForHeads(num_q,
+             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { FindScales<kHeads>(softmax, head, steps, p); });
+    const int64_t first = block.first + block.num_groups;
+    const bool is_last = first >= pieces.num_groups;
+    const Block next = BlockAt(args, pieces, is_last ? block.first : first);
+    turn = 1 - turn;
+    if (!is_last) queries[turn].FindScales(next.q, next.groups[0].k_scales);
+    ForHeads(num_q,
+             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundWeights<kHeads>(softmax, head, steps, p); });
+    if (!is_last) queries[turn].Round();
+    AddBlock(softmax, block, p);
+    if (is_last) break;
+    block = next;
   }
   softmax.Finish(kScaleDims);
 }

@@ -23,15 +23,15 @@ struct Queries {
     for (int64_t head = 0; head < num_q; ++head, x += n) {
       VF largest[1] = {hn::Zero(kDF)};
       for (int64_t i = 0; i < n; i += kLanes) largest[0] = hn::Max(largest[0], hn::Abs(hn::LoadU(kDF, x + i)));
-      VF inverse[1];
-      rows.SetScales(head, largest, inverse);
+      rows.SetScales(head, largest);
+      const VF inverse = hn::Set(kDF, rows.inverses[head]);
       VI sum = hn::Zero(DI());
       for (int64_t d = 0; d < n; d += 64) {
         VF scaled[kByteVecs];
         HW_UNROLL
         for (int64_t i = 0; i < kByteVecs; ++i) {
           const int64_t at = d + i * kLanes;
-          scaled[i] = at < n ? hn::Mul(hn::LoadU(kDF, x + at), inverse[0]) : hn::Zero(kDF);
+          scaled[i] = at < n ? hn::Mul(hn::LoadU(kDF, x + at), inverse) : hn::Zero(kDF);
         }
         sum = hn::Add(sum, RoundToBytes(scaled, rows.Row(head) + d));
       }
@@ -130,7 +130,7 @@ template <int64_t kHeads>
 HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, const float* v_scales,
                              const Int8Rows& p) {
   VF weights[kHeads][kBlockVecs];
-  VF largest[kHeads], inverses[kHeads];
+  VF largest[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
     BlockProbabilities(softmax, first_head + h, weights[h]);
@@ -141,12 +141,14 @@ HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, c
       largest[h] = hn::Max(largest[h], weights[h][i]);
     }
   }
-  p.SetScales(first_head, largest, inverses);
+  p.SetScales(first_head, largest);
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
     const int64_t head = first_head + h;
     HW_UNROLL
-    for (int64_t i = 0; i < kBlockVecs; ++i) weights[h][i] = hn::Mul(weights[h][i], inverses[h]);
+    for (int64_t i = 0; i < kBlockVecs; ++i) {
+      weights[h][i] = hn::Mul(weights[h][i], hn::Set(kDF, p.inverses[head]));
+    }
     const VI sum = RoundToBytes(weights[h], p.Row(head));
     if constexpr (kCentre != 0) {
       const VF scale = hn::Set(kDF, kCentre * p.scales[head]);

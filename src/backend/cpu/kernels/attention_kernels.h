@@ -79,7 +79,7 @@ struct DecodeArgs {
   const DecodeArgs* next;            // whose keys this thread reads next, to be asked for; or null
   float* scratch;                    // DecodeScratchFloats(G, Dp), best 64-byte aligned
   float* out;                        // [G, Dp] sum of p v, the same
-  float* max;                        // [G] largest score
+  float* max;                        // [G] the largest score, or up to 8 less
   float* sum;                        // [G] sum of p = 2^(score - max)
 };
 // What a decode kernel keeps beside its results, the most that any format does.
@@ -87,14 +87,15 @@ inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
   const int64_t num_runs = (padded_dim + kScaleDims - 1) / kScaleDims;
   // Of a block of 64 tokens the scores; sums of probabilities and what is added to outputs in the end, a vector each.
   const int64_t softmax = num_q * (64 + 16 + 16 * num_runs);
-  // q8, q4: the query as bytes, a multiple of 64, its scale and its offset.
-  const int64_t query = num_q * ((padded_dim + 63) / 64 * 16 + 2);
-  // q8, q4: for every 32 dimensions the probabilities of a block as bytes and their scale.
-  const int64_t weights = num_q * num_runs * (16 + 1);
+  // q8, q4: queries as bytes, a multiple of 64, their scales, inverses of these and offsets; q4 has them for two pages,
+  // and sums that are spread over lanes.
+  const int64_t query = 2 * num_q * ((padded_dim + 63) / 64 * 16 + 3 + 16);
+  // q8, q4: for every 32 dimensions the probabilities of a block as bytes, their scale and its inverse.
+  const int64_t weights = num_q * num_runs * (16 + 2);
   // q4: scales and lows of the values of a block.
   const int64_t steps = num_runs * 64;
-  // Each of up to eight of these begins with a cache line.
-  return softmax + query + weights + steps + 8 * 16;
+  // Each of up to twenty of these begins with a cache line.
+  return softmax + query + weights + steps + 20 * 16;
 }
 
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].
