@@ -474,6 +474,25 @@ TEST(KvQ4Kernels, AttentionEqualsTheOracle) {
   RecordProperty("mean_decode", std::to_string(sum_decode / static_cast<double>(num_decodes)));
 }
 
+// As for q8 (kv_q8_test.cc). Each head by itself: the steepest reads so few keys that its outputs would hide the
+// others'.
+TEST(KvQ4Kernels, ScoresMayRiseFarAboveTheFirst) {
+  constexpr int64_t kTokens = 1300;
+  constexpr Aged kAged{.begin = 1, .end = 19};
+  for (const float slope : {3.0f, 0.5f, 0.1f, 0.02f, 0.0f}) {
+    Text text = RandomText(kTokens, 40, 1, 1);
+    text.slopes = {slope};
+    const Query query{.first_pos = kTokens - 1, .sink = 20, .recent = kTokens - 100, .alibi = true};
+    const std::vector<std::vector<double>> expected = Exact(Stored(text, 64, kAged), query);
+    for (const NamedBackend& named : CpuBackends()) {
+      const Head head(*named.backend, text, 64, kAged);
+      const Errors errors = ErrorsOf(Attend(head, query), expected);
+      EXPECT_LE(errors.relative, Tolerance(query).relative) << named.name << " slope " << slope;
+      EXPECT_LE(errors.lse, Tolerance(query).lse) << named.name << " slope " << slope;
+    }
+  }
+}
+
 // Several heads, mixed pages, cuts into pieces: the same bits whatever the number of threads, and alone or in a batch.
 TEST(KvQ4Kernels, ThreadsAndBatchesChangeNothing) {
   constexpr int64_t kDim = 80;

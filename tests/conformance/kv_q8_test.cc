@@ -268,6 +268,29 @@ TEST(KvQ8, WhatIsNoNumberShowsInEveryOutputThatReadsIt) {
   }
 }
 
+// Scores that rise by hundreds from one block of tokens to the next, by little, or not at all: what was summed under a
+// lower maximum shrinks or vanishes. In other formats, too.
+TEST(KvQ8, ScoresMayRiseFarAboveTheFirst) {
+  constexpr int64_t kTokens = 1300;
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8}) {
+    const KvLayout layout{.head_dim = 40, .format = format};
+    Texts texts = RandomTexts(kTokens, layout.head_dim, 5, 1);
+    texts.slopes = {3.0f, 0.5f, 0.1f, 0.02f, 0.0f};
+    const Query query{.first_pos = kTokens - 1, .sink = 20, .recent = kTokens - 100, .alibi = true};
+    const auto ref = MakeRefBackend();
+    Head expected_head(*ref, layout, kTokens);
+    expected_head.Append(texts, 0, kTokens);
+    const std::vector<float> expected = Attend(*ref, layout, expected_head, texts, query);
+    for (const NamedBackend& named : CpuBackends()) {
+      Head head(*named.backend, layout, kTokens);
+      head.Append(texts, 0, kTokens);
+      EXPECT_LE(LargestDifference(Attend(*named.backend, layout, head, texts, query), expected),
+                AttentionTolerance(format, Compute::kF32))
+          << named.name << " " << NameOf(format);
+    }
+  }
+}
+
 TEST(KvQ8, AttentionEqualsTheReference) {
   std::mt19937_64 rng(3);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };

@@ -35,8 +35,9 @@ inline constexpr double kBundledLogitsKvF16 = 2e-2;
 inline constexpr double kBundledLogitsKvBF16 = 2.5e-1;
 // q8 rounds to 1/254 of a row's largest number, bf16 to 1/512 of each: the largest is some 3 times the usual one.
 inline constexpr double kBundledLogitsKvQ8 = 7.5e-1;
-// q4 rounds aged tokens to 1/30 of what 32 numbers span (pages of 32 tokens), some 4 of their deviations, where q8 rounds to 1/254 of the
-// largest number of a row, outliers included: a few times the error on most of a text, none on the newest tokens.
+// q4 rounds aged tokens to 1/30 of what 32 numbers span (pages of 32 tokens), some 4 of their deviations, where q8
+// rounds to 1/254 of the largest number of a row, outliers included: a few times the error on most of a text, none on
+// the newest tokens.
 inline constexpr double kBundledLogitsKvQ4 = 1.0;
 // bf16 products round every activation to 8 bits.
 inline constexpr double kBundledLogitsComputeBF16 = 3.5e-1;
