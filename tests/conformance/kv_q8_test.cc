@@ -284,9 +284,17 @@ TEST(KvQ8, ScoresMayRiseFarAboveTheFirst) {
     for (const NamedBackend& named : CpuBackends()) {
       Head head(*named.backend, layout, kTokens);
       head.Append(texts, 0, kTokens);
-      EXPECT_LE(LargestDifference(Attend(*named.backend, layout, head, texts, query), expected),
-                AttentionTolerance(format, Compute::kF32))
-          << named.name << " " << NameOf(format);
+      const std::vector<float> out = Attend(*named.backend, layout, head, texts, query);
+      // Heads that look at many keys have small outputs.
+      for (size_t g = 0; g < texts.slopes.size(); ++g) {
+        double errors = 0, squares = 0;
+        for (size_t i = g * 40; i < (g + 1) * 40; ++i) {
+          errors += (out[i] - expected[i]) * (out[i] - expected[i]);
+          squares += expected[i] * expected[i];
+        }
+        EXPECT_LE(std::sqrt(errors / squares), AttentionTolerance(format, Compute::kF32) / 2)
+            << named.name << " " << NameOf(format) << " slope " << texts.slopes[g];
+      }
     }
   }
 }

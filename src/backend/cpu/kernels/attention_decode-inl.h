@@ -17,20 +17,18 @@ constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 // hardware's own prefetcher stops at each page's end.
 constexpr int64_t kGroupsAhead = 8;
 
-// Groups whose keys and then values all query heads pass over before the next are read. A page is so read in the order
-// of its bytes, or nearly: reading the keys of many pages and then their values takes up to a third longer. 64 tokens
-// share a scale of probabilities in q8 and q4.
+// Groups whose keys and then values all query heads pass over before the next are read. Pages are so read in the order
+// of their bytes, or nearly: reading the keys of many pages and then their values took up to half as long again. 64
+// tokens share a scale of probabilities in q8 and q4.
 constexpr int64_t kBlockGroups = 4;
 constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
 constexpr int64_t kBlockVecs = kBlockTokens / kLanes;
 
 struct Pieces {
-  // Sinks, then the recent run. Behind them, only to be asked for, what this thread reads next.
+  // Sinks, then recent keys. Behind them, only to be asked for, what this thread reads next.
   Group groups[kDecodePieceTokens / kGroupTokens + 4 + kGroupsAhead];
   int64_t num_groups = 0;
   int64_t num_sink_groups = 0;
-  // Of the recent run those that hold no token outside it.
-  int64_t whole_begin = 0, whole_end = 0;
 };
 
 // At most `most` groups, those of the tokens [begin, end), into groups[num_groups] and on.
@@ -54,8 +52,6 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   AddGroups(args.pages, args.sink_begin, args.sink_end, kAll, pieces.groups, pieces.num_groups);
   pieces.num_sink_groups = pieces.num_groups;
   AddGroups(args.pages, args.recent_begin, args.recent_end, kAll, pieces.groups, pieces.num_groups);
-  pieces.whole_begin = pieces.num_sink_groups + (args.recent_begin % kGroupTokens != 0);
-  pieces.whole_end = pieces.num_groups - (args.recent_end % kGroupTokens != 0);
   const int64_t most = pieces.num_groups + kGroupsAhead;
   int64_t num_listed = pieces.num_groups;
   if (const DecodeArgs* next = args.next) {
@@ -71,20 +67,17 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   while (num_listed < most) pieces.groups[num_listed++] = pieces.groups[0];
 }
 
-// Some neighbouring groups of one run of a piece; pieces go on behind them, so that kGroupsAhead further is what to ask
-// for.
+// Neighbouring groups of a piece, all sinks or all recent keys. Each holds a key that is read.
 struct Block {
-  int64_t first;  // group of the piece
   int64_t num_groups;
-  const Group* groups;
-  // Of the run that it belongs to.
-  bool is_sink;
+  const Group* groups;  // groups[i + kGroupsAhead], too, is one that can be asked for
+  // Tokens that are read: the sinks or the recent keys of the piece.
   int64_t begin, end;
   int64_t query_pos;
   const float* q;  // [G, Dp]
-  bool is_whole;   // kBlockGroups groups without a token outside the run
+  bool is_whole;   // kBlockGroups groups, and all of their tokens are read
 
-  // Tokens of group number `idx` that are in the run, [TokensBegin, TokensEnd) of its 16.
+  // Of group number `idx` the tokens [TokensBegin, TokensEnd) of its 16 are read.
   HWY_INLINE int64_t TokensBegin(int64_t idx) const { return begin > groups[idx].pos ? begin - groups[idx].pos : 0; }
   HWY_INLINE int64_t TokensEnd(int64_t idx) const {
     const int64_t left = end - groups[idx].pos;
@@ -92,18 +85,19 @@ struct Block {
   }
 };
 
+// The block that begins with group number `first`.
 HWY_INLINE Block BlockAt(const DecodeArgs& args, const Pieces& pieces, int64_t first) {
+  const bool is_sink = first < pieces.num_sink_groups;
+  const int64_t left = (is_sink ? pieces.num_sink_groups : pieces.num_groups) - first;
   Block block;
-  block.first = first;
-  block.groups = pieces.groups + first;
-  block.is_sink = first < pieces.num_sink_groups;
-  const int64_t left = (block.is_sink ? pieces.num_sink_groups : pieces.num_groups) - first;
   block.num_groups = left < kBlockGroups ? left : kBlockGroups;
-  block.begin = block.is_sink ? args.sink_begin : args.recent_begin;
-  block.end = block.is_sink ? args.sink_end : args.recent_end;
-  block.query_pos = block.is_sink ? args.sink_query_pos : args.query_pos;
-  block.q = block.is_sink ? args.q_sink : args.q;
-  block.is_whole = first >= pieces.whole_begin && first + kBlockGroups <= pieces.whole_end;
+  block.groups = pieces.groups + first;
+  block.begin = is_sink ? args.sink_begin : args.recent_begin;
+  block.end = is_sink ? args.sink_end : args.recent_end;
+  block.query_pos = is_sink ? args.sink_query_pos : args.query_pos;
+  block.q = is_sink ? args.q_sink : args.q;
+  block.is_whole = block.num_groups == kBlockGroups && block.TokensBegin(0) == 0 &&
+                   block.TokensEnd(kBlockGroups - 1) == kGroupTokens;
   return block;
 }
 
@@ -149,16 +143,12 @@ HWY_INLINE void AddTo(float* lanes, VF x) {
   hn::StoreU(hn::Add(hn::LoadU(kDF, lanes), x), kDF, lanes);
 }
 
-// How far scores may exceed the maximum before it is raised, in powers of 2: nearly always it is then that of the first
-// block, and no branch goes an unforeseen way.
-constexpr float kMaxSlack = 8.0f;
-
 // Softmax and outputs of a piece, one block after the other: no score so far exceeds args.max of its head by more than
 // kMaxSlack, and all sums are of 2^(score - max). Where a block has a larger one, max is raised and they shrink [online
-// softmax, arXiv 1805.02867].
+// softmax, arXiv 1805.02867]. The branch to there is nearly always foreseen.
 class OnlineSoftmax {
  public:
-  // Outputs have num_runs runs of dimensions, each with an offset of its own.
+  // What is added to outputs in the end differs by run of dimensions: one run, several, or none where nothing is.
   HWY_INLINE OnlineSoftmax(const DecodeArgs& args, int64_t num_runs, Scratch& scratch)
       : args_(args),
         num_runs_(num_runs),
@@ -182,10 +172,11 @@ class OnlineSoftmax {
   HWY_INLINE float* Out(int64_t head) const { return args_.out + head * args_.pages.padded_dim; }
   // Of probabilities, [kLanes]: spread over lanes.
   HWY_INLINE float* Sum(int64_t head) const { return sums_ + head * kLanes; }
-  // What is added to the outputs of a run in the end, [kLanes]: spread over lanes.
+  // What is added in the end to the outputs of a run of dimensions, [kLanes]: spread over lanes.
   HWY_INLINE float* Offset(int64_t run, int64_t head) const { return offsets_ + (run * args_.num_q + head) * kLanes; }
 
-  // What the scores of a block still lack: position biases, and kLowest where the rule hides a key or there is none.
+  // What the scores of a block still lack: position biases, and kLowest where the rule hides a key or there is none. At
+  // least one key is read, so that max is far above kLowest then.
   HWY_INLINE void FinishScores(const Block& block) const {
     if (args_.slopes == nullptr && block.is_whole) return;
     for (int64_t head = 0; head < args_.num_q; ++head) {
@@ -256,6 +247,32 @@ class OnlineSoftmax {
   float* const offsets_;  // [num_runs][G][kLanes]
 };
 
+// Probabilities exp2(score - max) of one head and a block; their sum joins the others.
+template <typename Exp2>
+HWY_INLINE void BlockProbabilities(const OnlineSoftmax& softmax, int64_t head, const Exp2& exp2, VF* probabilities) {
+  const float* scores = softmax.Scores(head);
+  const VF max = softmax.MaxForBlock(head);
+  VF sum = hn::LoadU(kDF, softmax.Sum(head));
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) {
+    probabilities[i] = exp2(hn::Sub(hn::LoadU(kDF, scores + i * kLanes), max));
+    sum = hn::Add(sum, probabilities[i]);
+  }
+  hn::StoreU(sum, kDF, softmax.Sum(head));
+}
+
+// The same in place of the scores.
+template <typename Exp2>
+HWY_INLINE void Exponentiate(const OnlineSoftmax& softmax, int64_t head, const Exp2& exp2) {
+  VF probabilities[kBlockVecs];
+  BlockProbabilities(softmax, head, exp2, probabilities);
+  HW_UNROLL
+  for (int64_t i = 0; i < kBlockVecs; ++i) hn::StoreU(probabilities[i], kDF, softmax.Scores(head) + i * kLanes);
+}
+
+constexpr auto kCoarseExp2 = [](VF x) HW_INLINE_LAMBDA { return CoarseExp2(x); };
+constexpr auto kExp2 = [](VF x) HW_INLINE_LAMBDA { return Exp2(x); };
+
 // ---- integer dot products: q8 and q4 --------------------------------------------------------------------------------
 
 static_assert(kBlockVecs == kByteVecs);
@@ -288,19 +305,6 @@ struct Int8Rows {
     hn::StoreU(hn::IfThenElseZero(has_inverse, hn::Div(hn::Set(df, 127.0f), magnitude)), df, inverses + first);
   }
 };
-
-// Probabilities 2^(score - max) of one head and a block; their sum joins the others.
-HWY_INLINE void BlockProbabilities(const OnlineSoftmax& softmax, int64_t head, VF* probabilities) {
-  const float* scores = softmax.Scores(head);
-  const VF max = softmax.MaxForBlock(head);
-  VF sum = hn::LoadU(kDF, softmax.Sum(head));
-  HW_UNROLL
-  for (int64_t i = 0; i < kBlockVecs; ++i) {
-    probabilities[i] = CoarseExp2(hn::Sub(hn::LoadU(kDF, scores + i * kLanes), max));
-    sum = hn::Add(sum, probabilities[i]);
-  }
-  hn::StoreU(sum, kDF, softmax.Sum(head));
-}
 
 // out[h][0 .. kVecs) += sums[h] of integers times codes of p[h], at the scale of these.
 template <int64_t kHeads, int64_t kVecs>

@@ -70,20 +70,6 @@ HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, int
   }
 }
 
-// Scores of one head and a block -> probabilities; their sum joins the others.
-HWY_INLINE void Exponentiate(const OnlineSoftmax& softmax, int64_t head) {
-  float* scores = softmax.Scores(head);
-  const VF max = softmax.MaxForBlock(head);
-  VF sum = hn::LoadU(kDF, softmax.Sum(head));
-  HW_UNROLL
-  for (int64_t i = 0; i < kBlockTokens; i += kLanes) {
-    const VF p = Exp2(hn::Sub(hn::LoadU(kDF, scores + i), max));
-    hn::StoreU(p, kDF, scores + i);
-    sum = hn::Add(sum, p);
-  }
-  hn::StoreU(sum, kDF, softmax.Sum(head));
-}
-
 // out[h][vec .. vec + kVecs) += p[h] . V over the tokens [begin, end) of one group; begin and end are inside the group.
 template <KvType kType, int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const std::byte* v, const std::byte* ahead, int64_t padded_dim, int64_t vec, int64_t begin,
@@ -157,7 +143,7 @@ void DecodeAs(const DecodeArgs& args) {
     ForHeads(args.num_q,
              [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { ScoreBlock<kType, kHeads>(softmax, block, head); });
     softmax.FinishScores(block);
-    for (int64_t head = 0; head < args.num_q; ++head) Exponentiate(softmax, head);
+    for (int64_t head = 0; head < args.num_q; ++head) Exponentiate(softmax, head, kExp2);
     ForHeads(args.num_q,
              [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { AddBlock<kType, kHeads>(softmax, block, head); });
     first += block.num_groups;

@@ -16,8 +16,9 @@ constexpr float kMiddleCode = 7.5f;
 // Vectors of 32 dimensions together.
 constexpr int64_t kMaxVecs = kSub == 1 ? 2 : 4;
 
-// The queries as they are rounded for one page, and what they add to each of its scores. Both steps have their reason
-// in latency: a scale is known long after the largest product is, and other work fits between them.
+// The queries as they are rounded for one page, and what they add to each of its scores. Made in two steps, FindScales
+// and Round: scales and their inverses come a long way of instructions that wait for each other, and other work fits
+// between the two.
 class PageQueries {
  public:
   HWY_INLINE PageQueries(const DecodeArgs& args, Scratch& scratch)
@@ -188,10 +189,10 @@ HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, Pag
   }
 }
 
-// out[h][vec .. vec + kVecs) += scales[h] * (p[first_row + h] . codes of v) over the block's tokens.
+// out[h][vec .. vec + kVecs) += p[first_row + h] . codes of v over the block's tokens.
 template <int64_t kHeads, int64_t kVecs>
 HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, const Int8Rows& p, int64_t first_row,
-                          const float* scales, float* out) {
+                          float* out) {
   VI sum[kHeads][kVecs];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
@@ -224,7 +225,7 @@ HWY_INLINE void AddValues(const Block& block, int64_t padded_dim, int64_t vec, c
       }
     }
   }
-  AddScaled<kHeads, kVecs>(sum, scales, padded_dim, out + vec * kLanes);
+  AddScaled<kHeads, kVecs>(sum, p.scales + first_row, padded_dim, out + vec * kLanes);
 }
 
 // Scales and lows of the values of a block, f16 [Dp/32][tokens] each: of 16 tokens in a row where their groups lie.
@@ -240,7 +241,7 @@ struct ValueSteps {
   }
 };
 
-// Those of a block as it lies; or in `visible` [2][Dp/32][kBlockTokens] with 0 for tokens outside the run, which may
+// Those of a block as it lies; or in `visible` [2][Dp/32][kBlockTokens] with 0 for tokens that are not read, which may
 // have NaN, and where there are none.
 HWY_INLINE ValueSteps StepsOfBlock(const KvPages& pages, const Block& block, uint16_t* visible) {
   const int64_t num_runs = NumScaleRuns(pages.padded_dim);
@@ -271,69 +272,57 @@ HWY_INLINE ValueSteps StepsOfBlock(const KvPages& pages, const Block& block, uin
   return steps;
 }
 
-// Probabilities of kHeads heads and a block in place of their scores, and scales for rows of p in which they are times
-// the scales of values. The 32s of dimensions of a head share one, p.scales[head]: those of a token differ too little
-// for one each to be worth its time.
+// Probabilities of kHeads heads and a block in place of their scores; and what RoundWeights needs next, the scales of
+// rows [Dp/32][G] of p, which are to hold probabilities times the scales of values.
 template <int64_t kHeads>
-HWY_INLINE void FindScales(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
-                           const Int8Rows& p) {
-  VF scale[kBlockVecs];
+HWY_INLINE void PrepareWeights(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
+                               const Int8Rows& p) {
   HW_UNROLL
-  for (int64_t i = 0; i < kBlockVecs; ++i) {
-    scale[i] = steps.Scale(0, i);
-    for (int64_t run = 1; run < softmax.num_runs(); ++run) scale[i] = hn::Max(scale[i], steps.Scale(run, i));
-  }
-  VF largest[kHeads];
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    VF probabilities[kBlockVecs];
-    BlockProbabilities(softmax, first_head + h, probabilities);
-    largest[h] = hn::Zero(kDF);
+  for (int64_t h = 0; h < kHeads; ++h) Exponentiate(softmax, first_head + h, kCoarseExp2);
+  for (int64_t run = 0; run < softmax.num_runs(); ++run) {
+    VF largest[kHeads];
+    HW_UNROLL
+    for (int64_t h = 0; h < kHeads; ++h) largest[h] = hn::Zero(kDF);
     HW_UNROLL
     for (int64_t i = 0; i < kBlockVecs; ++i) {
-      hn::StoreU(probabilities[i], kDF, softmax.Scores(first_head + h) + i * kLanes);
-      largest[h] = hn::Max(largest[h], hn::Mul(probabilities[i], scale[i]));
+      const VF scale = steps.Scale(run, i);
+      HW_UNROLL
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const VF probability = hn::LoadU(kDF, softmax.Scores(first_head + h) + i * kLanes);
+        largest[h] = hn::Max(largest[h], hn::Mul(probability, scale));
+      }
     }
+    p.SetScales(run * softmax.args().num_q + first_head, largest);
   }
-  p.SetScales(first_head, largest);
 }
 
-// Those probabilities times the scales of values of each 32 dimensions into rows [Dp/32][G] of p; what the lows and the
-// rounding add to these dimensions joins their offsets.
+// Rounds those products into p. What the lows and the rounding add to each 32 dimensions joins their offsets.
 template <int64_t kHeads>
 HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, const ValueSteps& steps,
                              const Int8Rows& p) {
-  VF weights[kHeads][kBlockVecs];
-  HW_UNROLL
-  for (int64_t h = 0; h < kHeads; ++h) {
-    const VF inverse = hn::Set(kDF, p.inverses[first_head + h]);
-    HW_UNROLL
-    for (int64_t i = 0; i < kBlockVecs; ++i) {
-      weights[h][i] = hn::Mul(hn::LoadU(kDF, softmax.Scores(first_head + h) + i * kLanes), inverse);
-    }
-  }
-  const VF middle_code = hn::Set(kDF, kMiddleCode);
   for (int64_t run = 0; run < softmax.num_runs(); ++run) {
     VF scale[kBlockVecs], middle[kBlockVecs];
     HW_UNROLL
     for (int64_t i = 0; i < kBlockVecs; ++i) {
       scale[i] = steps.Scale(run, i);
-      middle[i] = hn::MulAdd(scale[i], middle_code, steps.Low(run, i));
+      middle[i] = hn::MulAdd(scale[i], hn::Set(kDF, kMiddleCode), steps.Low(run, i));
     }
     HW_UNROLL
     for (int64_t h = 0; h < kHeads; ++h) {
       const int64_t head = first_head + h;
+      const int64_t row = run * softmax.args().num_q + head;
+      const VF inverse = hn::Set(kDF, p.inverses[row]);
       VF scaled[kBlockVecs];
-      VF offset = hn::Zero(kDF);
+      VF offset = hn::LoadU(kDF, softmax.Offset(run, head));
       HW_UNROLL
       for (int64_t i = 0; i < kBlockVecs; ++i) {
-        scaled[i] = hn::Mul(weights[h][i], scale[i]);
-        offset = hn::MulAdd(weights[h][i], middle[i], offset);
+        const VF probability = hn::LoadU(kDF, softmax.Scores(head) + i * kLanes);
+        scaled[i] = hn::Mul(hn::Mul(probability, scale[i]), inverse);
+        offset = hn::MulAdd(probability, middle[i], offset);
       }
-      const VI sum = RoundToBytes(scaled, p.Row(run * softmax.args().num_q + head));
-      offset = hn::NegMulAdd(hn::ConvertTo(kDF, sum), middle_code, offset);
-      float* to = softmax.Offset(run, head);
-      hn::StoreU(hn::MulAdd(offset, hn::Set(kDF, p.scales[head]), hn::LoadU(kDF, to)), kDF, to);
+      const VI sum = RoundToBytes(scaled, p.Row(row));
+      const VF step = hn::Set(kDF, -kMiddleCode * p.scales[row]);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(kDF, sum), step, offset), kDF, softmax.Offset(run, head));
     }
   }
 }
@@ -351,9 +340,9 @@ HWY_INLINE void AddBlock(const OnlineSoftmax& softmax, const Block& block, const
       float* out = softmax.Out(head);
       int64_t vec = begin;
       for (; vec + kMaxVecs <= end; vec += kMaxVecs) {
-        AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, row, p.scales + head, out);
+        AddValues<kHeads, kMaxVecs>(block, padded_dim, vec, p, row, out);
       }
-      for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, row, p.scales + head, out);
+      for (; vec < end; ++vec) AddValues<kHeads, 1>(block, padded_dim, vec, p, row, out);
     });
   }
 }
@@ -367,31 +356,33 @@ void DecodeQ4(const DecodeArgs& args) {
   const int64_t num_runs = NumScaleRuns(args.pages.padded_dim);
   Scratch scratch(args);
   const OnlineSoftmax softmax(args, num_runs, scratch);
-  // Of a block and of the next.
   PageQueries queries[2] = {PageQueries(args, scratch), PageQueries(args, scratch)};
+  PageQueries* q = &queries[0];
+  PageQueries* next_q = &queries[1];
   auto* visible = reinterpret_cast<uint16_t*>(scratch.Take(num_runs * kBlockTokens));
   const Int8Rows p(num_runs * num_q, kBlockTokens, scratch);
-  int turn = 0;
-  Block block = BlockAt(args, pieces, 0);
-  queries[turn].FindScales(block.q, block.groups[0].k_scales);
-  queries[turn].Round();
-  while (true) {
-    ScoreBlock(softmax, block, queries[turn]);
+  for (int64_t first = 0; first < pieces.num_groups;) {
+    const Block block = BlockAt(args, pieces, first);
+    first += block.num_groups;
+    ScoreBlock(softmax, block, *q);
     softmax.FinishScores(block);
     const ValueSteps steps = StepsOfBlock(args.pages, block, visible);
+    // This block's probabilities and the next page's queries wait for their scales; each fills the other's time.
+    const float* next_x = first < pieces.num_sink_groups ? args.q_sink : args.q;
+    const std::byte* next_scales = pieces.groups[first].k_scales;
+    const bool ends_page = first < pieces.num_groups && !q->AreOf(next_x, next_scales);
     ForHeads(num_q,
-             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { FindScales<kHeads>(softmax, head, steps, p); });
-    const int64_t first = block.first + block.num_groups;
-    const bool is_last = first >= pieces.num_groups;
-    const Block next = BlockAt(args, pieces, is_last ? block.first : first);
-    turn = 1 - turn;
-    if (!is_last) queries[turn].FindScales(next.q, next.groups[0].k_scales);
+             [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { PrepareWeights<kHeads>(softmax, head, steps, p); });
+    if (ends_page) next_q->FindScales(next_x, next_scales);
     ForHeads(num_q,
              [&]<int64_t kHeads>(int64_t head) HW_INLINE_LAMBDA { RoundWeights<kHeads>(softmax, head, steps, p); });
-    if (!is_last) queries[turn].Round();
+    if (ends_page) {
+      next_q->Round();
+      PageQueries* const done = q;
+      q = next_q;
+      next_q = done;
+    }
     AddBlock(softmax, block, p);
-    if (is_last) break;
-    block = next;
   }
   softmax.Finish(kScaleDims);
 }

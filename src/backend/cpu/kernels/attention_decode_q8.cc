@@ -133,7 +133,7 @@ HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, c
   VF largest[kHeads];
   HW_UNROLL
   for (int64_t h = 0; h < kHeads; ++h) {
-    BlockProbabilities(softmax, first_head + h, weights[h]);
+    BlockProbabilities(softmax, first_head + h, kCoarseExp2, weights[h]);
     largest[h] = hn::Zero(kDF);
     HW_UNROLL
     for (int64_t i = 0; i < kBlockVecs; ++i) {
@@ -157,7 +157,7 @@ HWY_INLINE void RoundWeights(const OnlineSoftmax& softmax, int64_t first_head, c
   }
 }
 
-// The scales of values of a block, [kBlockTokens]; 0 for tokens outside the run, whose slots may hold anything.
+// The scales of values of a block, [kBlockTokens]; 0 for tokens that are not read, whose slots may hold anything.
 HWY_INLINE void LoadValueScales(const Block& block, float* v_scales) {
   for (int64_t i = 0; i < kBlockGroups; ++i) {
     float* scales = v_scales + i * kGroupTokens;

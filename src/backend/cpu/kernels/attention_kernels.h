@@ -76,10 +76,10 @@ struct DecodeArgs {
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
   int64_t recent_begin, recent_end;  // keys read with q
-  const DecodeArgs* next;            // whose keys this thread reads next, to be asked for; or null
-  float* scratch;                    // DecodeScratchFloats(G, Dp), best 64-byte aligned
-  float* out;                        // [G, Dp] sum of p v, the same
-  float* max;                        // [G] the largest score, or up to 8 less
+  const DecodeArgs* next;            // what this thread reads next, to be asked for; or null
+  float* scratch;                    // DecodeScratchFloats(G, Dp); faster where it begins with a cache line
+  float* out;                        // [G, Dp] sum of p v; likewise
+  float* max;                        // [G] the largest score, or less by up to 8
   float* sum;                        // [G] sum of p = 2^(score - max)
 };
 // What a decode kernel keeps beside its results, the most that any format does.

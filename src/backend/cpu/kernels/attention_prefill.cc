@@ -15,9 +15,6 @@ namespace {
 
 constexpr int64_t kTileGroups = kPrefillKeys / kGroupTokens;
 
-// How far, in log 2, scores may exceed the max that their row's p were made with.
-constexpr float kSlack = 8.0f;
-
 // Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
 // x 2.
 constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
@@ -380,11 +377,11 @@ class QueryTile {
   }
 
   // Online softmax of one row: scores -> p, and the row's sum. p is 2^(score - max) for a max that may lag behind the
-  // largest score by kSlack: as exact, and most tiles then neither look for a maximum nor rescale what they add to.
+  // largest score by kMaxSlack: most tiles then neither look for a maximum nor rescale what they add to.
   void SoftmaxRow(int64_t row, const float* scores, int64_t block_row, int64_t num_keys, bool masked) {
     VF highest = hn::Load(kDF, scores);
     for (int64_t i = kLanes; i < num_keys; i += kLanes) highest = hn::Max(highest, hn::Load(kDF, scores + i));
-    if (!hn::AllFalse(kDF, hn::Gt(highest, hn::Set(kDF, max_[row] + kSlack)))) {
+    if (!hn::AllFalse(kDF, hn::Gt(highest, hn::Set(kDF, max_[row] + kMaxSlack)))) {
       RaiseMax(row, hn::GetLane(hn::MaxOfLanes(kDF, highest)));
     }
     const VF max = hn::Set(kDF, max_[row]);

@@ -206,6 +206,11 @@ constexpr float kLn2 = 0.69314718055994530942f;
 // Below every score; finite, so that differences of two are never NaN.
 constexpr float kLowest = -1e30f;
 
+// Online softmax: how far, in log 2, scores may exceed the maximum that p = 2^(score - max) are made with before it is
+// raised and sums so far shrink. As exact, since floats have the same precision at any size, and nearly always the
+// first maximum does.
+constexpr float kMaxSlack = 8.0f;
+
 }  // namespace
 }  // namespace headwise::cpu::HW_ISA
 
