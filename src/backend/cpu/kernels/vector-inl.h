@@ -32,8 +32,8 @@ constexpr int64_t kLanes =
 // hundreds of KiB, and then asks earlier than any instruction; it needs to see the run go on, which requests into the
 // first-level cache, a little ahead of what is read, show it. Where reading jumps every few KiB, as from page to page,
 // the hardware comes too late and each line must be asked for: into the second level, because the first has places for
-// so few lines under way that they, not the memory, set the speed. On Zen 4 the right one of the two is worth a third
-// for weights, and half for pages. The address may be anything.
+// so few lines under way that they, not the memory, set the speed. On Zen 4 the wrong one of the two costs a third for
+// weights, and up to three times the time for pages. The address may be anything.
 HWY_INLINE void PrefetchOfRun(const void* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/3);
 }
