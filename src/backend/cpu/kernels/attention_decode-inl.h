@@ -112,18 +112,6 @@ HWY_INLINE void ForHeads(int64_t num_heads, const Body& body) {
   if (head < num_heads) body.template operator()<1>(head);
 }
 
-// body.operator()<kGroups>(first_group) until every one of the groups had its turn: as many together as there are
-// registers for with kMaxHeads, which hides the latency of sums and reads a query once for all of them.
-template <typename Body>
-HWY_INLINE void ForGroups(int64_t num_groups, const Body& body) {
-  int64_t i = 0;
-  if constexpr (kSub == 1) {
-    for (; i + 4 <= num_groups; i += 4) body.template operator()<4>(i);
-    for (; i + 2 <= num_groups; i += 2) body.template operator()<2>(i);
-  }
-  for (; i < num_groups; ++i) body.template operator()<1>(i);
-}
-
 // args.scratch from its beginning on, in whole cache lines: a vector that lies in two of them costs twice.
 class Scratch {
  public:

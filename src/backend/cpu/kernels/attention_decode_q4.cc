@@ -115,6 +115,18 @@ class PageQueries {
   const std::byte* k_scales_ = nullptr;
 };
 
+// body.operator()<kGroups>(first_group) until every one of the groups had its turn: as many together as there are
+// registers for with kMaxHeads, which hides the latency of sums and reads a query once for all of them.
+template <typename Body>
+HWY_INLINE void ForGroups(int64_t num_groups, const Body& body) {
+  int64_t i = 0;
+  if constexpr (kSub == 1) {
+    for (; i + 4 <= num_groups; i += 4) body.template operator()<4>(i);
+    for (; i + 2 <= num_groups; i += 2) body.template operator()<2>(i);
+  }
+  for (; i < num_groups; ++i) body.template operator()<1>(i);
+}
+
 // scores[h][16 * group + lane] = q[h] . k for kHeads query heads and kGroups groups of one page.
 template <int64_t kHeads, int64_t kGroups>
 HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQueries& q, int64_t first_head,
