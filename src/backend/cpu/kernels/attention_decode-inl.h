@@ -13,13 +13,13 @@ namespace {
 constexpr int64_t kMaxHeads = kSub == 1 ? 4 : 2;
 
 // How far ahead to ask for cache lines, in groups: of a head of 64 dimensions 8 KiB in q4 to 64 KiB in f32. Half of it
-// is too little for f16, three times as much is no better for any. Pages of a head need not be neighbours, so the
+// is a little slower in every format, four times as much is so in q8. Pages of a head need not be neighbours, so the
 // hardware's own prefetcher stops at each page's end.
 constexpr int64_t kGroupsAhead = 8;
 
 // Groups whose keys and then values all query heads pass over before the next are read. Pages are so read in the order
-// of their bytes, or nearly: reading the keys of many pages and then their values took up to half as long again. 64
-// tokens share a scale of probabilities in q8 and q4.
+// of their bytes, or nearly: reading the keys of many pages and then their values takes a fifth longer. 64 tokens
+// share a scale of probabilities in q8 and q4.
 constexpr int64_t kBlockGroups = 4;
 constexpr int64_t kBlockTokens = kBlockGroups * kGroupTokens;
 constexpr int64_t kBlockVecs = kBlockTokens / kLanes;

@@ -33,7 +33,7 @@ constexpr int64_t kLanes =
 // first-level cache, a little ahead of what is read, show it. Where reading jumps every few KiB, as from page to page,
 // the hardware comes too late and each line must be asked for: into the second level, because the first has places for
 // so few lines under way that they, not the memory, set the speed. On Zen 4 the wrong one of the two costs a third for
-// weights, and up to three times the time for pages. The address may be anything.
+// weights, and more than half for pages. The address may be anything.
 HWY_INLINE void PrefetchOfRun(const void* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/3);
 }
