@@ -14,17 +14,12 @@
 
 #include "kv/kv_cache.h"
 #include "support/backends.h"
+#include "support/head_pages.h"
 #include "support/read_token.h"
 #include "support/tolerance.h"
 
 namespace headwise {
 namespace {
-
-// Both backends compute on host memory.
-TensorView ViewOf(std::vector<float>& values, int64_t num_rows) {
-  return {
-      .data = values.data(), .dtype = DType::kF32, .shape = {num_rows, static_cast<int64_t>(values.size()) / num_rows}};
-}
 
 struct Texts {
   std::vector<float> k, v;            // [n, D]
@@ -84,13 +79,7 @@ class Head {
 
   // Sinks, and pages from that of token `recent_begin` on.
   PageTable Table(int64_t sink, int64_t recent_begin) const {
-    const int64_t num_sink = (sink + layout_.page_tokens - 1) / layout_.page_tokens;
-    const int64_t first = std::max(num_sink, recent_begin / layout_.page_tokens);
-    const std::span<std::byte* const> all(pages_);
-    return {.sink = all.first(std::min(all.size(), static_cast<size_t>(num_sink))),
-            .recent = static_cast<size_t>(first) < all.size() ? all.subspan(static_cast<size_t>(first))
-                                                              : std::span<std::byte* const>{},
-            .recent_first = first};
+    return TableOf(pages_, layout_.page_tokens, sink, recent_begin);
   }
 
   // Tokens [first, first + num) of the text.
@@ -288,7 +277,8 @@ TEST(KvQ8, ScoresMayRiseFarAboveTheFirst) {
       // Heads that look at many keys have small outputs.
       for (size_t g = 0; g < texts.slopes.size(); ++g) {
         double errors = 0, squares = 0;
-        for (size_t i = g * 40; i < (g + 1) * 40; ++i) {
+        const auto dim = static_cast<size_t>(layout.head_dim);
+        for (size_t i = g * dim; i < (g + 1) * dim; ++i) {
           errors += (out[i] - expected[i]) * (out[i] - expected[i]);
           squares += expected[i] * expected[i];
         }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/backends.h"
+#include "support/head_pages.h"
 #include "support/read_token.h"
 #include "tensor/dtype.h"
 
@@ -18,11 +19,6 @@ namespace headwise::aged {
 
 inline constexpr int64_t kHeadDims[] = {16, 40, 64, 80, 128};
 inline constexpr int64_t kPageTokens[] = {16, 32, 64};
-
-inline TensorView ViewOf(std::vector<float>& values, int64_t num_rows) {
-  return {
-      .data = values.data(), .dtype = DType::kF32, .shape = {num_rows, static_cast<int64_t>(values.size()) / num_rows}};
-}
 
 // ---- a text of one KV head, and what q8 and q4 make of it ----------------------------------------------------------
 
@@ -150,13 +146,7 @@ class Head {
 
   // Sinks, and pages from that of token `recent_begin` on.
   PageTable Table(int64_t sink, int64_t recent_begin) const {
-    const int64_t num_sink = (sink + layout_.page_tokens - 1) / layout_.page_tokens;
-    const int64_t first = std::max(num_sink, recent_begin / layout_.page_tokens);
-    const std::span<std::byte* const> all(pages_);
-    return {.sink = all.first(std::min(all.size(), static_cast<size_t>(num_sink))),
-            .recent = static_cast<size_t>(first) < all.size() ? all.subspan(static_cast<size_t>(first))
-                                                              : std::span<std::byte* const>{},
-            .recent_first = first};
+    return TableOf(pages_, layout_.page_tokens, sink, recent_begin);
   }
 
   // Keys, then values of all tokens, as they are read.

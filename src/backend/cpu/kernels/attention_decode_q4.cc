@@ -177,7 +177,7 @@ HWY_INLINE void Scores(const Group* groups, int64_t padded_dim, const PageQuerie
   }
 }
 
-// The scores of all heads for a block, for whose first group q is ready.
+// The scores of all heads for a block. Where q is not that of a page, it becomes so.
 HWY_INLINE void ScoreBlock(const OnlineSoftmax& softmax, const Block& block, PageQueries& q) {
   const int64_t padded_dim = softmax.args().pages.padded_dim;
   for (int64_t first = 0; first < block.num_groups;) {
