@@ -249,7 +249,7 @@ Status EngineImpl::Admit() {
   return Status::Ok();
 }
 
-std::vector<StepSequence> EngineImpl::PlanStep(std::vector<RequestState*>& members) {
+Result<std::vector<StepSequence>> EngineImpl::PlanStep(std::vector<RequestState*>& members) {
   std::vector<StepSequence> step;
   int64_t budget = parts_.options.chunk_tokens;
   for (RequestState* state : active_) {
@@ -257,6 +257,7 @@ std::vector<StepSequence> EngineImpl::PlanStep(std::vector<RequestState*>& membe
     // Decoding requests always get their token, so that a long prompt of another does not stall them.
     const int64_t num_new = unread == 1 ? 1 : std::min({unread, budget, state->sequence->cache->MaxStepTokens()});
     if (num_new <= 0) continue;
+    HW_RETURN_IF_ERROR(state->sequence->cache->PlanStep(num_new));
     if (unread > 1) budget -= num_new;
     StepSequence sequence{.cache = state->sequence->cache.get(),
                           .ids = state->Unread().first(static_cast<size_t>(num_new)),
@@ -272,7 +273,7 @@ Result<bool> EngineImpl::Step() {
   TakeCancellations();
   HW_RETURN_IF_ERROR(Admit());
   std::vector<RequestState*> members;
-  std::vector<StepSequence> step = PlanStep(members);
+  HW_ASSIGN_OR_RETURN(std::vector<StepSequence> step, PlanStep(members));
   if (step.empty()) return false;
   // A request wants logits once its last unread token is read, unless it wants no token at all.
   std::vector<int32_t> last(step.size());
@@ -281,7 +282,7 @@ Result<bool> EngineImpl::Step() {
     const bool is_last = step[i].ids.size() == members[i]->Unread().size();
     if (is_last && members[i]->request.max_new_tokens > 0) step[i].wanted = {&last[i], 1};
   }
-  decoder_.Step(step, output_);
+  HW_RETURN_IF_ERROR(decoder_.Step(step, output_));
   const auto vocab_size = static_cast<size_t>(parts_.model->config.vocab_size);
   size_t row = 0;
   for (size_t i = 0; i < step.size(); ++i) {
@@ -425,7 +426,8 @@ Status EngineImpl::RunForced(const ForcedRun& run) {
                             .ids = run.ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(num_new)),
                             .rope_frequencies = &sequence->rope_frequencies,
                             .wanted = wanted};
-    decoder_.Step({&step, 1}, output_);
+    HW_RETURN_IF_ERROR(sequence->cache->PlanStep(num_new));
+    HW_RETURN_IF_ERROR(decoder_.Step({&step, 1}, output_));
     const auto vocab_size = static_cast<size_t>(config.vocab_size);
     const auto model_dim = static_cast<size_t>(config.model_dim);
     for (size_t row = 0; row < wanted.size(); ++row) {

@@ -57,7 +57,7 @@ class EngineImpl {
   void TakeCancellations();
   Status Admit();
   // Tokens that each running request reads in this step; ids borrow from the requests.
-  std::vector<StepSequence> PlanStep(std::vector<RequestState*>& members);
+  Result<std::vector<StepSequence>> PlanStep(std::vector<RequestState*>& members);
   void AfterStep(RequestState& state, int64_t num_read, std::span<float> logits);
   void TakeToken(RequestState& state, int32_t id);
   void Finish(RequestState& state, FinishReason reason);

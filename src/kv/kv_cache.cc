@@ -133,6 +133,11 @@ int64_t KvCache::MaxStepTokens() const {
   return limit;
 }
 
+Status KvCache::PlanStep(int64_t num_new) {
+  HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
+  return Status::Ok();
+}
+
 void KvCache::MakeWritable(const Head& head, int64_t page_idx, std::byte*& page) {
   PagePool& pool = *head.pools.newest;
   if (page == nullptr) {

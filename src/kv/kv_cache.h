@@ -55,6 +55,10 @@ class KvCache {
   // Tokens that may still join in one step: a step must not cross the end of a prompt after which rules hold.
   int64_t MaxStepTokens() const;
 
+  // Settles the step that reads `num_new` tokens for all layers and heads, before any of it runs: kOutOfMemory, and
+  // nothing changed, where pages for it cannot be had. Requires: 1 <= num_new <= MaxStepTokens().
+  Status PlanStep(int64_t num_new);
+
   // Room for `num_new` tokens in every head of the layer. Requires: num_new <= MaxStepTokens().
   void Extend(int64_t layer_idx, int64_t num_new);
   // Appends one HeadWork per KV head of the layer; valid until Commit.

@@ -231,7 +231,7 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, Buffers& b
          MatMulArgs::Write::kAdd);
 }
 
-void Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
+Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
   const ModelConfig& config = model_->config;
   std::vector<int32_t> ids;
   std::vector<int32_t> wanted_rows;
@@ -266,7 +266,7 @@ void Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) 
 
   output.logits.resize(wanted_rows.size() * static_cast<size_t>(config.vocab_size));
   output.hidden.resize(wanted_rows.size() * static_cast<size_t>(config.model_dim));
-  if (wanted_rows.empty()) return;
+  if (wanted_rows.empty()) return Status::Ok();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows, .out = buffers.wanted});
   Norm(model_->weights.final_norm, buffers.wanted, buffers.wanted);
   const LinearWeights& head = model_->weights.output;
@@ -274,6 +274,7 @@ void Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) 
          MatMulArgs::Write::kStore);
   backend_->CopyToHost(output.logits.data(), buffers.logits.data, output.logits.size() * sizeof(float));
   backend_->CopyToHost(output.hidden.data(), buffers.wanted.data, output.hidden.size() * sizeof(float));
+  return Status::Ok();
 }
 
 }  // namespace headwise

@@ -35,8 +35,9 @@ class Decoder {
   Decoder(const Model& model, Backend& backend, Compute compute)
       : model_(&model), backend_(&backend), compute_(compute), arena_(backend) {}
 
-  // Reads the new tokens into every cache and fills `output`.
-  void Step(std::span<const StepSequence> sequences, StepOutput& output);
+  // Reads the new tokens into every cache and fills `output`. Requires: each cache has planned this step. An error
+  // (memory for activations, the device) is one of the whole step; before any cache changed where it is kOutOfMemory.
+  Status Step(std::span<const StepSequence> sequences, StepOutput& output);
 
  private:
   struct Buffers;
