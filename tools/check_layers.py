@@ -10,8 +10,9 @@ import sys
 LAYERS = {
     "base": set(),
     "tensor": {"base"},
+    "device": {"tensor", "base"},
     "text": {"base"},
-    "backend": {"tensor", "base"},
+    "backend": {"device", "tensor", "base"},
     "backend/ref": {"backend", "tensor", "base"},
     "backend/cpu": {"backend", "tensor", "base"},
     "weights": {"tensor", "base"},

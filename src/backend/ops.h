@@ -2,25 +2,21 @@
 // all backends share. Letters: T tokens of this step, Hq query heads, Hkv KV heads, G = Hq / Hkv, D head dim, E model
 // dim, F ffn dim, V vocabulary, K and N of a matrix product, P tokens per page. Query head q reads KV head q / G.
 //
-// `data` pointers and page addresses lie in the backend's memory; only a backend dereferences them. std::span members
-// lie in host memory.
+// `data` pointers and page addresses lie in the device's memory; only a backend dereferences them. std::span members
+// and the step's tables lie in host memory and are read before a call returns.
 #ifndef HEADWISE_BACKEND_OPS_H_
 #define HEADWISE_BACKEND_OPS_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
 
-#include "backend/kv_format.h"
+#include "backend/kv_step.h"
 #include "tensor/tensor.h"
 
 namespace headwise {
-
-// Larger than any position; the sum of two does not overflow.
-inline constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 
 // ---- dense ops ------------------------------------------------------------------------------------------------------
 
@@ -100,112 +96,66 @@ struct GatherRowsArgs {
 
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
-// How a head's pages store tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of
-// bytes inside is the backend's own business.
-struct KvLayout {
-  int64_t head_dim = 0;      // D
-  int64_t page_tokens = 32;  // P, a multiple of 16
-  KvFormat format = KvFormat::kF16;
+// Of layer `layer_idx` of a step that BeginStep was given: every (sequence, KV head) of it exactly once, whatever its
+// rule.
 
-  friend bool operator==(const KvLayout&, const KvLayout&) = default;
-};
-
-// Of keys and values, scales included, padding left out, where whole pages are full.
-inline double BytesPerToken(const KvLayout& layout) {
-  return static_cast<double>(TokensBytes(layout.format, layout.head_dim, layout.page_tokens)) /
-         static_cast<double>(layout.page_tokens);
-}
-
-// The pages of one KV head of one sequence. Token j of the text lies in page j / P, slot j % P. Pages in the middle,
-// whose tokens were dropped, are absent: sinks and the recent window each have their own run.
-struct PageTable {
-  std::span<std::byte* const> sink;    // pages 0 .. sink.size()-1
-  std::span<std::byte* const> recent;  // pages recent_first .. ; recent_first >= sink.size()
-  int64_t recent_first = 0;
-
-  std::byte* Page(int64_t page_idx) const {
-    return page_idx < static_cast<int64_t>(sink.size()) ? sink[static_cast<size_t>(page_idx)]
-                                                        : recent[static_cast<size_t>(page_idx - recent_first)];
-  }
-};
-
-// One KV head of one sequence in this step: the unit of work of all cache ops. The query at position t, for token row
-// first_row + (t - first_pos), reads key j <= t if
-//     j < sink and SinkPos(t) - j < sink_reach,   or   j >= sink and t - j < recent,
-// with SinkPos(t) = min(t, sink_pos_limit). That is all a kernel knows of rules.
-struct HeadWork {
-  int64_t first_row = 0;  // row of the sequence's first token of this step in [T, ...] tensors
-  int64_t num_rows = 0;   // its tokens in this step
-  int64_t first_pos = 0;  // their first position in the text
-  int64_t kv_head = 0;
-  KvLayout layout = {};  // heads may differ in format, but not in head_dim
-  PageTable pages = {};
-  // Pages [aged_begin, aged_end) of the table are kQ4, all others as `layout` says.
-  int64_t aged_begin = 0;
-  int64_t aged_end = 0;
-  int64_t sink = 0;
-  int64_t recent = kNoLimit;
-  int64_t sink_reach = kNoLimit;
-  int64_t sink_pos_limit = kNoLimit;
-  // True: sink keys are read with q_sink, rotated at SinkPos(t). [streaming-llm §3.2]
-  bool uses_sink_query = false;
-};
-
-// Writes this step's keys and values into their pages, in the head's format.
+// Writes this step's keys and values into their pages, in the heads' formats.
 struct AppendKvArgs {
+  const KvStep* step = nullptr;
+  int64_t layer_idx = 0;
   ConstTensorView k;  // [T, Hkv*D] f32, rotated
   ConstTensorView v;  // [T, Hkv*D] f32
-  std::span<const HeadWork> heads;
 };
 
-// Makes complete pages smaller: each page of `from`, in `layout`, becomes the kQ4 page of `to` beside it, of the same
-// head_dim and page_tokens. Values that are not numbers stay so: they spread over what they share a scale with.
+// Pages into others as they are, of the same space: step->copies.
+struct CopyPagesArgs {
+  const KvStep* step = nullptr;
+};
+
+// Makes complete pages of the layer smaller: the kQ8 page `from` becomes the kQ4 page `to`, of the same head_dim and
+// page_tokens (step->AgesOf). Values that are not numbers stay so: they spread over what they share a scale with.
 struct AgeKvArgs {
-  KvLayout layout;  // of `from`: kQ8
-  std::span<const std::byte* const> from;
-  std::span<std::byte* const> to;
+  const KvStep* step = nullptr;
+  int64_t layer_idx = 0;
 };
 
 // softmax(scale q k^T + alibi, with an optional sink logit in the denominator) v. Every head of every sequence is in
 // one work list, whatever its rule.
 struct AttentionArgs {
-  ConstTensorView q;                // [T, Hq*D] f32, rotated at the text position
-  ConstTensorView q_sink;           // [T, Hq*D] f32, rotated at SinkPos; absent when no head uses it
-  TensorView out;                   // [T, Hq*D] f32
-  TensorView lse;                   // [T, Hq] f32: natural log of the denominator; absent when nobody needs it
-  ConstTensorView alibi_slopes;     // [Hq] f32, or absent: score += slope * (j - t), for sinks slope * (j - SinkPos(t))
-  ConstTensorView sink_logits;      // [Hq] f32, or absent: exp(logit) joins the denominator [streaming-llm §3.3 eq.2]
-  std::span<const HeadWork> heads;  // every (sequence, KV head) of the step exactly once
-  int64_t num_q_heads = 0;          // Hq
-  int64_t num_kv_heads = 0;         // Hkv
+  const KvStep* step = nullptr;
+  int64_t layer_idx = 0;
+  ConstTensorView q;             // [T, Hq*D] f32, rotated at the text position
+  ConstTensorView q_sink;        // [T, Hq*D] f32, rotated at SinkPos: sinks are read with it; absent: with q
+  TensorView out;                // [T, Hq*D] f32
+  TensorView lse;                // [T, Hq] f32: natural log of the denominator; absent when nobody needs it
+  ConstTensorView alibi_slopes;  // [Hq] f32, or absent: score += slope * (j - t), for sinks slope * (j - SinkPos(t))
+  ConstTensorView sink_logits;   // [Hq] f32, or absent: exp(logit) joins the denominator [streaming-llm §3.3 eq.2]
+  int64_t num_q_heads = 0;       // Hq
   float scale = 1.0f;
   Compute compute = Compute::kF32;
 
-  int64_t head_dim() const { return q.shape[1] / num_q_heads; }  // D
+  int64_t head_dim() const { return q.shape[1] / num_q_heads; }       // D
+  int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
-// The compensation token [razor §3.3 eq.4-5]. For each head, in order of positions: token t - recent (if >= sink) is
-// folded into the running mean of keys and of values, then the query at t reads the mean as one more key with log(n)
-// added to its score, n = tokens folded so far. `out` and `lse` hold the attention over kept keys and are updated.
-// With num_rows 0 only the folding is done: the cut at the end of the prompt.
-struct HeadFold {
-  HeadWork work;           // work.recent and work.sink bound the folded range
-  float* state = nullptr;  // [2, D] f32: mean key (after rotation), mean value; in the backend's memory
-  int64_t num_folded = 0;  // n before this step: tokens [sink, sink + n) are in the mean
-  int64_t fold_end = 0;    // tokens [sink + n, fold_end) join; ahead of the queries where num_rows is 0
-};
+// The compensation token [razor §3.3 eq.4-5]. For each head that folds, in order of positions: token t - recent (if >=
+// sink) is folded into the running mean of keys and of values, then the query at t reads the mean as one more key with
+// log(n) added to its score, n = tokens folded so far. `out` and `lse` hold the attention over kept keys and are
+// updated. Where queries do not read the mean, only the folding is done: around the cut at the end of the prompt, or
+// with q absent. A mean of no tokens may hold anything.
 struct CompensateArgs {
-  ConstTensorView q;  // as in AttentionArgs
+  const KvStep* step = nullptr;
+  int64_t layer_idx = 0;
+  ConstTensorView q;  // as in AttentionArgs, or absent
   TensorView out;
   TensorView lse;
   // [Hq] f32, or absent. The mean's score is the mean of its tokens' scores, so its bias is slope * (their mean
-  // position
-  // - t).
+  // position - t).
   ConstTensorView alibi_slopes;
-  std::span<const HeadFold> heads;
   int64_t num_q_heads = 0;
-  int64_t num_kv_heads = 0;
   float scale = 1.0f;
+
+  int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
 // Aborts (HW_CHECK) when shapes or dtypes do not fit: a caller's bug, never input.
@@ -217,6 +167,7 @@ void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const GatherRowsArgs& args);
 void Validate(const AppendKvArgs& args);
+void Validate(const CopyPagesArgs& args);
 void Validate(const AgeKvArgs& args);
 void Validate(const AttentionArgs& args);
 void Validate(const CompensateArgs& args);

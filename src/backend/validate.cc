@@ -27,28 +27,50 @@ void CheckLayout(const KvLayout& layout) {
            layout.page_tokens);
 }
 
-// `row_elements` is [Hkv*D] or [Hq*D] of `num_heads` heads.
-void CheckWork(const HeadWork& work, int64_t num_tokens, int64_t num_kv_heads, int64_t row_elements,
-               int64_t num_heads) {
-  const KvLayout& layout = work.layout;
-  CheckLayout(layout);
-  HW_CHECK(row_elements == num_heads * layout.head_dim, "rows of {}, {} heads of {}", row_elements, num_heads,
-           layout.head_dim);
-  HW_CHECK(work.kv_head >= 0 && work.kv_head < num_kv_heads, "kv head {} of {}", work.kv_head, num_kv_heads);
-  HW_CHECK(work.first_row >= 0 && work.num_rows >= 0 && work.first_row + work.num_rows <= num_tokens,
-           "rows {}+{} of {}", work.first_row, work.num_rows, num_tokens);
-  HW_CHECK(work.first_pos >= 0 && work.sink >= 0 && work.recent >= 1, "pos {} sink {} recent {}", work.first_pos,
-           work.sink, work.recent);
-  const int64_t num_sink_pages = static_cast<int64_t>(work.pages.sink.size());
-  const int64_t end_page = work.pages.recent_first + static_cast<int64_t>(work.pages.recent.size());
-  HW_CHECK(work.pages.recent.empty() || work.pages.recent_first >= num_sink_pages);
-  HW_CHECK(work.aged_begin >= 0 && (work.aged_begin == work.aged_end || layout.format == KvFormat::kQ8),
-           "aged pages {} to {} beside {}", work.aged_begin, work.aged_end, NameOf(layout.format));
-  HW_CHECK(work.aged_begin == work.aged_end || work.aged_end * layout.page_tokens <= work.first_pos,
-           "aged pages up to {}, new tokens from {}", work.aged_end, work.first_pos);
-  const int64_t end_pos = work.first_pos + work.num_rows;
-  HW_CHECK(work.num_rows == 0 || std::max(end_page, num_sink_pages) * layout.page_tokens >= end_pos,
-           "pages end at {}, tokens at {}", end_page * layout.page_tokens, end_pos);
+// Places in the tables are there, and pages reach as far as tokens do.
+void CheckHead(const HeadWork& work) {
+  const KvStep& step = *work.step;
+  const StepHead& head = *work.head;
+  HW_CHECK(head.newest >= 0 && static_cast<size_t>(head.newest) < step.spaces.size(), "space {}", head.newest);
+  CheckLayout(work.layout());
+  HW_CHECK(work.mask().sink >= 0 && work.mask().recent >= 1 && work.first_pos >= 0, "pos {} sink {} recent {}",
+           work.first_pos, work.mask().sink, work.mask().recent);
+  HW_CHECK(head.ring_first >= head.sink_pages && head.ring_pages >= 1);
+  if (head.aged >= 0) {
+    HW_CHECK(static_cast<size_t>(head.aged) < step.spaces.size() && head.aged_begin >= 0);
+    const KvLayout& aged = step.spaces[static_cast<size_t>(head.aged)].layout;
+    HW_CHECK(work.layout().format == KvFormat::kQ8 && aged.format == KvFormat::kQ4 &&
+                 aged.page_tokens == work.page_tokens() && aged.head_dim == work.layout().head_dim,
+             "{} pages beside {}", NameOf(aged.format), NameOf(work.layout().format));
+  }
+  if (work.num_rows == 0) return;
+  for (int64_t page = work.first_pos / work.page_tokens();
+       page <= (work.first_pos + work.num_rows - 1) / work.page_tokens(); ++page) {
+    HW_CHECK(work.EntryOf(page) < step.pages.size() && step.pages[work.EntryOf(page)] != kNoPage, "no page {}", page);
+  }
+}
+
+// `row_elements` is [Hkv*D] or [Hq*D] of `num_heads` heads, of `num_tokens` rows.
+void CheckStep(const KvStep* step, int64_t layer_idx, const Shape& shape, int64_t num_heads) {
+  HW_CHECK(step != nullptr && layer_idx >= 0 && layer_idx < step->num_layers, "layer {}", layer_idx);
+  HW_CHECK(step->num_kv_heads > 0 && num_heads % step->num_kv_heads == 0, "{} heads, {} KV heads", num_heads,
+           step->num_kv_heads);
+  HW_CHECK(step->num_rows() <= shape[0], "{} rows of {}", step->num_rows(), shape[0]);
+  for (int64_t i = 0; i < step->num_heads(); ++i) {
+    const HeadWork work = step->Head(layer_idx, i);
+    CheckHead(work);
+    HW_CHECK(shape[1] == num_heads * work.layout().head_dim, "rows of {}, {} heads of {}", shape[1], num_heads,
+             work.layout().head_dim);
+  }
+}
+
+void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
+  for (const PageMove& move : moves) {
+    const auto is_space = [&](int32_t space) { return space >= 0 && static_cast<size_t>(space) < step.spaces.size(); };
+    HW_CHECK(is_space(move.from_space) && is_space(move.to_space), "from space {} to {} of {}", move.from_space,
+             move.to_space, step.spaces.size());
+    HW_CHECK(move.from != kNoPage && move.to != kNoPage);
+  }
 }
 
 }  // namespace
@@ -118,25 +140,32 @@ void Validate(const GatherRowsArgs& args) {
 }
 
 void Validate(const AppendKvArgs& args) {
-  HW_CHECK(args.k.shape.rank() == 2);
+  HW_CHECK(args.k.shape.rank() == 2 && args.step != nullptr);
   CheckF32(args.k, args.k.shape, "k");
   CheckF32(args.v, args.k.shape, "v");
-  for (const HeadWork& work : args.heads) {
-    const int64_t num_kv_heads = args.k.shape[1] / work.layout.head_dim;
-    CheckWork(work, args.k.shape[0], num_kv_heads, args.k.shape[1], num_kv_heads);
-  }
+  CheckStep(args.step, args.layer_idx, args.k.shape, args.step->num_kv_heads);
+}
+
+void Validate(const CopyPagesArgs& args) {
+  HW_CHECK(args.step != nullptr);
+  CheckMoves(*args.step, args.step->copies);
+  for (const PageMove& move : args.step->copies) HW_CHECK(move.from_space == move.to_space);
 }
 
 void Validate(const AgeKvArgs& args) {
-  CheckLayout(args.layout);
-  HW_CHECK(args.layout.format == KvFormat::kQ8, "from {}", NameOf(args.layout.format));
-  HW_CHECK(args.from.size() == args.to.size(), "{} pages from, {} to", args.from.size(), args.to.size());
-  for (size_t i = 0; i < args.from.size(); ++i) HW_CHECK(args.from[i] != nullptr && args.to[i] != nullptr);
+  HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
+  const std::span<const PageMove> moves = args.step->AgesOf(args.layer_idx);
+  CheckMoves(*args.step, moves);
+  for (const PageMove& move : moves) {
+    const KvLayout& from = args.step->spaces[static_cast<size_t>(move.from_space)].layout;
+    const KvLayout& to = args.step->spaces[static_cast<size_t>(move.to_space)].layout;
+    HW_CHECK(from.format == KvFormat::kQ8 && to.format == KvFormat::kQ4, "from {} to {}", NameOf(from.format),
+             NameOf(to.format));
+  }
 }
 
 void Validate(const AttentionArgs& args) {
-  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
-  HW_CHECK(args.q.shape.rank() == 2);
+  HW_CHECK(args.q.shape.rank() == 2 && args.num_q_heads > 0);
   const Shape q_shape = args.q.shape;
   CheckF32(args.q, q_shape, "q");
   CheckOptionalF32(args.q_sink, q_shape, "q_sink");
@@ -144,26 +173,24 @@ void Validate(const AttentionArgs& args) {
   CheckOptionalF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
-  for (const HeadWork& work : args.heads) {
-    CheckWork(work, q_shape[0], args.num_kv_heads, q_shape[1], args.num_q_heads);
-    HW_CHECK(!work.uses_sink_query || args.q_sink.present());
-  }
+  CheckStep(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 
 void Validate(const CompensateArgs& args) {
-  HW_CHECK(args.num_kv_heads > 0 && args.num_q_heads % args.num_kv_heads == 0);
+  HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
-  for (const HeadFold& fold : args.heads) {
-    if (fold.work.num_rows > 0) {
-      const Shape q_shape{args.q.shape[0], args.num_q_heads * fold.work.layout.head_dim};
-      CheckF32(args.q, q_shape, "q");
-      CheckF32(args.out, q_shape, "out");
-      CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
-      CheckWork(fold.work, q_shape[0], args.num_kv_heads, q_shape[1], args.num_q_heads);
-    }
-    CheckLayout(fold.work.layout);
-    HW_CHECK(fold.state != nullptr && fold.num_folded >= 0);
+  for (int64_t i = 0; i < args.step->num_heads(); ++i) {
+    const HeadWork work = args.step->Head(args.layer_idx, i);
+    if (work.head->state == kNoPage) continue;
+    HW_CHECK(args.step->states >= 0 && static_cast<size_t>(args.step->states) < args.step->spaces.size());
+    CheckHead(work);
   }
+  if (!args.q.present()) return;
+  const Shape q_shape = args.q.shape;
+  CheckF32(args.q, q_shape, "q");
+  CheckF32(args.out, q_shape, "out");
+  CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
+  CheckStep(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 
 }  // namespace headwise

@@ -67,8 +67,10 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   HW_ASSIGN_OR_RETURN(options.page_tokens, PageTokensFor(options.page_tokens, parts.memory->formats.full));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
-  parts.memory->page_pools.emplace(backend, parts.model->config.head_dim, options.page_tokens, parts.memory->formats,
-                                   &parts.memory->usage);
+  parts.memory->page_pools.emplace(backend, KvPoolSet::Options{.head_dim = parts.model->config.head_dim,
+                                                               .page_tokens = options.page_tokens,
+                                                               .formats = parts.memory->formats,
+                                                               .limit_bytes = options.kv_limit_bytes});
   return std::make_unique<Engine>(std::make_unique<EngineImpl>(std::move(parts)));
 }
 
@@ -151,13 +153,13 @@ bool Engine::CanBeginFull(const HeadPlan& plan) const {
          });
 }
 int64_t Engine::kv_bytes() const {
-  return impl_->parts().memory->usage.bytes;
+  return impl_->parts().memory->page_pools->usage().bytes;
 }
 int64_t Engine::kv_peak_bytes() const {
-  return impl_->parts().memory->usage.peak_bytes;
+  return impl_->parts().memory->page_pools->usage().peak_bytes;
 }
 void Engine::ResetKvPeak() {
-  PoolUsage& usage = impl_->parts().memory->usage;
+  PoolUsage& usage = impl_->parts().memory->page_pools->usage();
   usage.peak_bytes = usage.bytes;
 }
 int64_t Engine::KvBytes(const Sequence& sequence) {

@@ -20,7 +20,6 @@ namespace headwise {
 struct KvMemory {
   std::unique_ptr<Backend> backend;
   KvFormats formats;
-  PoolUsage usage;  // of all pools
   std::optional<KvPoolSet> page_pools;
   int64_t limit_bytes = 0;     // 0: none
   int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst

@@ -180,7 +180,7 @@ class Bench {
     HW_ASSIGN_OR_RETURN(
         std::shared_ptr<Sequence> sequence,
         engine_.NewSequence({.plan = options_.plan, .prompt_tokens = depth, .max_tokens = depth + num_more}));
-    FillCache(*sequence, depth, options_.seed);
+    HW_RETURN_IF_ERROR(FillCache(*sequence, depth, options_.seed));
     return sequence;
   }
 
@@ -193,7 +193,7 @@ class Bench {
     std::shared_ptr<Sequence> before;
     if (depth > 0) {
       HW_ASSIGN_OR_RETURN(before, engine_.NewSequence(whole));
-      FillCache(*before, depth, options_.seed);
+      HW_RETURN_IF_ERROR(FillCache(*before, depth, options_.seed));
     }
     std::shared_ptr<Sequence> sequence;
     std::vector<double> prefill_seconds;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kv/cache_step.h"
 
 namespace headwise {
 namespace {
@@ -15,18 +16,19 @@ constexpr int64_t kStepTokens = 256;
 // Drawn once: every step and layer takes the same values from another place on.
 class NormalRows {
  public:
-  NormalRows(Backend& backend, int64_t row_elements, uint64_t seed)
-      : row_elements_(row_elements),
-        num_rows_(kStepTokens + kShifts),
-        memory_(backend, static_cast<size_t>(num_rows_ * row_elements) * sizeof(float)) {
+  static Result<NormalRows> Make(Device& device, int64_t row_elements, uint64_t seed) {
+    NormalRows rows;
+    rows.row_elements_ = row_elements;
     Rng rng(seed);
-    std::vector<float> values(static_cast<size_t>(num_rows_ * row_elements_));
+    std::vector<float> values(static_cast<size_t>((kStepTokens + kShifts) * row_elements));
     for (float& value : values) {
       // Box and Muller; 1 - u is never 0.
       const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
       value = static_cast<float>(radius * std::cos(2 * std::numbers::pi * rng.Uniform()));
     }
-    backend.CopyFromHost(memory_.data(), values.data(), values.size() * sizeof(float));
+    HW_ASSIGN_OR_RETURN(rows.memory_, DeviceBuffer::Make(device, values.size() * sizeof(float)));
+    device.CopyFromHost(rows.memory_.data(), values.data(), values.size() * sizeof(float));
+    return rows;
   }
 
   // [num_rows, row_elements] f32
@@ -38,36 +40,34 @@ class NormalRows {
  private:
   static constexpr int64_t kShifts = 61;  // a prime
 
-  int64_t row_elements_;
-  int64_t num_rows_;
+  int64_t row_elements_ = 0;
   DeviceBuffer memory_;
 };
 
 }  // namespace
 
-void FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
+Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
   Backend& backend = *sequence.memory()->backend;
   KvCache& cache = *sequence.cache;
   const int64_t row_elements = cache.num_kv_heads() * cache.head_dim();
-  const NormalRows rows(backend, row_elements, seed);
+  HW_ASSIGN_OR_RETURN(const NormalRows rows, NormalRows::Make(backend.device(), row_elements, seed));
+  CacheStep step(backend, cache.pools());
   int64_t shift = 0;
   for (int64_t left = num_tokens; left > 0;) {
     const int64_t num_new = std::min({left, kStepTokens, cache.MaxStepTokens()});
+    HW_RETURN_IF_ERROR(cache.PlanStep(num_new));
+    step.Add(cache);
+    step.Begin();
     for (int64_t layer_idx = 0; layer_idx < cache.num_layers(); ++layer_idx) {
-      std::vector<HeadWork> work;
-      std::vector<HeadFold> folds;
-      cache.Extend(layer_idx, num_new);
-      cache.Work(layer_idx, 0, num_new, work);
-      cache.Folds(layer_idx, 0, num_new, folds);
-      backend.AppendKv({.k = rows.Rows(++shift, num_new), .v = rows.Rows(shift + 30, num_new), .heads = work});
-      PagesToAge pages;
-      cache.Ages(layer_idx, num_new, pages);
-      if (!pages.from.empty()) backend.AgeKv(pages.Args());
-      cache.Commit(layer_idx, num_new);
+      CacheLayerArgs args;
+      args.k = rows.Rows(++shift, num_new);
+      args.v = rows.Rows(shift + 30, num_new);
+      step.RunLayer(layer_idx, args);
     }
-    cache.FinishStep(num_new);
+    step.Finish();
     left -= num_new;
   }
+  return backend.device().Wait();
 }
 
 }  // namespace headwise

@@ -9,8 +9,8 @@
 namespace headwise {
 
 // `num_tokens` more tokens in every head, with normally distributed keys and values of deviation 1; heads drop what
-// their rules say. Compensation means stay 0: they cost the same. The text of the sequence means nothing afterwards.
-void FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed);
+// their rules say. The text of the sequence means nothing afterwards. kOutOfMemory where there is no room.
+Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed);
 
 }  // namespace headwise
 

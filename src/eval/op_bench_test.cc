@@ -200,16 +200,17 @@ TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {
   const auto pages = RandomPages::Make(*backend, wanted, 1, 0);
   ASSERT_TRUE(pages.ok()) << pages.status().message();
   EXPECT_EQ(pages->num_layers(), 1);
-  const std::vector<HeadWork> work = pages->Work(0, 3);
-  ASSERT_EQ(work.size(), 2u);
-  EXPECT_EQ(work[1].kv_head, 1);
-  EXPECT_EQ(work[1].pages.sink.size(), 2u);
-  EXPECT_EQ(work[1].pages.recent_first, 4) << "token 79 falls out when query 109 comes";
-  EXPECT_EQ(work[1].pages.recent.size(), 3u) << "tokens 64 to 111";
+  const StepRows rows = pages->Rows(3);
+  const KvStep step = pages->Step({&rows, 1});
+  ASSERT_EQ(step.num_heads(), 2);
   std::set<const std::byte*> distinct;
-  for (const HeadWork& head : work) {
-    distinct.insert(head.pages.sink.begin(), head.pages.sink.end());
-    distinct.insert(head.pages.recent.begin(), head.pages.recent.end());
+  for (int64_t head_idx = 0; head_idx < 2; ++head_idx) {
+    const HeadWork work = step.Head(0, head_idx);
+    EXPECT_EQ(work.kv_head, head_idx);
+    EXPECT_EQ(work.head->sink_pages, 2);
+    EXPECT_EQ(work.head->ring_first, 4) << "token 79 falls out when query 109 comes";
+    EXPECT_EQ(pages->pages_per_head(), 2 + 3) << "tokens 64 to 111";
+    for (const int64_t page : {0, 1, 4, 5, 6}) distinct.insert(work.Page(page));
   }
   EXPECT_EQ(distinct.size(), 10u);
 }

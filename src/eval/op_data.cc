@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/cpu_info.h"
@@ -41,18 +42,22 @@ Status CheckMemory(int64_t bytes, const char* what) {
       fmt::format("{} would take {} of this machine's {}", what, FormatBytes(bytes), FormatBytes(machine)));
 }
 
-RandomTensor::RandomTensor(Backend& backend, const Shape& shape, uint64_t seed)
-    : memory_(backend, static_cast<size_t>(shape.num_elements()) * sizeof(float)),
-      view_{.data = memory_.data(), .dtype = DType::kF32, .shape = shape} {
-  Rng rng(seed);
+Result<RandomTensor> RandomTensor::Make(Backend& backend, const Shape& shape, uint64_t seed) {
+  RandomTensor tensor;
   const int64_t num_elements = shape.num_elements();
+  HW_ASSIGN_OR_RETURN(tensor.memory_,
+                      DeviceBuffer::Make(backend.device(), static_cast<size_t>(num_elements) * sizeof(float)));
+  tensor.view_ = {.data = tensor.memory_.data(), .dtype = DType::kF32, .shape = shape};
+  Rng rng(seed);
   std::vector<float> bank(static_cast<size_t>(std::min(num_elements, kBankValues)));
   // Uniform on [-1, 1] has variance 1/3.
   for (float& value : bank) value = static_cast<float>((2 * rng.Uniform() - 1) * std::sqrt(3.0));
   for (int64_t at = 0; at < num_elements; at += kBankValues) {
     const int64_t count = std::min(kBankValues, num_elements - at);
-    backend.CopyFromHost(static_cast<float*>(view_.data) + at, bank.data(), static_cast<size_t>(count) * sizeof(float));
+    backend.device().CopyFromHost(static_cast<float*>(tensor.view_.data) + at, bank.data(),
+                                  static_cast<size_t>(count) * sizeof(float));
   }
+  return tensor;
 }
 
 int64_t MatrixCycle::bytes() const {
@@ -113,76 +118,93 @@ Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, in
   pages.bytes_ = num_layers * layer_bytes;
   HW_RETURN_IF_ERROR(CheckMemory(pages.bytes_, "KV pages"));
   const int64_t whole_pages = CeilDiv(pages.bytes_, kHugePageBytes) * kHugePageBytes;
-  pages.memory_ = DeviceBuffer(backend, static_cast<size_t>(whole_pages));
+  HW_ASSIGN_OR_RETURN(pages.memory_, DeviceBuffer::Make(backend.device(), static_cast<size_t>(whole_pages)));
   pages.Place(num_layers);
-  pages.Fill(backend, seed);
+  HW_RETURN_IF_ERROR(pages.Fill(backend, seed));
   return pages;
 }
 
 // In the order in which the chunks of a prompt would take them.
 void RandomPages::Place(int64_t num_layers) {
-  heads_.resize(static_cast<size_t>(num_layers * wanted_.num_kv_heads));
+  const int64_t num_heads = num_layers * wanted_.num_kv_heads;
+  addresses_.resize(static_cast<size_t>(num_heads * num_pages()));
+  numbers_.resize(addresses_.size());
+  std::iota(numbers_.begin(), numbers_.end(), 0u);
   const int64_t run_pages = std::max<int64_t>(1, kRunTokens / wanted_.layout.page_tokens);
   std::byte* next = memory_.data();
   for (int64_t first = 0; first < num_pages(); first += run_pages) {
-    for (Head& head : heads_) {
+    for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
       for (int64_t idx = first; idx < std::min(first + run_pages, num_pages()); ++idx) {
-        (idx < num_sink_ ? head.sink : head.recent).push_back(next);
+        addresses_[static_cast<size_t>(head_idx * num_pages() + idx)] = next;
         next += IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
       }
     }
   }
+  KvLayout aged = newest_;
+  aged.format = KvFormat::kQ4;
+  spaces_ = {{.layout = newest_, .page_bytes = page_sizes_.newest, .extents = addresses_},
+             {.layout = aged, .page_bytes = page_sizes_.aged, .extents = addresses_}};
+  for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
+    heads_.push_back(
+        {.mask = {.sink = wanted_.rule.sink, .recent = wanted_.rule.recent, .sink_reach = wanted_.rule.sink_reach},
+         .table = static_cast<uint32_t>(head_idx * num_pages()),
+         .sink_pages = num_sink_,
+         .ring_first = recent_first_,
+         .newest = 0,
+         .aged = page_sizes_.ages() ? 1 : -1,
+         .aged_begin = aged_.begin});
+  }
 }
 
 // A few pages are written by the backend, token by token, and made older; all are copies of them.
-void RandomPages::Fill(Backend& backend, uint64_t seed) {
-  const auto bank_of = [&](int64_t page_bytes, std::vector<std::byte*>& pages) {
-    DeviceBuffer memory(backend, static_cast<size_t>(kBankPages * page_bytes));
-    for (int64_t i = 0; i < kBankPages; ++i) pages.push_back(memory.data() + i * page_bytes);
-    return memory;
-  };
-  std::vector<std::byte*> newest, aged;
-  const DeviceBuffer newest_memory = bank_of(page_sizes_.newest, newest);
+Status RandomPages::Fill(Backend& backend, uint64_t seed) {
+  Device& device = backend.device();
   const int64_t num_tokens = kBankPages * newest_.page_tokens;
-  const RandomTensor k(backend, {num_tokens, newest_.head_dim}, seed);
-  const RandomTensor v(backend, {num_tokens, newest_.head_dim}, seed + 1);
-  HeadWork work{.num_rows = num_tokens};
-  work.layout = newest_;
-  work.pages = {.sink = {}, .recent = newest, .recent_first = 0};
-  backend.AppendKv({.k = k.view(), .v = v.view(), .heads = {&work, 1}});
-  DeviceBuffer aged_memory;
-  if (page_sizes_.ages()) {
-    aged_memory = bank_of(page_sizes_.aged, aged);
-    const std::vector<const std::byte*> from(newest.begin(), newest.end());
-    backend.AgeKv({.layout = newest_, .from = from, .to = aged});
+  HW_ASSIGN_OR_RETURN(const RandomTensor k, RandomTensor::Make(backend, {num_tokens, newest_.head_dim}, seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor v, RandomTensor::Make(backend, {num_tokens, newest_.head_dim}, seed + 1));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer newest,
+                      DeviceBuffer::Make(device, static_cast<size_t>(kBankPages * page_sizes_.newest)));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer aged,
+                      DeviceBuffer::Make(device, static_cast<size_t>(kBankPages * page_sizes_.aged)));
+  // Each bank is one extent.
+  std::byte* const bases[] = {newest.data(), aged.data()};
+  std::vector<PageSpace> banks = spaces_;
+  for (size_t i = 0; i < banks.size(); ++i) {
+    banks[i].extents = {&bases[i], 1};
+    banks[i].extent_shift = 31;
   }
-  size_t next = 0;
-  for (const Head& head : heads_) {
-    for (int64_t idx = 0; idx < num_pages(); ++idx, ++next) {
-      std::byte* page =
-          idx < num_sink_ ? head.sink[static_cast<size_t>(idx)] : head.recent[static_cast<size_t>(idx - num_sink_)];
-      const std::vector<std::byte*>& bank = IsAged(idx) ? aged : newest;
-      const int64_t page_bytes = IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
-      backend.Copy(page, bank[next % bank.size()], static_cast<size_t>(page_bytes));
-    }
+  const StepHead head{};
+  const StepRows rows{.num_rows = num_tokens};
+  std::vector<PageMove> ages;
+  for (uint32_t i = 0; page_sizes_.ages() && i < kBankPages; ++i) ages.push_back({.to_space = 1, .from = i, .to = i});
+  std::vector<uint32_t> numbers(static_cast<size_t>(kBankPages));
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  const int64_t age_end = static_cast<int64_t>(ages.size());
+  KvStep step{.num_layers = 1, .num_kv_heads = 1};
+  step.sequences = {&rows, 1};
+  step.heads = {&head, 1};
+  step.pages = numbers;
+  step.spaces = banks;
+  step.ages = ages;
+  step.age_ends = {&age_end, 1};
+  backend.BeginStep(step);
+  backend.AppendKv({.step = &step, .layer_idx = 0, .k = k.view(), .v = v.view()});
+  backend.AgeKv({.step = &step, .layer_idx = 0});
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const bool is_aged = IsAged(static_cast<int64_t>(i) % num_pages());
+    const PageSpace& bank = banks[is_aged ? 1 : 0];
+    device.Copy(addresses_[i], bank.Page(static_cast<uint32_t>(i % kBankPages)), static_cast<size_t>(bank.page_bytes));
   }
+  return device.Wait();
 }
 
-std::vector<HeadWork> RandomPages::Work(int64_t layer_idx, int64_t num_rows) const {
-  std::vector<HeadWork> heads;
-  for (int64_t kv_head = 0; kv_head < wanted_.num_kv_heads; ++kv_head) {
-    const Head& head = heads_[static_cast<size_t>(layer_idx * wanted_.num_kv_heads + kv_head)];
-    HeadWork work{.num_rows = num_rows, .first_pos = wanted_.first_pos, .kv_head = kv_head};
-    work.layout = newest_;
-    work.aged_begin = aged_.begin;
-    work.aged_end = aged_.end;
-    work.pages = {.sink = head.sink, .recent = head.recent, .recent_first = recent_first_};
-    work.sink = wanted_.rule.sink;
-    work.recent = wanted_.rule.recent;
-    work.sink_reach = wanted_.rule.sink_reach;
-    heads.push_back(work);
-  }
-  return heads;
+KvStep RandomPages::Step(std::span<const StepRows> rows) const {
+  KvStep step{.num_layers = num_layers(), .num_kv_heads = wanted_.num_kv_heads};
+  step.sequences = rows;
+  step.heads = heads_;
+  step.pages = numbers_;
+  step.spaces = spaces_;
+  return step;
 }
 
 }  // namespace headwise

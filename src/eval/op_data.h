@@ -24,7 +24,7 @@ Status CheckMemory(int64_t bytes, const char* what);
 // f32 in a backend's memory, uniform with deviation 1.
 class RandomTensor {
  public:
-  RandomTensor(Backend& backend, const Shape& shape, uint64_t seed);
+  static Result<RandomTensor> Make(Backend& backend, const Shape& shape, uint64_t seed);
   const TensorView& view() const { return view_; }
 
  private:
@@ -59,21 +59,19 @@ class RandomPages {
   static Result<RandomPages> Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed);
 
   int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / wanted_.num_kv_heads; }
+  int64_t pages_per_head() const { return num_pages(); }
   int64_t bytes() const { return bytes_; }
-  // The first `num_rows` of the tokens, for every head of a layer. Valid as long as the pages.
-  std::vector<HeadWork> Work(int64_t layer_idx, int64_t num_rows) const;
+  // Steps over them: `rows` is the one sequence, from first_pos on. Valid as long as pages and rows are where they are.
+  KvStep Step(std::span<const StepRows> rows) const;
+  StepRows Rows(int64_t num_rows) const { return {.num_rows = num_rows, .first_pos = wanted_.first_pos}; }
 
  private:
-  struct Head {
-    std::vector<std::byte*> sink;
-    std::vector<std::byte*> recent;
-  };
   RandomPages(const Backend& backend, const Wanted& wanted);
   int64_t num_pages() const { return num_sink_ + num_recent_; }  // of a head
   bool IsAged(int64_t idx) const;                                // of a head's pages, number `idx`
   int64_t BytesOfHead() const;
   void Place(int64_t num_layers);
-  void Fill(Backend& backend, uint64_t seed);
+  Status Fill(Backend& backend, uint64_t seed);
 
   Wanted wanted_;
   KvLayout newest_;
@@ -84,7 +82,10 @@ class RandomPages {
   int64_t recent_first_ = 0;  // page index of the first of these
   int64_t bytes_ = 0;
   DeviceBuffer memory_;
-  std::vector<Head> heads_;  // [layers * Hkv]
+  std::vector<StepHead> heads_;        // [layers * Hkv]
+  std::vector<std::byte*> addresses_;  // of all pages, one head's after the other: each is an extent of its own
+  std::vector<uint32_t> numbers_;      // places in addresses_: the page table
+  std::vector<PageSpace> spaces_;      // newest, aged
 };
 
 }  // namespace headwise

@@ -11,20 +11,20 @@ int64_t CeilDiv(int64_t a, int64_t b) {
 
 // Pages that n consecutive tokens can touch, wherever they start.
 int64_t PagesOfRun(int64_t num_tokens, int64_t page_tokens) {
-  return num_tokens <= 0 ? 0 : CeilDiv(num_tokens - 1, page_tokens) + 1;
+  return num_tokens <= 0 ? 0 : RingPages(num_tokens, /*compensate=*/false, page_tokens);
 }
 
 // The most pages a head owns after a step at any length up to num_tokens.
 int64_t PagesUpTo(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens, bool holds) {
   const int64_t all = CeilDiv(num_tokens, page_tokens);
-  const int64_t recent = holds ? rule.recent : rule.recent_before;
-  const int64_t sink = holds ? rule.sink : 0;
-  if (recent >= num_tokens) return all;
-  return std::min(all, CeilDiv(sink, page_tokens) + PagesOfRun(recent, page_tokens));
+  const int64_t ring = RingPages(holds ? rule.recent : rule.recent_before, rule.compensate, page_tokens);
+  // Before a rule holds, pages of its sinks stay only while the model's window reads them.
+  const int64_t sink_pages = holds ? CeilDiv(rule.sink, page_tokens) : 0;
+  return std::min(all, sink_pages + ring);
 }
 
 int64_t StateBytes(const HeadPlan& plan, const ResolvedRule& rule) {
-  return rule.compensate && rule.Bounded() ? 2 * plan.shape.head_dim * 4 : 0;
+  return rule.compensate && rule.Bounded() ? StatePageBytes(plan.shape.head_dim) : 0;
 }
 
 // Of `total` pages at most `newest` have not aged; these are the larger ones.
@@ -74,18 +74,28 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
 
 }  // namespace
 
+int64_t StatePageBytes(int64_t head_dim) {
+  return CeilDiv(2 * head_dim * static_cast<int64_t>(sizeof(float)), 64) * 64;
+}
+
 PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
   const PageRange aged = AgedPages(rule, num_tokens, page_tokens);
+  const int64_t end = CeilDiv(num_tokens, page_tokens);
+  const int64_t sink_end = std::min(end, CeilDiv(rule.sink, page_tokens));
   PageCounts pages;
-  int64_t counted = 0;  // pages below this index are counted
+  int64_t counted = 0;  // sink pages below this index are counted
   for (const TokenRange& range : KeptRanges(rule, num_tokens)) {
     const int64_t first = std::max(counted, range.begin / page_tokens);
-    const int64_t end = CeilDiv(range.end, page_tokens);
-    const int64_t num_aged = std::max<int64_t>(0, std::min(end, aged.end) - std::max(first, aged.begin));
-    pages.aged += num_aged;
-    pages.newest += std::max<int64_t>(0, end - first) - num_aged;
-    counted = std::max(counted, end);
+    counted = std::max(counted, std::min(sink_end, CeilDiv(range.end, page_tokens)));
+    pages.newest += std::max<int64_t>(0, counted - first);
   }
+  const int64_t recent = num_tokens < rule.holds_from ? rule.recent_before : rule.recent;
+  const int64_t ring_begin =
+      std::max(CeilDiv(rule.sink, page_tokens), end - RingPages(recent, rule.compensate, page_tokens));
+  const int64_t num_ring = std::max<int64_t>(0, end - ring_begin);
+  const int64_t num_aged = std::max<int64_t>(0, std::min(end, aged.end) - std::max(ring_begin, aged.begin));
+  pages.aged += num_aged;
+  pages.newest += num_ring - num_aged;
   return pages;
 }
 

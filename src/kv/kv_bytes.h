@@ -18,8 +18,12 @@ struct PageCounts {
   int64_t total() const { return newest + aged; }
 };
 
-// Pages with a kept token once `num_tokens` are in: what a head owns after a step, if its format ages.
+// What a head owns once `num_tokens` are in, if its format ages: pages of sinks with a kept token, and behind them all
+// pages, or the newest RingPages (kv/rule.h) of a bounded head: those with a kept token and at most two more.
 PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
+
+// Of a compensation token.
+int64_t StatePageBytes(int64_t head_dim);
 
 // Bytes of a head's pages.
 struct PageSizes {

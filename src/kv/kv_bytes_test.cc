@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 
@@ -32,22 +33,46 @@ TEST(KvPages, ByHand) {
   EXPECT_EQ(KvPages({}, 0, 16).total(), 0);
 }
 
-TEST(KvPages, AreThoseWithAKeptToken) {
+// All with a kept token are among them; a ring has at most one more, its oldest.
+TEST(KvPages, AreThoseOfSinksAndOfTheRing) {
   std::mt19937_64 rng(1);
   for (int round = 0; round < 200; ++round) {
     const ResolvedRule rule = Stream(static_cast<int64_t>(rng() % 50), 1 + static_cast<int64_t>(rng() % 90));
+    const int64_t sink_pages = (rule.sink + 15) / 16;
     for (int64_t n = 0; n <= 250; n += 1 + static_cast<int64_t>(rng() % 7)) {
-      std::set<int64_t> newest, aged;
+      std::set<int64_t> kept, owned;
       for (const TokenRange& range : KeptRanges(rule, n)) {
-        for (int64_t j = range.begin; j < range.end; ++j) {
-          (AgedPages(rule, n, 16).Contains(j / 16) ? aged : newest).insert(j / 16);
-        }
+        for (int64_t j = range.begin; j < range.end; ++j) kept.insert(j / 16);
       }
+      // The ring: as many pages as the window touches where it touches most.
+      const int64_t num_pages = (n + 15) / 16;
+      const int64_t ring = (rule.recent + 14) / 16 + 1;
+      for (int64_t p = 0; p < num_pages; ++p) {
+        if (p < sink_pages || p >= num_pages - ring) owned.insert(p);
+      }
+      ASSERT_TRUE(std::includes(owned.begin(), owned.end(), kept.begin(), kept.end())) << n;
+      ASSERT_LE(owned.size(), kept.size() + 1) << n;
+      const auto num_aged =
+          std::count_if(owned.begin(), owned.end(), [&](int64_t p) { return AgedPages(rule, n, 16).Contains(p); });
       const PageCounts pages = KvPages(rule, n, 16);
-      ASSERT_EQ(pages.newest, static_cast<int64_t>(newest.size())) << n;
-      ASSERT_EQ(pages.aged, static_cast<int64_t>(aged.size())) << n;
+      ASSERT_EQ(pages.aged, num_aged) << n;
+      ASSERT_EQ(pages.total(), static_cast<int64_t>(owned.size())) << n;
     }
   }
+}
+
+TEST(RingPages, HoldTheWindowWhereverItLies) {
+  for (const int64_t recent : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
+    int64_t most = 0;
+    int64_t most_with_leaving = 0;
+    for (int64_t end = recent + 1; end < recent + 40; ++end) {
+      most = std::max(most, (end - 1) / 16 - (end - recent) / 16 + 1);
+      most_with_leaving = std::max(most_with_leaving, (end - 1) / 16 - (end - recent - 1) / 16 + 1);
+    }
+    EXPECT_EQ(RingPages(recent, /*compensate=*/false, 16), most) << recent;
+    EXPECT_EQ(RingPages(recent, /*compensate=*/true, 16), most_with_leaving) << recent;
+  }
+  EXPECT_EQ(RingPages(kNoLimit, false, 16), kNoLimit);
 }
 
 TEST(PageSizes, AreTheBackends) {

@@ -5,13 +5,8 @@
 namespace headwise {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-PageUse UseOf(const ResolvedRule& rule) {
-  return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing;
-}
+// Places that a head's region begins with; doubled as its pages become more.
+constexpr int64_t kFirstPlaces = 16;
 
 bool HasTokenOf(const std::vector<TokenRange>& ranges, int64_t page_idx, int64_t page_tokens) {
   return std::any_of(ranges.begin(), ranges.end(), [&](const TokenRange& range) {
@@ -29,101 +24,70 @@ void CheckPools(const HeadPools& pools, const KvLayout& like) {
   HW_CHECK(pools.aged->layout() == layout);
 }
 
+int64_t RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  return RingPages(num_tokens < rule.holds_from ? rule.recent_before : rule.recent, rule.compensate, page_tokens);
+}
+
 }  // namespace
 
-KvCache::KvCache(KvPools pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules)
-    : pools_(pools), num_kv_heads_(num_kv_heads), heads_(rules.size()) {
+KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules)
+    : pools_(pools),
+      num_kv_heads_(num_kv_heads),
+      page_tokens_(pools.full.newest->layout().page_tokens),
+      heads_(rules.size()),
+      compensates_(rules.size() / static_cast<size_t>(num_kv_heads)),
+      spare_(static_cast<size_t>(pools.states->space() + 1) * kNumPageUses) {
   CheckPools(pools.full, pools.full.newest->layout());
   CheckPools(pools.bounded, pools.full.newest->layout());
   for (size_t i = 0; i < rules.size(); ++i) {
     Head& head = heads_[i];
     head.rule = rules[i];
     head.pools = PoolsOf(rules[i]);
-    head.sink_pages.assign(static_cast<size_t>(CeilDiv(head.rule.sink, page_tokens())), nullptr);
-    head.recent_first = static_cast<int64_t>(head.sink_pages.size());
-    if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, 0, page_tokens());
-    if (head.rule.compensate && head.rule.Bounded()) head.state_idx = num_states_++;
+    head.sink_pages = PagesOf(head.rule.sink);
+    head.begin = head.sink_pages;
+    head.ring_pages = RingPagesAt(head.rule, 0, page_tokens_);
+    if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, 0, page_tokens_);
+    if (head.Compensates()) compensates_[i / static_cast<size_t>(num_kv_heads)] = 1;
+    const bool has_window = head.rule.sink_reach < kNoLimit || head.rule.recent_before < kNoLimit;
+    if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
-  if (num_states_ > 0) {
-    compensation_ = DeviceBuffer(pools.full.newest->backend(), static_cast<size_t>(num_states_ * 2 * head_dim()) * 4);
+  described_ = pools_.tables->heads.Take(heads_.size(), StepHead());
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    pools_.tables->heads.Put(described_.begin + i, Described(heads_[i], 0));
   }
 }
 
 KvCache::~KvCache() {
+  const auto release = [](PagePool& pool, uint32_t page) {
+    if (page != kNoPage) pool.Release(page);
+  };
+  const int64_t num_pages = PagesOf(num_tokens_);
   for (Head& head : heads_) {
-    for (std::byte*& page : head.sink_pages) Drop(*head.pools.newest, page);
-    for (size_t i = 0; i < head.recent_pages.size(); ++i) {
-      Drop(head.PoolOf(head.recent_first + static_cast<int64_t>(i)), head.recent_pages[i]);
-    }
+    for (int64_t p = 0; p < std::min(head.sink_pages, num_pages); ++p) release(*head.pools.newest, PageOf(head, p));
+    for (int64_t p = head.begin; p < num_pages; ++p) release(head.PoolOf(p), PageOf(head, p));
+    release(*pools_.states, head.state);
+    Entries().Return(head.region);
   }
+  pools_.tables->heads.Return(described_);
 }
 
 // Of a head that drops nothing all pages stay but those that age.
 PageUse KvCache::Head::UseOf(int64_t page_idx) const {
-  return pools.aged != nullptr && page_idx >= aged.begin ? PageUse::kSliding : headwise::UseOf(rule);
+  if (pools.aged != nullptr && page_idx >= aged.begin) return PageUse::kSliding;
+  return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing;
 }
 
-std::byte* KvCache::NewPage(PagePool& pool, PageUse use) {
-  page_bytes_ += static_cast<int64_t>(pool.page_bytes());
-  peak_page_bytes_ = std::max(peak_page_bytes_, page_bytes_);
-  return pool.Allocate(use);
+size_t KvCache::Head::PlaceOf(int64_t page_idx) const {
+  const int64_t behind = page_idx - sink_pages;
+  const int64_t place = behind < ring_pages ? page_idx : sink_pages + behind % ring_pages;
+  return region.begin + static_cast<size_t>(place);
 }
 
-void KvCache::Drop(PagePool& pool, std::byte*& page) {
-  if (page == nullptr) return;
-  pool.Release(page);
-  page = nullptr;
-  page_bytes_ -= static_cast<int64_t>(pool.page_bytes());
+bool KvCache::IsSinkNeeded(const Head& head, int64_t page_idx, int64_t num_tokens) const {
+  return HasTokenOf(KeptRanges(head.rule, num_tokens), page_idx, page_tokens_);
 }
 
-std::unique_ptr<KvCache> KvCache::Fork() const {
-  std::vector<ResolvedRule> rules;
-  for (const Head& head : heads_) rules.push_back(head.rule);
-  return ForkAs(std::move(rules));
-}
-
-std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const {
-  HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    const Head& head = heads_[i];
-    if (!SamePast(head.rule, rules[i], num_tokens_) || head.pools != PoolsOf(rules[i])) return nullptr;
-    if (head.pools.aged == nullptr) continue;
-    const PageRange aged = AgedPages(rules[i], num_tokens_, page_tokens());
-    if (aged != head.aged && !(aged.empty() && head.aged.empty())) return nullptr;
-  }
-  auto fork = std::make_unique<KvCache>(pools_, num_kv_heads_, std::move(rules));
-  fork->num_tokens_ = num_tokens_;
-  fork->page_bytes_ = fork->peak_page_bytes_ = page_bytes_;
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    Head& head = fork->heads_[i];
-    if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, num_tokens_, page_tokens());
-    head.TakePages(heads_[i]);
-    // Of a head whose rule changes nothing is folded yet.
-    if (head.state_idx < 0 || heads_[i].state_idx < 0) continue;
-    const auto state_bytes = static_cast<size_t>(2 * head_dim()) * sizeof(float);
-    pools_.full.newest->backend().Copy(fork->State(head), State(heads_[i]), state_bytes);
-  }
-  return fork;
-}
-
-// Which pages are sink pages is the rule's business.
-void KvCache::Head::TakePages(const Head& from) {
-  const auto num_sink_pages = static_cast<int64_t>(sink_pages.size());
-  const auto take = [&](int64_t page_idx, std::byte* page) {
-    if (page == nullptr) return;
-    PoolOf(page_idx).Retain(page);
-    if (page_idx < num_sink_pages) {
-      sink_pages[static_cast<size_t>(page_idx)] = page;
-      return;
-    }
-    if (recent_pages.empty()) recent_first = page_idx;
-    recent_pages.push_back(page);
-  };
-  for (size_t i = 0; i < from.sink_pages.size(); ++i) take(static_cast<int64_t>(i), from.sink_pages[i]);
-  for (size_t i = 0; i < from.recent_pages.size(); ++i) {
-    take(from.recent_first + static_cast<int64_t>(i), from.recent_pages[i]);
-  }
-}
+// ---- what a step needs ----------------------------------------------------------------------------------------------
 
 int64_t KvCache::MaxStepTokens() const {
   int64_t limit = kNoLimit;
@@ -133,193 +97,468 @@ int64_t KvCache::MaxStepTokens() const {
   return limit;
 }
 
-Status KvCache::PlanStep(int64_t num_new) {
-  HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
+// Several tokens may need more pages than a ring has; the first step gives heads their compensation state; at a cut a
+// head reads by one rule and keeps by another.
+bool KvCache::IsWide(int64_t num_new) const {
+  if (num_new > 1 || num_tokens_ == 0) return true;
+  return std::any_of(heads_.begin(), heads_.end(),
+                     [&](const Head& head) { return head.rule.holds_from == num_tokens_ + 1; });
+}
+
+bool KvCache::SinksLeave(int64_t num_tokens) const {
+  return std::any_of(watched_.begin(), watched_.end(), [&](size_t idx) {
+    const Head& head = heads_[idx];
+    for (int64_t p = 0; p < std::min(head.sink_pages, PagesOf(num_tokens_)); ++p) {
+      if (PageOf(head, p) != kNoPage && !IsSinkNeeded(head, p, num_tokens)) return true;
+    }
+    return false;
+  });
+}
+
+// Of a step of one token.
+bool KvCache::NothingChanges() const {
+  const bool begins_page = num_tokens_ % page_tokens_ == 0;
+  const bool completes_page = (num_tokens_ + 1) % page_tokens_ == 0;
+  const bool may_age = pools_.full.aged != nullptr || pools_.bounded.aged != nullptr;
+  return !begins_page && !(completes_page && may_age) && !may_share_ && !SinksLeave(num_tokens_ + 1);
+}
+
+KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
+  const int64_t end_tokens = num_tokens_ + num_new;
+  Change change;
+  change.joins = {PagesOf(num_tokens_), PagesOf(end_tokens)};
+  if (may_share_ && num_tokens_ % page_tokens_ != 0) {
+    const int64_t growing = change.joins.begin - 1;
+    if (head.pools.newest->IsShared(PageOf(head, growing))) change.written_page = growing;
+  }
+  if (head.Compensates()) {
+    change.new_state = head.state == kNoPage;
+    change.copies_state = may_share_ && !change.new_state && pools_.states->IsShared(head.state);
+  }
+  change.ring_pages = RingPagesAt(head.rule, end_tokens, page_tokens_);
+  change.keep_begin = std::max(head.begin, change.joins.end - change.ring_pages);
+  change.aged = head.aged;
+  if (head.pools.aged != nullptr) {
+    change.aged = AgedPages(head.rule, end_tokens, page_tokens_);
+    change.ages = {std::max(head.aged.end, change.keep_begin), change.aged.end};
+  }
+  const int64_t replaced = change.joins.begin - head.ring_pages;
+  if (!IsWide(num_new) && !change.joins.empty() && replaced >= head.begin) {
+    PagePool& pool = head.PoolOf(replaced);
+    change.reuses_page = &pool == head.pools.newest && !pool.IsShared(PageOf(head, replaced));
+  }
+  return change;
+}
+
+// Pages that a step takes from the pools at once, at worst: what it drops in one layer serves the next.
+struct KvCache::Demand {
+  std::vector<int64_t> spare, fresh;
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;
+
+  void Need(size_t kind, const PagePool& pool) {
+    if (spare[kind] > 0) {
+      --spare[kind];
+    } else {
+      ++fresh[kind];
+    }
+    bytes += pool.page_bytes();
+    peak_bytes = std::max(peak_bytes, bytes);
+  }
+  void Give(size_t kind, const PagePool& pool) {
+    ++spare[kind];
+    bytes -= pool.page_bytes();
+  }
+};
+
+size_t KvCache::SpareOf(const PagePool& pool, PageUse use) const {
+  return static_cast<size_t>(pool.space()) * kNumPageUses + static_cast<size_t>(use);
+}
+
+Status KvCache::MakeRoom(int64_t num_new) {
+  Demand demand{.spare = std::vector<int64_t>(spare_.size()), .fresh = std::vector<int64_t>(spare_.size())};
+  const auto need = [&](const PagePool& pool, PageUse use) { demand.Need(SpareOf(pool, use), pool); };
+  const auto give = [&](const PagePool& pool, PageUse use) { demand.Give(SpareOf(pool, use), pool); };
+  const int64_t num_pages = PagesOf(num_tokens_);
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    std::vector<Change> changes;
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      const Head& head = At(layer_idx, kv_head);
+      const Change& change = changes.emplace_back(ChangeOf(head, num_new));
+      for (int64_t p = change.joins.begin; p < change.joins.end && !change.reuses_page; ++p) {
+        need(*head.pools.newest, head.UseOf(p));
+      }
+      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page));
+      if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding);
+      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
+        need(*head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
+      }
+    }
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      const Head& head = At(layer_idx, kv_head);
+      const Change& change = changes[static_cast<size_t>(kv_head)];
+      const auto give_page = [&](int64_t p) {
+        const PagePool& pool = head.PoolOf(p);
+        if (p >= num_pages) return give(pool, head.UseOf(p));
+        if (!pool.IsShared(PageOf(head, p))) give(pool, pool.UseOf(PageOf(head, p)));
+      };
+      for (int64_t p = head.begin; p < change.keep_begin && !change.reuses_page; ++p) give_page(p);
+      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) give_page(p);
+    }
+  }
+  HW_RETURN_IF_ERROR(pools_.usage->CheckRoom(demand.peak_bytes));
+  for (PagePool* pool :
+       {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states}) {
+    if (pool == nullptr) continue;
+    for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
+      HW_RETURN_IF_ERROR(pool->MakeRoom(use, demand.fresh[SpareOf(*pool, use)]));
+    }
+  }
   return Status::Ok();
 }
 
-void KvCache::MakeWritable(const Head& head, int64_t page_idx, std::byte*& page) {
-  PagePool& pool = *head.pools.newest;
-  if (page == nullptr) {
-    page = NewPage(pool, head.UseOf(page_idx));
-  } else if (pool.IsShared(page)) {
-    std::byte* copy = pool.Allocate(head.UseOf(page_idx));
-    pool.backend().Copy(copy, page, pool.page_bytes());
-    pool.Release(page);
-    page = copy;
-  }
+uint32_t KvCache::Take(const Head& head, PagePool& pool, PageUse use) {
+  BytesOf(head) += pool.page_bytes();
+  peak_bytes_ = std::max(peak_bytes_, bytes_.total());
+  std::vector<uint32_t>& spare = spare_[SpareOf(pool, use)];
+  if (spare.empty()) return pool.Allocate(use);
+  const uint32_t page = spare.back();
+  spare.pop_back();
+  pool.Reclaim(page);
+  return page;
 }
 
-void KvCache::Extend(int64_t layer_idx, int64_t num_new) {
+void KvCache::Drop(const Head& head, PagePool& pool, uint32_t page) {
+  BytesOf(head) -= pool.page_bytes();
+  if (pool.Retire(page)) spare_[SpareOf(pool, pool.UseOf(page))].push_back(page);
+}
+
+// ---- the plan -------------------------------------------------------------------------------------------------------
+
+Status KvCache::PlanStep(int64_t num_new) {
+  HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
   HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
-  const int64_t first_page = num_tokens_ / page_tokens();
-  const int64_t last_page = (num_tokens_ + num_new - 1) / page_tokens();
+  aside_ = IsWide(num_new);
+  if (!aside_ && NothingChanges()) {
+    planned_ = 1;
+    return Status::Ok();
+  }
+  HW_RETURN_IF_ERROR(MakeRoom(num_new));
+  planned_ = num_new;
+  if (!aside_) {
+    for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) PlanLayerInPlace(layer_idx);
+  } else {
+    const int64_t end_page = PagesOf(num_tokens_ + num_new);
+    int64_t num_places = 0;
+    for (const Head& head : heads_) {
+      num_places += std::min(head.sink_pages, end_page) + std::max<int64_t>(0, end_page - head.begin);
+    }
+    aside_pages_ = Entries().Take(static_cast<size_t>(num_places), kNoPage);
+    aside_heads_ = pools_.tables->heads.Take(heads_.size(), StepHead());
+    uint32_t next_place = aside_pages_.begin;
+    for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) PlanLayerAside(layer_idx, num_new, next_place);
+  }
+  DescribeHeads();
+  may_share_ = false;
+  return Status::Ok();
+}
+
+// Entries for pages up to this one.
+void KvCache::ReachPage(Head& head, int64_t page_idx) {
+  const int64_t behind = std::max<int64_t>(0, page_idx + 1 - head.sink_pages);
+  const int64_t needed = behind == 0 ? page_idx + 1 : head.sink_pages + std::min(behind, head.ring_pages);
+  if (needed <= static_cast<int64_t>(head.region.size)) return;
+  int64_t places = std::max({needed, 2 * static_cast<int64_t>(head.region.size), kFirstPlaces});
+  if (head.ring_pages < kNoLimit) places = std::min(places, head.sink_pages + head.ring_pages);
+  const PageRegion region = Entries().Take(static_cast<size_t>(places), kNoPage);
+  for (uint32_t i = 0; i < head.region.size; ++i) {
+    const uint32_t page = Entries()[head.region.begin + i];
+    Entries().Set(region.begin + i, page);
+  }
+  Entries().Return(head.region);
+  head.region = region;
+}
+
+void KvCache::UpdateState(Head& head, const Change& change) {
+  if (!change.new_state && !change.copies_state) return;
+  PagePool& states = *pools_.states;
+  const uint32_t state = Take(head, states, PageUse::kSliding);
+  if (change.copies_state) {
+    copies_.push_back({.from_space = states.space(), .to_space = states.space(), .from = head.state, .to = state});
+    Drop(head, states, head.state);
+  }
+  head.state = state;
+}
+
+// One more token of a head whose table stays where it is.
+void KvCache::JoinInPlace(Head& head, const Change& change) {
+  PagePool& newest = *head.pools.newest;
+  if (change.written_page >= 0) {
+    const uint32_t shared = PageOf(head, change.written_page);
+    const uint32_t copy = Take(head, newest, head.UseOf(change.written_page));
+    copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = copy});
+    Drop(head, newest, shared);
+    Entries().Set(head.PlaceOf(change.written_page), copy);
+  }
+  if (change.joins.empty() || change.reuses_page) return;
+  const int64_t page_idx = change.joins.begin;
+  ReachPage(head, page_idx);
+  // What comes round is read no more: its page goes before its place is taken.
+  for (int64_t p = head.begin; p < change.keep_begin; ++p) Drop(head, head.PoolOf(p), PageOf(head, p));
+  Entries().Set(head.PlaceOf(page_idx), Take(head, newest, head.UseOf(page_idx)));
+}
+
+void KvCache::PlanLayerInPlace(int64_t layer_idx) {
+  std::vector<Change> changes;
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
-    const auto num_sink_pages = static_cast<int64_t>(head.sink_pages.size());
-    for (int64_t page_idx = first_page; page_idx <= last_page; ++page_idx) {
-      if (page_idx < num_sink_pages) {
-        MakeWritable(head, page_idx, head.sink_pages[static_cast<size_t>(page_idx)]);
-        continue;
+    const Change& change = changes.emplace_back(ChangeOf(head, 1));
+    UpdateState(head, change);
+    JoinInPlace(head, change);
+    head.begin = change.keep_begin;
+  }
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    Head& head = At(layer_idx, kv_head);
+    const Change& change = changes[static_cast<size_t>(kv_head)];
+    for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
+      const uint32_t aged = Take(head, *head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
+      ages_.push_back({layer_idx,
+                       {.from_space = head.pools.newest->space(),
+                        .to_space = head.pools.aged->space(),
+                        .from = PageOf(head, p),
+                        .to = aged}});
+      later_.push_back({head.PlaceOf(p), aged});
+    }
+  }
+  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+    Head& head = At(layer_idx, kv_head);
+    const Change& change = changes[static_cast<size_t>(kv_head)];
+    for (int64_t p = change.ages.begin; p < change.ages.end; ++p) Drop(head, *head.pools.newest, PageOf(head, p));
+    head.aged = change.aged;
+    DropSinks(head, num_tokens_ + 1);
+  }
+}
+
+void KvCache::DropSinks(Head& head, int64_t num_tokens) {
+  if (head.rule.sink_reach == kNoLimit && head.rule.recent_before == kNoLimit) return;
+  for (int64_t p = 0; p < std::min(head.sink_pages, PagesOf(num_tokens)); ++p) {
+    if (PageOf(head, p) == kNoPage || IsSinkNeeded(head, p, num_tokens)) continue;
+    Drop(head, *head.pools.newest, PageOf(head, p));
+    later_.push_back({head.PlaceOf(p), kNoPage});
+  }
+}
+
+// All pages that the step reads or writes, one behind the other, in a table of this step: sinks, then the others.
+void KvCache::JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change, uint32_t& next_place) {
+  Head& head = At(layer_idx, kv_head);
+  PagePool& newest = *head.pools.newest;
+  StepHead described = Described(head, planned_);
+  described.table = next_place;
+  described.sink_pages = std::min(head.sink_pages, change.joins.end);
+  described.ring_first = head.begin;
+  described.ring_pages = kNoLimit;
+  const auto list = [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p, ++next_place) {
+      uint32_t page = p < change.joins.begin ? PageOf(head, p) : Take(head, newest, head.UseOf(p));
+      if (p == change.written_page) {
+        const uint32_t shared = page;
+        page = Take(head, newest, head.UseOf(p));
+        copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = page});
+        Drop(head, newest, shared);
       }
-      if (head.recent_pages.empty()) head.recent_first = page_idx;
-      const auto slot = static_cast<size_t>(page_idx - head.recent_first);
-      HW_CHECK(slot <= head.recent_pages.size(), "page {} after {}+{}", page_idx, head.recent_first,
-               head.recent_pages.size());
-      if (slot == head.recent_pages.size()) head.recent_pages.push_back(nullptr);
-      MakeWritable(head, page_idx, head.recent_pages[slot]);
+      Entries().Set(next_place, page);
     }
-  }
+  };
+  list(0, described.sink_pages);
+  list(head.begin, change.joins.end);
+  UpdateState(head, change);
+  described.state = head.state;
+  pools_.tables->heads.Put(aside_heads_.begin + static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head), described);
 }
 
-HeadWork KvCache::WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const {
-  HeadWork work{.first_row = first_row, .num_rows = num_new, .first_pos = num_tokens_, .kv_head = kv_head};
-  work.layout = head.pools.newest->layout();
-  work.pages = {.sink = head.sink_pages, .recent = head.recent_pages, .recent_first = head.recent_first};
-  work.aged_begin = head.aged.begin;
-  work.aged_end = head.aged.end;
-  if (num_tokens_ < head.rule.holds_from) {
-    work.recent = head.rule.recent_before;
-    return work;
+// What stays of the pages at `place`, where JoinAside put them, into the head's own table.
+void KvCache::SettleAside(Head& head, const Change& change, uint32_t place) {
+  const int64_t num_sinks = std::min(head.sink_pages, change.joins.end);
+  const auto page_at = [&](int64_t p) {
+    return Entries()[place + static_cast<size_t>(p < num_sinks ? p : num_sinks + p - head.begin)];
+  };
+  const int64_t old_begin = head.begin;
+  for (int64_t p = old_begin; p < change.keep_begin; ++p) Drop(head, head.PoolOf(p), page_at(p));
+  for (int64_t p = change.ages.begin; p < change.ages.end; ++p) Drop(head, *head.pools.newest, page_at(p));
+  if (head.ring_pages != change.ring_pages) {
+    Entries().Return(head.region);
+    head.region = {};
+    head.ring_pages = change.ring_pages;
   }
-  work.sink = head.rule.sink;
-  work.recent = head.rule.recent;
-  work.sink_reach = head.rule.sink_reach;
-  if (head.rule.positions == Positions::kCache && head.rule.Bounded()) {
-    work.sink_pos_limit = head.rule.sink + head.rule.recent - 1;
-    work.uses_sink_query = head.rule.sink > 0 && num_tokens_ + num_new - 1 > work.sink_pos_limit;
+  head.aged = change.aged;
+  ReachPage(head, change.joins.end - 1);
+  for (int64_t p = 0; p < num_sinks; ++p) Entries().Set(head.PlaceOf(p), page_at(p));
+  for (int64_t p = change.keep_begin; p < change.joins.end; ++p) {
+    if (!change.ages.Contains(p)) Entries().Set(head.PlaceOf(p), page_at(p));
   }
-  return work;
+  head.begin = change.keep_begin;
 }
 
-void KvCache::Work(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadWork>& work) const {
+void KvCache::PlanLayerAside(int64_t layer_idx, int64_t num_new, uint32_t& next_place) {
+  std::vector<Change> changes;
+  std::vector<uint32_t> places;
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    work.push_back(WorkOf(At(layer_idx, kv_head), kv_head, first_row, num_new));
+    places.push_back(next_place);
+    changes.push_back(ChangeOf(At(layer_idx, kv_head), num_new));
+    JoinAside(layer_idx, kv_head, changes.back(), next_place);
   }
-}
-
-bool KvCache::HasFolds(int64_t layer_idx) const {
-  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    if (At(layer_idx, kv_head).state_idx >= 0) return true;
-  }
-  return false;
-}
-
-void KvCache::Folds(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadFold>& folds) {
-  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    const Head& head = At(layer_idx, kv_head);
-    if (head.state_idx < 0) continue;
-    const TokenRange before = FoldedRange(head.rule, num_tokens_);
-    const TokenRange after = FoldedRange(head.rule, num_tokens_ + num_new);
-    if (after.end == after.begin) continue;
-    HeadFold fold{.work = WorkOf(head, kv_head, first_row, num_new), .state = State(head)};
-    fold.num_folded = before.end - before.begin;
-    fold.fold_end = after.end;
-    if (num_tokens_ < head.rule.holds_from) {
-      // The cut at the end of the prompt: its queries were dense, only the folding is due. [razor Algorithm 1]
-      fold.work.num_rows = 0;
-      fold.work.sink = head.rule.sink;
-      fold.work.recent = head.rule.recent;
-    }
-    folds.push_back(fold);
-  }
-}
-
-void KvCache::Ages(int64_t layer_idx, int64_t num_new, PagesToAge& pages) {
-  HW_CHECK(aging_layer_ < 0, "layer {} is not committed", aging_layer_);
-  aging_layer_ = layer_idx;
+  std::vector<LaterEntry> aged_pages;  // by page index, of one head after the other
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
-    if (head.pools.aged == nullptr) continue;
-    const PageRange after = AgedPages(head.rule, num_tokens_ + num_new, page_tokens());
-    if (after == head.aged) continue;
-    const std::vector<TokenRange> kept = KeptRanges(head.rule, num_tokens_ + num_new);
-    pages.layout = head.pools.newest->layout();
-    // None of them is a sink's.
-    for (int64_t page_idx = std::max(head.aged.end, head.recent_first); page_idx < after.end; ++page_idx) {
-      if (!HasTokenOf(kept, page_idx, page_tokens())) continue;
-      std::byte* aged = NewPage(*head.pools.aged, UseOf(head.rule));
-      pages.from.push_back(head.recent_pages[static_cast<size_t>(page_idx - head.recent_first)]);
-      pages.to.push_back(aged);
-      aging_.push_back({.kv_head = kv_head, .page_idx = page_idx, .aged = aged});
+    const Change& change = changes[static_cast<size_t>(kv_head)];
+    const int64_t num_sinks = std::min(head.sink_pages, change.joins.end);
+    for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
+      const size_t place = places[static_cast<size_t>(kv_head)] + static_cast<size_t>(num_sinks + p - head.begin);
+      const uint32_t aged = Take(head, *head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
+      ages_.push_back({layer_idx,
+                       {.from_space = head.pools.newest->space(),
+                        .to_space = head.pools.aged->space(),
+                        .from = Entries()[place],
+                        .to = aged}});
+      aged_pages.push_back({static_cast<size_t>(p), aged});
     }
   }
-}
-
-void KvCache::Commit(int64_t layer_idx, int64_t num_new) {
-  // Pages that nobody needs are still where they were: none of them has aged in this step.
-  for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    DropUnneeded(At(layer_idx, kv_head), num_tokens_ + num_new);
-  }
-  for (const AgingPage& aging : aging_) {
-    Head& head = At(layer_idx, aging.kv_head);
-    std::byte*& page = head.recent_pages[static_cast<size_t>(aging.page_idx - head.recent_first)];
-    Drop(*head.pools.newest, page);
-    page = aging.aged;
-  }
-  aging_.clear();
+  auto aged = aged_pages.begin();
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
+    const Change& change = changes[static_cast<size_t>(kv_head)];
+    SettleAside(head, change, places[static_cast<size_t>(kv_head)]);
+    // The step itself reads its own table: here pages may be what they will be.
+    for (int64_t p = change.ages.begin; p < change.ages.end; ++p, ++aged) {
+      Entries().Set(head.PlaceOf(p), aged->page);
+    }
+    DropSinks(head, num_tokens_ + num_new);
+  }
+}
+
+// As the tables have it, `num_new` tokens on their way.
+StepHead KvCache::Described(const Head& head, int64_t num_new) const {
+  StepHead described;
+  described.mask = head.rule.MaskAt(num_tokens_ < head.rule.holds_from ? 0 : head.rule.holds_from);
+  described.table = head.region.begin;
+  described.sink_pages = described.ring_first = head.sink_pages;
+  described.ring_pages = head.ring_pages;
+  described.newest = head.pools.newest->space();
+  described.aged = head.pools.aged == nullptr ? -1 : head.pools.aged->space();
+  described.aged_begin = head.aged.begin;
+  described.state = head.state;
+  if (!head.Compensates()) return described;
+  const auto lag = [&](int64_t num_tokens) {
+    return num_tokens < head.rule.holds_from ? head.rule.recent_before : head.rule.recent;
+  };
+  described.reads_mean = num_tokens_ >= head.rule.holds_from;
+  described.fold_from = head.rule.sink;
+  described.fold_before = lag(num_tokens_);
+  described.fold_after = lag(num_tokens_ + num_new);
+  return described;
+}
+
+// For steps to come, in which nothing but tokens is new.
+void KvCache::DescribeHeads() {
+  const int64_t before = num_tokens_;
+  num_tokens_ += planned_;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    pools_.tables->heads.Set(described_.begin + i, Described(heads_[i], 0));
+  }
+  num_tokens_ = before;
+}
+
+StepRows KvCache::Rows(int64_t first_row) const {
+  return {.first_row = first_row,
+          .num_rows = planned_,
+          .first_pos = num_tokens_,
+          .first_head = aside_ ? aside_heads_.begin : described_.begin};
+}
+
+void KvCache::FinishStep() {
+  HW_CHECK(planned_ > 0, "no step is planned");
+  for (const LaterEntry& entry : later_) Entries().Set(entry.place, entry.page);
+  for (PagePool* pool :
+       {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states}) {
+    if (pool == nullptr) continue;
+    for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
+      std::vector<uint32_t>& spare = spare_[SpareOf(*pool, use)];
+      for (const uint32_t page : spare) pool->Forget(page);
+      spare.clear();
+    }
+  }
+  if (aside_) {
+    Entries().Return(aside_pages_);
+    pools_.tables->heads.Return(aside_heads_);
+  }
+  later_.clear();
+  copies_.clear();
+  ages_.clear();
+  num_tokens_ += planned_;
+  planned_ = 0;
+  aside_ = false;
+}
+
+// ---- forks ----------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<KvCache> KvCache::Fork() const {
+  std::vector<ResolvedRule> rules;
+  for (const Head& head : heads_) rules.push_back(head.rule);
+  return ForkAs(std::move(rules));
+}
+
+std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const {
+  HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
+  HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const Head& head = heads_[i];
+    if (!SamePast(head.rule, rules[i], num_tokens_) || head.pools != PoolsOf(rules[i])) return nullptr;
     if (head.pools.aged == nullptr) continue;
-    HW_CHECK(aging_layer_ == layer_idx, "layer {}: Ages comes before Commit", layer_idx);
-    head.aged = AgedPages(head.rule, num_tokens_ + num_new, page_tokens());
+    const PageRange aged = AgedPages(rules[i], num_tokens_, page_tokens_);
+    if (aged != head.aged && !(aged.empty() && head.aged.empty())) return nullptr;
   }
-  aging_layer_ = -1;
+  auto fork = std::make_unique<KvCache>(pools_, num_kv_heads_, std::move(rules));
+  fork->num_tokens_ = num_tokens_;
+  for (size_t i = 0; i < heads_.size(); ++i) fork->TakePages(fork->heads_[i], *this, heads_[i]);
+  fork->peak_bytes_ = fork->bytes_.total();
+  fork->DescribeHeads();
+  fork->may_share_ = may_share_ = true;
+  return fork;
 }
 
-void KvCache::DropUnneeded(Head& head, int64_t num_tokens) {
-  const std::vector<TokenRange> kept = KeptRanges(head.rule, num_tokens);
-  const auto needed = [&](int64_t page_idx) { return HasTokenOf(kept, page_idx, page_tokens()); };
-  for (size_t i = 0; i < head.sink_pages.size(); ++i) {
-    if (!needed(static_cast<int64_t>(i))) Drop(*head.pools.newest, head.sink_pages[i]);
+// Which pages are sink pages, and how many a ring has, is the rule's business.
+void KvCache::TakePages(Head& head, const KvCache& other, const Head& from) {
+  const int64_t num_pages = PagesOf(num_tokens_);
+  if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, num_tokens_, page_tokens_);
+  head.ring_pages = RingPagesAt(head.rule, num_tokens_, page_tokens_);
+  const auto page_at = [&](int64_t p) {
+    return p < from.sink_pages || p >= from.begin ? other.PageOf(from, p) : kNoPage;
+  };
+  head.begin = std::max(head.sink_pages, num_pages - head.ring_pages);
+  while (head.begin < num_pages && page_at(head.begin) == kNoPage) ++head.begin;
+  if (num_pages > 0) ReachPage(head, num_pages - 1);
+  for (int64_t p = 0; p < num_pages; ++p) {
+    const uint32_t page = p < head.sink_pages || p >= head.begin ? page_at(p) : kNoPage;
+    if (page == kNoPage) continue;
+    PagePool& pool = head.PoolOf(p);
+    pool.Retain(page);
+    BytesOf(head) += pool.page_bytes();
+    Entries().Set(head.PlaceOf(p), page);
   }
-  size_t num_dropped = 0;
-  while (num_dropped < head.recent_pages.size() && !needed(head.recent_first + static_cast<int64_t>(num_dropped))) {
-    Drop(head.PoolOf(head.recent_first + static_cast<int64_t>(num_dropped)), head.recent_pages[num_dropped]);
-    ++num_dropped;
-  }
-  head.recent_pages.erase(head.recent_pages.begin(), head.recent_pages.begin() + static_cast<int64_t>(num_dropped));
-  head.recent_first += static_cast<int64_t>(num_dropped);
-}
-
-float* KvCache::State(const Head& head) const {
-  return reinterpret_cast<float*>(compensation_.data()) + head.state_idx * 2 * head_dim();
-}
-
-const float* KvCache::CompensationState(int64_t layer_idx, int64_t kv_head) const {
-  const Head& head = At(layer_idx, kv_head);
-  return head.state_idx < 0 ? nullptr : State(head);
+  // Of a head whose rule changes nothing is folded yet.
+  if (!head.Compensates() || from.state == kNoPage) return;
+  head.state = from.state;
+  pools_.states->Retain(head.state);
+  BytesOf(head) += pools_.states->page_bytes();
 }
 
 PageCounts KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
   const Head& head = At(layer_idx, kv_head);
-  const auto num_sink = std::count_if(head.sink_pages.begin(), head.sink_pages.end(),
-                                      [](const std::byte* page) { return page != nullptr; });
-  const auto num_recent = static_cast<int64_t>(head.recent_pages.size());
-  const int64_t num_aged = std::max<int64_t>(
-      0, std::min(head.aged.end, head.recent_first + num_recent) - std::max(head.aged.begin, head.recent_first));
-  return {.newest = num_sink + num_recent - num_aged, .aged = num_aged};
-}
-
-int64_t KvCache::PeakBytes() const {
-  return peak_page_bytes_ + static_cast<int64_t>(compensation_.size_bytes());
-}
-
-KvCacheBytes KvCache::Bytes() const {
-  KvCacheBytes bytes;
-  bytes.bounded = static_cast<int64_t>(compensation_.size_bytes());
-  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
-    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-      const Head& head = At(layer_idx, kv_head);
-      int64_t& sum = head.rule.Bounded() ? bytes.bounded : bytes.full;
-      const auto bytes_of = [](const PagePool* pool) {
-        return pool == nullptr ? int64_t{0} : static_cast<int64_t>(pool->page_bytes());
-      };
-      const PageSizes sizes{.newest = bytes_of(head.pools.newest), .aged = bytes_of(head.pools.aged)};
-      sum += sizes.BytesOf(NumPages(layer_idx, kv_head));
-    }
-  }
-  return bytes;
+  const int64_t num_pages = PagesOf(num_tokens_);
+  PageCounts counts;
+  for (int64_t p = 0; p < std::min(head.sink_pages, num_pages); ++p) counts.newest += PageOf(head, p) != kNoPage;
+  for (int64_t p = head.begin; p < num_pages; ++p) ++(head.aged.Contains(p) ? counts.aged : counts.newest);
+  return counts;
 }
 
 }  // namespace headwise

@@ -1,8 +1,12 @@
 // The KV cache of one sequence: for every layer and KV head the pages its rule keeps, and the mean of what it dropped.
 //
-// A step goes: for each layer Extend (room for the new tokens), AppendKv and Attention over Work(), Compensate over
-// Folds(), AgeKv over Ages(), Commit (pages go back); then FinishStep once. So a head that drops tokens holds more than
-// it keeps only while its own layer is computed.
+// A step is planned, then run. PlanStep settles for all layers and heads at once which pages join, are copied, age and
+// go back, and fails with nothing changed where memory does not suffice; kv/cache_step.h runs it, and FinishStep ends
+// it. Behind the pages of its sinks a bounded head uses a ring of fixed size, so that a decoding step finds its tables
+// as they are unless a head that still grows begins a page, a page that is shared is first written to, or a page ages.
+//
+// In a step of several tokens a head holds all of these only while its own layer is computed: what it drops is where
+// later layers put their new tokens, because operations run in the order of layers.
 #ifndef HEADWISE_KV_KV_CACHE_H_
 #define HEADWISE_KV_KV_CACHE_H_
 
@@ -22,20 +26,17 @@ struct KvCacheBytes {
   int64_t total() const { return full + bounded; }
 };
 
-// What AgeKv is to do for one layer, of one sequence or of several.
-struct PagesToAge {
-  KvLayout layout;  // of `from`
-  std::vector<const std::byte*> from;
-  std::vector<std::byte*> to;
-
-  AgeKvArgs Args() const { return {.layout = layout, .from = from, .to = to}; }
+// A page of some layer that changes places.
+struct LayerMove {
+  int64_t layer_idx = 0;
+  PageMove move;
 };
 
 // Thread-safety: none. The pools must outlive it.
 class KvCache {
  public:
   // rules [L * Hkv], layer-major.
-  KvCache(KvPools pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules);
+  KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<ResolvedRule> rules);
   KvCache(KvCache&&) = delete;
   ~KvCache();
 
@@ -45,8 +46,9 @@ class KvCache {
   // head did (SamePast in kv/rule.h), puts its head into other pools, or has a page that aged as one that does not.
   std::unique_ptr<KvCache> ForkAs(std::vector<ResolvedRule> rules) const;
 
+  const KvPools& pools() const { return pools_; }
   int64_t head_dim() const { return pools_.full.newest->layout().head_dim; }
-  int64_t page_tokens() const { return pools_.full.newest->layout().page_tokens; }
+  int64_t page_tokens() const { return page_tokens_; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_kv_heads() const { return num_kv_heads_; }
   int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads_; }
@@ -56,53 +58,62 @@ class KvCache {
   int64_t MaxStepTokens() const;
 
   // Settles the step that reads `num_new` tokens for all layers and heads, before any of it runs: kOutOfMemory, and
-  // nothing changed, where pages for it cannot be had. Requires: 1 <= num_new <= MaxStepTokens().
+  // nothing changed, where pages for it cannot be had. Requires: 1 <= num_new <= MaxStepTokens(), none is planned.
   Status PlanStep(int64_t num_new);
-
-  // Room for `num_new` tokens in every head of the layer. Requires: num_new <= MaxStepTokens().
-  void Extend(int64_t layer_idx, int64_t num_new);
-  // Appends one HeadWork per KV head of the layer; valid until Commit.
-  void Work(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadWork>& work) const;
-  // Appends the compensating heads that fold or read a mean in this step, and says whether any does.
-  void Folds(int64_t layer_idx, int64_t first_row, int64_t num_new, std::vector<HeadFold>& folds);
-  bool HasFolds(int64_t layer_idx) const;
-  // Makes room for the pages of the layer that are kept and age now that the new tokens are in, and appends them. Until
-  // Commit they are still read where they were. Once a step, after Extend.
-  void Ages(int64_t layer_idx, int64_t num_new, PagesToAge& pages);
-  // Drops the pages that the rules no longer need once the new tokens are in, and those that aged, for which AgeKv has
-  // run.
-  void Commit(int64_t layer_idx, int64_t num_new);
-  void FinishStep(int64_t num_new) { num_tokens_ += num_new; }
+  int64_t planned_tokens() const { return planned_; }  // 0: none
+  // The sequence in the planned step, or with num_rows 0 as it stands between steps.
+  StepRows Rows(int64_t first_row) const;
+  // Of the planned step: pages that a fork shares and that are written to; pages that age, ascending by layer.
+  const std::vector<PageMove>& copies() const { return copies_; }
+  const std::vector<LayerMove>& ages() const { return ages_; }
+  // Whether a head of the layer has a compensation token.
+  bool Compensates(int64_t layer_idx) const { return compensates_[static_cast<size_t>(layer_idx)] != 0; }
+  // Once the planned step is on its way to the device: what it dropped may be used by steps behind it.
+  void FinishStep();
 
   // Pages held now, shared ones included, and compensation state.
-  KvCacheBytes Bytes() const;
+  KvCacheBytes Bytes() const { return bytes_; }
   PageCounts NumPages(int64_t layer_idx, int64_t kv_head) const;
   // The most that Bytes().total() has been, inside steps too, since the cache was made or forked.
-  int64_t PeakBytes() const;
-  // For tests: [2, D] f32 in the backend's memory, null without compensation.
-  const float* CompensationState(int64_t layer_idx, int64_t kv_head) const;
+  int64_t PeakBytes() const { return peak_bytes_; }
 
  private:
-  struct Head {
-    PagePool& PoolOf(int64_t page_idx) const { return aged.Contains(page_idx) ? *pools.aged : *pools.newest; }
-    PageUse UseOf(int64_t page_idx) const;
-    void TakePages(const Head& from);
+  using PageRegion = FlatTable<uint32_t>::Region;
+  using HeadRegion = FlatTable<StepHead>::Region;
 
+  struct Head {
     ResolvedRule rule;
     HeadPools pools;
-    // Pages 0 .. ceil(sink / P) - 1, and from there on those of the recent window. A dropped sink page (a model's own
-    // window can hide sinks) is null.
-    std::vector<std::byte*> sink_pages;
-    std::vector<std::byte*> recent_pages;
-    int64_t recent_first = 0;  // page index of recent_pages[0]
-    PageRange aged;            // of the pages held, these are in pools.aged
-    int64_t state_idx = -1;    // place in compensation_, -1 without compensation
+    int64_t sink_pages = 0;         // pages [0, sink_pages) have places of their own; dropped ones are kNoPage
+    int64_t ring_pages = kNoLimit;  // as in StepHead
+    PageRegion region;              // of sink_pages, then of the ring or of as many as have been needed
+    int64_t begin = 0;              // the first page held behind those of sinks
+    PageRange aged;                 // of the pages held, these are in pools.aged
+    uint32_t state = kNoPage;
+
+    bool Compensates() const { return rule.compensate && rule.Bounded(); }
+    PagePool& PoolOf(int64_t page_idx) const { return aged.Contains(page_idx) ? *pools.aged : *pools.newest; }
+    PageUse UseOf(int64_t page_idx) const;
+    size_t PlaceOf(int64_t page_idx) const;
   };
-  // A page between Ages and Commit.
-  struct AgingPage {
-    int64_t kv_head;
-    int64_t page_idx;
-    std::byte* aged;
+  // What a step does to one head.
+  struct Change {
+    PageRange joins;            // new pages
+    int64_t written_page = -1;  // a page from before that is written to and shared
+    bool copies_state = false;
+    bool new_state = false;
+    bool reuses_page = false;       // the page that joins takes over the one whose place in the ring it has
+    int64_t ring_pages = kNoLimit;  // afterwards
+    int64_t keep_begin = 0;         // Head::begin afterwards
+    PageRange ages;
+    PageRange aged;  // Head::aged afterwards
+  };
+  struct Demand;
+  // A place that gets another page, or none, once the step has run: until then the page that ages or goes is read
+  // there.
+  struct LaterEntry {
+    size_t place;
+    uint32_t page;
   };
 
   Head& At(int64_t layer_idx, int64_t kv_head) {
@@ -111,24 +122,55 @@ class KvCache {
   const Head& At(int64_t layer_idx, int64_t kv_head) const {
     return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
   }
-  HeadWork WorkOf(const Head& head, int64_t kv_head, int64_t first_row, int64_t num_new) const;
   const HeadPools& PoolsOf(const ResolvedRule& rule) const { return rule.Bounded() ? pools_.bounded : pools_.full; }
-  std::byte* NewPage(PagePool& pool, PageUse use);
-  void MakeWritable(const Head& head, int64_t page_idx, std::byte*& page);
-  void Drop(PagePool& pool, std::byte*& page);
-  void DropUnneeded(Head& head, int64_t num_tokens);
-  float* State(const Head& head) const;
+  FlatTable<uint32_t>& Entries() const { return pools_.tables->pages; }
+  int64_t PagesOf(int64_t num_tokens) const { return (num_tokens + page_tokens_ - 1) / page_tokens_; }
+  uint32_t PageOf(const Head& head, int64_t page_idx) const { return Entries()[head.PlaceOf(page_idx)]; }
+  int64_t& BytesOf(const Head& head) { return head.rule.Bounded() ? bytes_.bounded : bytes_.full; }
+  bool IsSinkNeeded(const Head& head, int64_t page_idx, int64_t num_tokens) const;
+
+  bool IsWide(int64_t num_new) const;
+  bool NothingChanges() const;
+  bool SinksLeave(int64_t num_tokens) const;
+  Change ChangeOf(const Head& head, int64_t num_new) const;
+  Status MakeRoom(int64_t num_new);
+  void PlanLayerInPlace(int64_t layer_idx);
+  void JoinInPlace(Head& head, const Change& change);
+  void PlanLayerAside(int64_t layer_idx, int64_t num_new, uint32_t& next_place);
+  void JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change, uint32_t& next_place);
+  void SettleAside(Head& head, const Change& change, uint32_t place);
+  void UpdateState(Head& head, const Change& change);
+  void DropSinks(Head& head, int64_t num_tokens);
+  void ReachPage(Head& head, int64_t page_idx);
+  void TakePages(Head& head, const KvCache& other, const Head& from);
+  StepHead Described(const Head& head, int64_t num_new) const;
+  void DescribeHeads();
+
+  uint32_t Take(const Head& head, PagePool& pool, PageUse use);
+  void Drop(const Head& head, PagePool& pool, uint32_t page);
+  size_t SpareOf(const PagePool& pool, PageUse use) const;
 
   KvPools pools_;
   int64_t num_kv_heads_;
+  int64_t page_tokens_;
   int64_t num_tokens_ = 0;
-  int64_t num_states_ = 0;
-  int64_t page_bytes_ = 0;       // of all pages held
-  int64_t peak_page_bytes_ = 0;  // the most that has been
-  std::vector<Head> heads_;      // [L * Hkv]
-  int64_t aging_layer_ = -1;     // between Ages and Commit
-  std::vector<AgingPage> aging_;
-  DeviceBuffer compensation_;  // [num_states, 2, D] f32
+  KvCacheBytes bytes_;
+  int64_t peak_bytes_ = 0;
+  std::vector<Head> heads_;         // [L * Hkv]
+  std::vector<char> compensates_;   // [L]
+  HeadRegion described_;            // of heads_ between steps, and in steps that change nothing in their reading
+  mutable bool may_share_ = false;  // a fork was made since the last step: the page that grows may be shared
+  std::vector<size_t> watched_;     // of heads_: those that a model's window makes drop pages of sinks
+
+  // The planned step.
+  int64_t planned_ = 0;
+  bool aside_ = false;  // heads are read through tables of this step alone: aside_heads_, aside_pages_
+  HeadRegion aside_heads_;
+  PageRegion aside_pages_;
+  std::vector<PageMove> copies_;
+  std::vector<LayerMove> ages_;
+  std::vector<LaterEntry> later_;
+  std::vector<std::vector<uint32_t>> spare_;  // by pool and use: given up in this step
 };
 
 }  // namespace headwise

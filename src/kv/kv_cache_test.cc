@@ -1,5 +1,5 @@
 // The cache over the reference backend: which pages it holds, in which pool, and what forks do to each other.
-#include "kv/kv_cache.h"
+#include "kv/cache_step.h"
 
 #include <gtest/gtest.h>
 
@@ -32,17 +32,24 @@ float Element(uint64_t text, int64_t pos, int64_t d, int64_t salt) {
 
 struct Memory {
   explicit Memory(const KvFormats& formats)
-      : backend(MakeBackend({.name = "ref"}).value()), set(*backend, kHeadDim, kPageTokens, formats, &usage) {}
+      : backend(MakeBackend({.name = "ref"}).value()),
+        set(*backend, {.head_dim = kHeadDim, .page_tokens = kPageTokens, .formats = formats}),
+        usage(set.usage()) {}
   std::unique_ptr<KvCache> NewCache(std::vector<ResolvedRule> rules) const {
     return std::make_unique<KvCache>(set.pools(), kHeads, std::move(rules));
+  }
+  std::vector<PageSpace> Spaces() const {
+    std::vector<PageSpace> spaces;
+    set.GetSpaces(spaces);
+    return spaces;
   }
   PageSizes SizesOf(KvFormat format) const {
     return PageSizesOf(*backend, {.head_dim = kHeadDim, .page_tokens = kPageTokens, .format = format});
   }
 
   std::unique_ptr<Backend> backend;
-  PoolUsage usage;
   KvPoolSet set;
+  const PoolUsage& usage;
 };
 
 // A step of the decoder without attention: `num_new` more tokens of a text into every layer.
@@ -57,24 +64,20 @@ void Read(Memory& memory, KvCache& cache, uint64_t text, int64_t num_new) {
   const auto view = [&](std::vector<float>& values) {
     return TensorView{.data = values.data(), .dtype = DType::kF32, .shape = {num_new, kHeads * kHeadDim}};
   };
-  for (int64_t layer_idx = 0; layer_idx < kLayers; ++layer_idx) {
-    cache.Extend(layer_idx, num_new);
-    std::vector<HeadWork> work;
-    cache.Work(layer_idx, 0, num_new, work);
-    memory.backend->AppendKv({.k = view(k), .v = view(v), .heads = work});
-    PagesToAge pages;
-    cache.Ages(layer_idx, num_new, pages);
-    if (!pages.from.empty()) memory.backend->AgeKv(pages.Args());
-    cache.Commit(layer_idx, num_new);
-  }
-  cache.FinishStep(num_new);
+  CacheLayerArgs args;
+  args.k = view(k);
+  args.v = view(v);
+  ASSERT_TRUE(cache.PlanStep(num_new).ok());
+  CacheStep step(*memory.backend, memory.set.pools());
+  step.Add(cache);
+  step.Begin();
+  for (int64_t layer_idx = 0; layer_idx < kLayers; ++layer_idx) step.RunLayer(layer_idx, args);
+  step.Finish();
 }
 
 // Key, then value of a kept token: the mean of one token is that token.
 std::vector<float> TokenOf(Memory& memory, const KvCache& cache, int64_t layer_idx, int64_t kv_head, int64_t pos) {
-  std::vector<HeadWork> work;
-  cache.Work(layer_idx, 0, 0, work);
-  return ReadToken(*memory.backend, work[static_cast<size_t>(kv_head)], pos);
+  return ReadToken(*memory.backend, cache, layer_idx, kv_head, pos);
 }
 
 bool IsAged(const ResolvedRule& rule, int64_t num_tokens, int64_t pos) {
@@ -97,20 +100,25 @@ void ExpectPages(const Memory& memory, const KvFormats& formats, const KvCache& 
   int64_t full = 0;
   int64_t bounded = 0;
   for (int64_t layer_idx = 0; layer_idx < kLayers; ++layer_idx) {
-    std::vector<HeadWork> work;
-    cache.Work(layer_idx, 0, 0, work);
     for (int64_t kv_head = 0; kv_head < kHeads; ++kv_head) {
       const ResolvedRule& rule = cache.rule(layer_idx, kv_head);
       const KvFormat format = rule.Bounded() ? formats.bounded : formats.full;
-      const HeadWork& head = work[static_cast<size_t>(kv_head)];
+      const std::vector<PageSpace> spaces = memory.Spaces();
+      const StepRows rows = cache.Rows(0);
+      KvStep step;
+      step.num_kv_heads = kHeads;
+      step.sequences = {&rows, 1};
+      step.heads = memory.set.pools().tables->heads.entries();
+      step.spaces = spaces;
+      const HeadWork head = step.Head(layer_idx, kv_head);
       PageCounts expected = KvPages(rule, cache.num_tokens(), kPageTokens);
       if (format == KvFormat::kQ4) {
-        EXPECT_EQ((PageRange{head.aged_begin, head.aged_end}), AgedPages(rule, cache.num_tokens(), kPageTokens));
+        EXPECT_EQ((PageRange{head.aged_begin(), head.aged_end()}), AgedPages(rule, cache.num_tokens(), kPageTokens));
       } else {
-        EXPECT_EQ(head.aged_end, head.aged_begin);
+        EXPECT_EQ(head.aged_end(), head.aged_begin());
         expected = {.newest = expected.total(), .aged = 0};
       }
-      EXPECT_EQ(head.layout.format, NewestFormat(format));
+      EXPECT_EQ(head.layout().format, NewestFormat(format));
       EXPECT_EQ(cache.NumPages(layer_idx, kv_head).newest, expected.newest) << cache.num_tokens();
       EXPECT_EQ(cache.NumPages(layer_idx, kv_head).aged, expected.aged) << cache.num_tokens();
       (rule.Bounded() ? bounded : full) += memory.SizesOf(format).BytesOf(expected);

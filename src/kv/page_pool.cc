@@ -1,6 +1,11 @@
 #include "kv/page_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
+
+#include "kv/kv_bytes.h"
 
 namespace headwise {
 namespace {
@@ -9,107 +14,179 @@ namespace {
 constexpr size_t kGrowingExtentBytes = size_t{2} << 20;
 constexpr size_t kSlidingExtentBytes = size_t{256} << 10;
 
-int IndexOf(PageUse use) {
-  return static_cast<int>(use);
+size_t IndexOf(PageUse use) {
+  return static_cast<size_t>(use);
 }
 
 }  // namespace
 
-PagePool::PagePool(Backend& backend, const KvLayout& layout, PoolUsage* usage)
-    : backend_(&backend), layout_(layout), page_bytes_(backend.PageBytes(layout)), usage_(usage) {}
+Status PoolUsage::CheckRoom(int64_t more_bytes) const {
+  if (limit_bytes == 0 || more_bytes <= limit_bytes - bytes) return Status::Ok();
+  return Status::OutOfMemory(
+      fmt::format("the KV cache holds {} bytes and needs {} more; its limit is {}", bytes, more_bytes, limit_bytes));
+}
+
+PagePool::PagePool(Device& device, const Options& options) : device_(&device), options_(options) {
+  HW_CHECK(options.page_bytes > 0, "pages of {} bytes", options.page_bytes);
+  const size_t most_pages = std::max<size_t>(1, kGrowingExtentBytes / static_cast<size_t>(options.page_bytes));
+  shift_ = std::bit_width(most_pages - 1);
+  mask_ = (uint32_t{1} << shift_) - 1;
+}
 
 PagePool::~PagePool() {
   HW_CHECK(pages_in_use_ == 0, "{} pages still held", pages_in_use_);
-  for (const auto& [base, extent] : extents_) backend_->Free(const_cast<std::byte*>(base), extent.bytes);
+  for (uint32_t i = 0; i < extents_.size(); ++i) {
+    if (bases_[i] != nullptr) FreeExtent(i);
+  }
 }
 
-PagePool::ExtentMap::iterator PagePool::NewExtent(PageUse use) {
+PageSpace PagePool::View() const {
+  return {.layout = options_.layout, .page_bytes = options_.page_bytes, .extent_shift = shift_, .extents = bases_};
+}
+
+size_t PagePool::ExtentBytes(PageUse use) const {
   const size_t target = use == PageUse::kGrowing ? kGrowingExtentBytes : kSlidingExtentBytes;
-  const size_t num_pages = std::max<size_t>(1, target / page_bytes_);
   // The tail that holds no whole page is kept: a whole huge page is worth more than its few kilobytes.
-  Extent extent{.use = use, .bytes = std::max(target, page_bytes_), .holders = {}, .free_pages = {}};
-  extent.holders.resize(num_pages, 0);
+  return std::max(target, static_cast<size_t>(options_.page_bytes));
+}
+
+Status PagePool::NewExtent(PageUse use) {
+  const size_t bytes = ExtentBytes(use);
+  const size_t num_pages = bytes / static_cast<size_t>(options_.page_bytes);
+  HW_ASSIGN_OR_RETURN(std::byte * base, device_->Allocate(bytes));
+  const auto unused = std::find(bases_.begin(), bases_.end(), nullptr);
+  const auto idx = static_cast<uint32_t>(unused - bases_.begin());
+  if (unused == bases_.end()) {
+    bases_.push_back(nullptr);
+    extents_.emplace_back();
+  }
+  bases_[idx] = base;
+  Extent& extent = extents_[idx];
+  extent = {.use = use, .bytes = bytes, .holders = std::vector<uint32_t>(num_pages, 0), .free_pages = {}};
   for (size_t i = 0; i < num_pages; ++i) extent.free_pages.push_back(static_cast<uint32_t>(num_pages - 1 - i));
-  std::byte* base = backend_->Allocate(extent.bytes);
-  HW_CHECK(base != nullptr, "the system has no {} bytes for KV pages", extent.bytes);
-  with_free_pages_[IndexOf(use)].insert(base);
-  return extents_.emplace(base, std::move(extent)).first;
+  with_free_pages_[IndexOf(use)].insert(idx);
+  num_free_[IndexOf(use)] += static_cast<int64_t>(num_pages);
+  return Status::Ok();
 }
 
-std::byte* PagePool::Allocate(PageUse use) {
-  auto& candidates = with_free_pages_[IndexOf(use)];
-  const auto it = candidates.empty() ? NewExtent(use) : extents_.find(*candidates.begin());
-  auto& [base, extent] = *it;
-  const uint32_t idx = extent.free_pages.back();
+// Requires: its pages are free.
+void PagePool::FreeExtent(uint32_t extent_idx) {
+  Extent& extent = extents_[extent_idx];
+  device_->Free(bases_[extent_idx], extent.bytes);
+  bases_[extent_idx] = nullptr;
+  with_free_pages_[IndexOf(extent.use)].erase(extent_idx);
+  num_free_[IndexOf(extent.use)] -= static_cast<int64_t>(extent.free_pages.size());
+  extent = Extent();
+}
+
+Status PagePool::MakeRoom(PageUse use, int64_t num_pages) {
+  while (num_free_[IndexOf(use)] < num_pages) {
+    Status status = NewExtent(use);
+    if (!status.ok()) {
+      std::set<uint32_t>& candidates = with_free_pages_[IndexOf(use)];
+      const std::vector<uint32_t> all(candidates.begin(), candidates.end());
+      for (const uint32_t idx : all) {
+        if (extents_[idx].free_pages.size() == extents_[idx].holders.size()) FreeExtent(idx);
+      }
+      return std::move(status).Annotate("KV pages");
+    }
+  }
+  return Status::Ok();
+}
+
+void PagePool::Count(int64_t num_pages) {
+  pages_in_use_ += num_pages;
+  if (options_.usage == nullptr) return;
+  options_.usage->bytes += num_pages * options_.page_bytes;
+  options_.usage->peak_bytes = std::max(options_.usage->peak_bytes, options_.usage->bytes);
+}
+
+uint32_t PagePool::Allocate(PageUse use) {
+  std::set<uint32_t>& candidates = with_free_pages_[IndexOf(use)];
+  HW_CHECK(!candidates.empty(), "no room was made for a page");
+  const uint32_t extent_idx = *candidates.begin();
+  Extent& extent = extents_[extent_idx];
+  const uint32_t page = (extent_idx << shift_) + extent.free_pages.back();
   extent.free_pages.pop_back();
-  if (extent.free_pages.empty()) candidates.erase(base);
-  extent.holders[idx] = 1;
-  ++pages_in_use_;
-  if (usage_ != nullptr) {
-    usage_->bytes += static_cast<int64_t>(page_bytes_);
-    usage_->peak_bytes = std::max(usage_->peak_bytes, usage_->bytes);
-  }
-  return const_cast<std::byte*>(base) + idx * page_bytes_;
+  if (extent.free_pages.empty()) candidates.erase(candidates.begin());
+  --num_free_[IndexOf(use)];
+  HoldersOf(page) = 1;
+  Count(1);
+  return page;
 }
 
-PagePool::ExtentMap::iterator PagePool::Find(const std::byte* page) {
-  return std::prev(extents_.upper_bound(page));
-}
-PagePool::ExtentMap::const_iterator PagePool::Find(const std::byte* page) const {
-  return std::prev(extents_.upper_bound(page));
-}
-
-void PagePool::Retain(std::byte* page) {
-  auto& [base, extent] = *Find(page);
-  ++extent.holders[static_cast<size_t>(page - base) / page_bytes_];
+bool PagePool::Retire(uint32_t page) {
+  HW_CHECK(HoldersOf(page) > 0, "page {} released twice", page);
+  if (--HoldersOf(page) > 0) return false;
+  Count(-1);
+  return true;
 }
 
-bool PagePool::IsShared(const std::byte* page) const {
-  const auto& [base, extent] = *Find(page);
-  return extent.holders[static_cast<size_t>(page - base) / page_bytes_] > 1;
+void PagePool::Reclaim(uint32_t page) {
+  HW_CHECK(HoldersOf(page) == 0, "page {} is held", page);
+  HoldersOf(page) = 1;
+  Count(1);
 }
 
-void PagePool::Release(std::byte* page) {
-  const auto it = Find(page);
-  auto& [base, extent] = *it;
-  const auto idx = static_cast<uint32_t>(static_cast<size_t>(page - base) / page_bytes_);
-  HW_CHECK(extent.holders[idx] > 0, "page released twice");
-  if (--extent.holders[idx] > 0) return;
-  --pages_in_use_;
-  if (usage_ != nullptr) usage_->bytes -= static_cast<int64_t>(page_bytes_);
-  extent.free_pages.push_back(idx);
-  auto& candidates = with_free_pages_[IndexOf(extent.use)];
-  candidates.insert(base);
-  // An empty extent goes back, but for the last of its kind with room: a window that slides over a page border would
+void PagePool::Forget(uint32_t page) {
+  HW_CHECK(HoldersOf(page) == 0, "page {} is held", page);
+  const uint32_t extent_idx = page >> shift_;
+  Extent& extent = extents_[extent_idx];
+  extent.free_pages.push_back(page & mask_);
+  ++num_free_[IndexOf(extent.use)];
+  std::set<uint32_t>& candidates = with_free_pages_[IndexOf(extent.use)];
+  candidates.insert(extent_idx);
+  // An empty extent goes back, but for the last of its kind with room: what comes and goes at its border would
   // otherwise ask the system for memory again and again.
-  if (extent.free_pages.size() == extent.holders.size() && candidates.size() > 1) {
-    candidates.erase(base);
-    backend_->Free(const_cast<std::byte*>(base), extent.bytes);
-    extents_.erase(it);
-  }
+  if (extent.free_pages.size() == extent.holders.size() && candidates.size() > 1) FreeExtent(extent_idx);
+}
+
+void PagePool::Release(uint32_t page) {
+  if (Retire(page)) Forget(page);
 }
 
 int64_t PagePool::extent_bytes() const {
   int64_t bytes = 0;
-  for (const auto& [base, extent] : extents_) bytes += static_cast<int64_t>(extent.bytes);
+  for (const Extent& extent : extents_) bytes += static_cast<int64_t>(extent.bytes);
   return bytes;
 }
 
-KvPoolSet::KvPoolSet(Backend& backend, int64_t head_dim, int64_t page_tokens, const KvFormats& formats,
-                     PoolUsage* usage) {
+KvPoolSet::KvPoolSet(Backend& backend, const Options& options) {
+  usage_.limit_bytes = options.limit_bytes;
+  const auto new_pool = [&](const KvLayout& layout, size_t page_bytes) {
+    all_.push_back(
+        std::make_unique<PagePool>(backend.device(), PagePool::Options{.layout = layout,
+                                                                       .page_bytes = static_cast<int64_t>(page_bytes),
+                                                                       .space = static_cast<int32_t>(all_.size()),
+                                                                       .usage = &usage_}));
+    return all_.back().get();
+  };
+  KvLayout layout{.head_dim = options.head_dim, .page_tokens = options.page_tokens};
   const auto pool = [&](KvFormat format) {
-    std::unique_ptr<PagePool>& known = pool_of_[format];
-    if (known == nullptr) {
-      const KvLayout layout{.head_dim = head_dim, .page_tokens = page_tokens, .format = format};
-      known = std::make_unique<PagePool>(backend, layout, usage);
+    for (const auto& known : all_) {
+      if (options.sharing == Sharing::kByFormat && known->layout().format == format) return known.get();
     }
-    return known.get();
+    layout.format = format;
+    return new_pool(layout, backend.PageBytes(layout));
   };
   const auto pools_for = [&](KvFormat format) {
     const KvFormat newest = NewestFormat(format);
-    return HeadPools{.newest = pool(newest), .aged = newest == format ? nullptr : pool(format)};
+    HeadPools pools{.newest = pool(newest), .aged = nullptr};
+    if (newest != format) pools.aged = pool(format);
+    return pools;
   };
-  pools_ = {.full = pools_for(formats.full), .bounded = pools_for(formats.bounded)};
+  pools_.full = pools_for(options.formats.full);
+  pools_.bounded = pools_for(options.formats.bounded);
+  layout.format = KvFormat::kF32;
+  pools_.states = new_pool(layout, static_cast<size_t>(StatePageBytes(options.head_dim)));
+  pools_.tables = &tables_;
+  pools_.usage = &usage_;
+  pools_.set = this;
+}
+
+void KvPoolSet::GetSpaces(std::vector<PageSpace>& spaces) const {
+  spaces.clear();
+  for (const auto& pool : all_) spaces.push_back(pool->View());
 }
 
 }  // namespace headwise

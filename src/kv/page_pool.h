@@ -1,6 +1,8 @@
 // Pools of KV pages, one for every format that a page may have. A page belongs to one KV head of one sequence, or is
 // shared by forks of it until one of them writes. A page that nobody holds is free at once, and an extent whose pages
 // are all free goes back to the system: the memory of dropped tokens really returns.
+//
+// Pages are numbers: page i is number i % 2^shift of extent i / 2^shift (PageSpace in backend/kv_step.h).
 #ifndef HEADWISE_KV_PAGE_POOL_H_
 #define HEADWISE_KV_PAGE_POOL_H_
 
@@ -11,39 +13,63 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "kv/kv_tables.h"
 
 namespace headwise {
 
 // Pages that live as long as their sequence and pages that come and go lie in different extents, so that one long-lived
 // page does not keep an extent of short-lived ones.
 enum class PageUse { kGrowing, kSliding };
+inline constexpr int kNumPageUses = 2;
 
 // What the pages of several pools take together.
 struct PoolUsage {
   int64_t bytes = 0;
   int64_t peak_bytes = 0;
+  int64_t limit_bytes = 0;  // hard: no page is handed out beyond it; 0: none
+
+  // kOutOfMemory where `more_bytes` would exceed the limit.
+  Status CheckRoom(int64_t more_bytes) const;
 };
 
 // Thread-safety: none; the engine's thread owns it.
 class PagePool {
  public:
-  // `usage`, where given, counts this pool's pages too and must outlive it.
-  PagePool(Backend& backend, const KvLayout& layout, PoolUsage* usage = nullptr);
+  // `layout` says what is in its pages of `page_bytes`. `space` is its place among the spaces of a step. `usage`, where
+  // given, counts this pool's pages too and must outlive it.
+  struct Options {
+    KvLayout layout;
+    int64_t page_bytes = 0;
+    int32_t space = 0;
+    PoolUsage* usage = nullptr;
+  };
+  PagePool(Device& device, const Options& options);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
   // Requires: every page was released.
   ~PagePool();
 
-  Backend& backend() const { return *backend_; }
-  const KvLayout& layout() const { return layout_; }
-  size_t page_bytes() const { return page_bytes_; }
+  const KvLayout& layout() const { return options_.layout; }
+  int64_t page_bytes() const { return options_.page_bytes; }
+  int32_t space() const { return options_.space; }
+  PageSpace View() const;
 
-  // A page with unspecified content, held once.
-  std::byte* Allocate(PageUse use);
-  void Retain(std::byte* page);
-  void Release(std::byte* page);
+  // Room for `num_pages` more: Allocate does not fail as often. Takes memory from the device where it must, and gives
+  // it back where that is not enough. Does not look at the limit: several pools share it.
+  Status MakeRoom(PageUse use, int64_t num_pages);
+  // A page with unspecified content, held once. Requires: MakeRoom.
+  uint32_t Allocate(PageUse use);
+  void Retain(uint32_t page) { ++HoldersOf(page); }
+  void Release(uint32_t page);
   // True if someone else holds it too: copy before writing.
-  bool IsShared(const std::byte* page) const;
+  bool IsShared(uint32_t page) const { return HoldersOf(page) > 1; }
+  PageUse UseOf(uint32_t page) const { return extents_[page >> shift_].use; }
+
+  // The same in two parts, for pages that work under way still reads: what Retire gives up counts no longer, but comes
+  // into other hands only by Reclaim (by whoever knows that this is in order) or after Forget.
+  bool Retire(uint32_t page);   // whether nobody holds it now
+  void Reclaim(uint32_t page);  // held once again
+  void Forget(uint32_t page);   // free
 
   int64_t pages_in_use() const { return pages_in_use_; }
   // What the pool holds from the system: at least its pages in use.
@@ -51,23 +77,27 @@ class PagePool {
 
  private:
   struct Extent {
-    PageUse use;
-    size_t bytes;
+    PageUse use = PageUse::kGrowing;
+    size_t bytes = 0;
     std::vector<uint32_t> holders;     // per page
-    std::vector<uint32_t> free_pages;  // indices; the lowest is handed out first, so that runs stay contiguous
+    std::vector<uint32_t> free_pages;  // in the extent; at first in order, so that runs are contiguous
   };
-  using ExtentMap = std::map<const std::byte*, Extent>;
 
-  ExtentMap::iterator Find(const std::byte* page);
-  ExtentMap::const_iterator Find(const std::byte* page) const;
-  ExtentMap::iterator NewExtent(PageUse use);
+  uint32_t& HoldersOf(uint32_t page) { return extents_[page >> shift_].holders[page & mask_]; }
+  uint32_t HoldersOf(uint32_t page) const { return extents_[page >> shift_].holders[page & mask_]; }
+  size_t ExtentBytes(PageUse use) const;
+  Status NewExtent(PageUse use);
+  void FreeExtent(uint32_t extent_idx);
+  void Count(int64_t num_pages);
 
-  Backend* backend_;
-  KvLayout layout_;
-  size_t page_bytes_;
-  PoolUsage* usage_;
-  ExtentMap extents_;                              // by first address
-  std::set<const std::byte*> with_free_pages_[2];  // extents with a free page, by PageUse
+  Device* device_;
+  Options options_;
+  int shift_ = 0;
+  uint32_t mask_ = 0;
+  std::vector<Extent> extents_;
+  std::vector<std::byte*> bases_;                     // of extents_; null: number not in use
+  std::set<uint32_t> with_free_pages_[kNumPageUses];  // extents with a free page; the lowest is used first
+  int64_t num_free_[kNumPageUses] = {};               // pages in these
   int64_t pages_in_use_ = 0;
 };
 
@@ -79,24 +109,43 @@ struct HeadPools {
   friend bool operator==(const HeadPools&, const HeadPools&) = default;
 };
 
+class KvPoolSet;
+
 // Of heads that keep every token, and of heads that drop some. All have the same tokens per page.
 struct KvPools {
   HeadPools full;
   HeadPools bounded;
+  PagePool* states = nullptr;      // of compensation tokens: pages of [2, D] f32
+  KvTables* tables = nullptr;      // of every cache over these pools
+  PoolUsage* usage = nullptr;      // of all of them
+  const KvPoolSet* set = nullptr;  // that owns them
 };
 
 // The pools that the formats of a cache need, one per page format: kinds of heads whose pages have a format in common
-// share its pool.
+// share its pool, unless they are to be told apart.
 class KvPoolSet {
  public:
-  // `usage`, where given, counts the pages of all pools and must outlive it.
-  KvPoolSet(Backend& backend, int64_t head_dim, int64_t page_tokens, const KvFormats& formats,
-            PoolUsage* usage = nullptr);
+  enum class Sharing { kByFormat, kNone };
+  struct Options {
+    int64_t head_dim = 0;
+    int64_t page_tokens = 0;
+    KvFormats formats;
+    int64_t limit_bytes = 0;  // hard limit on the bytes of all pages; 0: none
+    Sharing sharing = Sharing::kByFormat;
+  };
+  // `backend` must outlive it.
+  KvPoolSet(Backend& backend, const Options& options);
 
   const KvPools& pools() const { return pools_; }
+  // Of every pool, by number. Valid until a page is allocated or freed.
+  void GetSpaces(std::vector<PageSpace>& spaces) const;
+  PoolUsage& usage() { return usage_; }
+  const PoolUsage& usage() const { return usage_; }
 
  private:
-  std::map<KvFormat, std::unique_ptr<PagePool>> pool_of_;
+  PoolUsage usage_;
+  KvTables tables_;
+  std::vector<std::unique_ptr<PagePool>> all_;  // by space
   KvPools pools_;
 };
 

@@ -50,32 +50,21 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits) {
 }
 
 bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos) {
-  if (key_pos < 0 || key_pos > query_pos) return false;
-  if (query_pos < rule.holds_from) return query_pos - key_pos < rule.recent_before;
-  if (key_pos < rule.sink) return rule.SinkPosition(query_pos) - key_pos < rule.sink_reach;
-  return query_pos - key_pos < rule.recent;
+  return key_pos >= 0 && rule.MaskAt(query_pos).Reads(query_pos, key_pos);
 }
 
 std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens) {
   std::vector<TokenRange> ranges;
   if (num_tokens == 0) return ranges;
-  const int64_t query_pos = num_tokens - 1;
-  int64_t sink_begin = 0;
-  int64_t sink_end = 0;
+  // The cut at the end of the prompt leaves what the next query may read of what is there.
   const bool holds = num_tokens >= rule.holds_from;
-  int64_t recent_begin = std::max<int64_t>(0, num_tokens - (holds ? rule.recent : rule.recent_before));
-  if (holds) {
-    sink_end = std::min(rule.sink, num_tokens);
-    sink_begin = std::clamp<int64_t>(rule.SinkPosition(query_pos) - rule.sink_reach + 1, 0, sink_end);
-    recent_begin = std::max(recent_begin, sink_end);
-  }
-  if (sink_begin < sink_end) ranges.push_back({sink_begin, sink_end});
-  if (recent_begin < num_tokens) {
-    if (!ranges.empty() && ranges.back().end == recent_begin) {
-      ranges.back().end = num_tokens;
-    } else {
-      ranges.push_back({recent_begin, num_tokens});
-    }
+  const KeyRanges keys = rule.MaskAt(holds ? rule.holds_from : 0).KeysOf(num_tokens - 1);
+  if (keys.sink_begin < keys.sink_end) ranges.push_back({keys.sink_begin, keys.sink_end});
+  if (keys.recent_begin >= num_tokens) return ranges;
+  if (!ranges.empty() && ranges.back().end == keys.recent_begin) {
+    ranges.back().end = num_tokens;
+  } else {
+    ranges.push_back({keys.recent_begin, num_tokens});
   }
   return ranges;
 }
@@ -89,6 +78,11 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
     return std::nullopt;
   };
   if (num_tokens == 0 || a == b) return true;
+  // A mean that was begun is that of one rule.
+  const TokenRange folded_a = FoldedRange(a, num_tokens);
+  const TokenRange folded_b = FoldedRange(b, num_tokens);
+  const bool nothing_folded = folded_a.begin == folded_a.end && folded_b.begin == folded_b.end;
+  if (!nothing_folded && folded_a != folded_b) return false;
   return reach(a).has_value() && reach(a) == reach(b);
 }
 
@@ -104,9 +98,16 @@ PageRange AgedPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_t
   return {begin, std::max(begin, num_tokens / page_tokens - 1)};
 }
 
+int64_t RingPages(int64_t recent, bool compensate, int64_t page_tokens) {
+  if (recent >= kNoLimit) return kNoLimit;
+  const int64_t num_tokens = recent + (compensate ? 1 : 0);
+  return (num_tokens - 1 + page_tokens - 1) / page_tokens + 1;
+}
+
 TokenRange FoldedRange(const ResolvedRule& rule, int64_t num_tokens) {
-  if (!rule.compensate || num_tokens < rule.holds_from) return {rule.sink, rule.sink};
-  return {rule.sink, std::max(rule.sink, num_tokens - rule.recent)};
+  if (!rule.compensate) return {rule.sink, rule.sink};
+  const int64_t recent = num_tokens < rule.holds_from ? rule.recent_before : rule.recent;
+  return {rule.sink, std::max(rule.sink, num_tokens - recent)};
 }
 
 }  // namespace headwise

@@ -35,10 +35,15 @@ struct ResolvedRule {
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
   // [streaming-llm §3.2]: sink key j is at distance min(t, s + w - 1) - j.
-  int64_t SinkPosition(int64_t pos) const {
-    return positions == Positions::kCache && Bounded() ? std::min(pos, sink + recent - 1) : pos;
+  int64_t SinkPosition(int64_t pos) const { return MaskAt(std::max(pos, holds_from)).SinkPos(pos); }
+  // What the query at `query_pos` reads.
+  KeyMask MaskAt(int64_t query_pos) const {
+    if (query_pos < holds_from) return {.recent = recent_before};
+    return {.sink = sink,
+            .recent = recent,
+            .sink_reach = sink_reach,
+            .sink_pos_limit = positions == Positions::kCache && Bounded() ? sink + recent - 1 : kNoLimit};
   }
-  int64_t RecentAt(int64_t query_pos) const { return query_pos < holds_from ? recent_before : recent; }
 
   friend bool operator==(const ResolvedRule&, const ResolvedRule&) = default;
 };
@@ -81,7 +86,13 @@ struct PageRange {
 // pages age depends on the length alone, not on the steps that led there.
 PageRange AgedPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
 
-// Keys folded into the mean once `num_tokens` are in the cache: {sink <= j <= t - recent}, a contiguous range.
+// Pages that a head uses in a ring, behind those of sinks, while its queries read the `recent` newest keys: as many as
+// these keys touch wherever they begin, and one key more where a token that leaves is folded before it goes. kNoLimit
+// where nothing leaves.
+int64_t RingPages(int64_t recent, bool compensate, int64_t page_tokens);
+
+// Keys folded into the mean once `num_tokens` are in the cache: {sink <= j <= t - recent}, a contiguous range. Where a
+// rule holds from the end of the prompt, keys that a model's window hides before are folded as they leave.
 TokenRange FoldedRange(const ResolvedRule& rule, int64_t num_tokens);
 
 }  // namespace headwise

@@ -31,7 +31,7 @@ struct Decoder::Buffers {
   TensorView k;           // [T, Hkv*D]
   TensorView v;           // [T, Hkv*D]
   TensorView attended;    // [T, Hq*D]
-  TensorView lse;         // [T, Hq] only where a head folds
+  TensorView lse;         // [T, Hq] read only where a head compensates
   TensorView gate;        // [T, F] only where gated
   TensorView up;          // [T, F]
   TensorView angles;      // [A, R/2, 2]
@@ -76,7 +76,7 @@ Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence>
   }
 }
 
-void Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers) {
+Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers) {
   const ModelConfig& config = model_->config;
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
@@ -105,10 +105,11 @@ void Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles&
   }};
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
-  arena_.Reset(bytes);
+  HW_RETURN_IF_ERROR(arena_.Reset(bytes));
   for (const Wish& wish : wishes) {
     if (wish.wanted) *wish.view = arena_.New(wish.shape);
   }
+  return Status::Ok();
 }
 
 void Decoder::Norm(const NormWeights& norm, const TensorView& x, const TensorView& out) {
@@ -124,10 +125,9 @@ void Decoder::Linear(const TensorView& x, std::span<const MatMulPart> parts, Mat
   backend_->MatMul({.x = x, .parts = parts, .write = write, .compute = compute_});
 }
 
-// q, k, v -> rotate -> append -> attend -> compensate -> age and commit, for one layer of every sequence. Reads
-// buffers.normed, leaves the heads' outputs in buffers.attended.
-void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences, const Angles& angles,
-                     Buffers& buffers) {
+// q, k, v -> rotate -> the cache's part, for one layer of every sequence. Reads buffers.normed, leaves the heads'
+// outputs in buffers.attended.
+void Decoder::Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, Buffers& buffers) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
   Linear(buffers.normed,
@@ -161,56 +161,18 @@ void Decoder::Attend(int64_t layer_idx, std::span<const StepSequence> sequences,
     backend_->Rope(rope);
   }
 
-  std::vector<HeadWork> work;
-  std::vector<HeadFold> folds;
-  int64_t first_row = 0;
-  for (const StepSequence& sequence : sequences) {
-    const auto num_new = static_cast<int64_t>(sequence.ids.size());
-    sequence.cache->Extend(layer_idx, num_new);
-    sequence.cache->Work(layer_idx, first_row, num_new, work);
-    sequence.cache->Folds(layer_idx, first_row, num_new, folds);
-    first_row += num_new;
-  }
   // ALiBi has no rotation: the sink distance enters through SinkPos alone, so queries are the same for all ranges.
-  if (config.positions != PositionKind::kRope) {
-    for (HeadWork& head : work) head.uses_sink_query = false;
-  }
-  const auto scale = static_cast<float>(config.softmax_scale);
-  backend_->AppendKv({.k = buffers.k, .v = buffers.v, .heads = work});
-  backend_->Attention({.q = buffers.q,
-                       .q_sink = counts_in_cache ? buffers.q_sink : TensorView{},
-                       .out = buffers.attended,
-                       .lse = folds.empty() ? TensorView{} : buffers.lse,
-                       .alibi_slopes = model_->alibi_slopes,
-                       .sink_logits = config.zero_sink ? model_->zero_sink_logits : layer.sink_logits,
-                       .heads = work,
-                       .num_q_heads = config.num_q_heads,
-                       .num_kv_heads = config.num_kv_heads,
-                       .scale = scale,
-                       .compute = compute_});
-  if (!folds.empty()) {
-    backend_->Compensate({.q = buffers.q,
-                          .out = buffers.attended,
-                          .lse = buffers.lse,
-                          .alibi_slopes = model_->alibi_slopes,
-                          .heads = folds,
-                          .num_q_heads = config.num_q_heads,
-                          .num_kv_heads = config.num_kv_heads,
-                          .scale = scale});
-  }
-  FinishLayer(layer_idx, sequences);
-}
-
-// Pages of all sequences age in one call; then what a layer no longer needs goes back.
-void Decoder::FinishLayer(int64_t layer_idx, std::span<const StepSequence> sequences) {
-  PagesToAge pages;
-  for (const StepSequence& sequence : sequences) {
-    sequence.cache->Ages(layer_idx, static_cast<int64_t>(sequence.ids.size()), pages);
-  }
-  if (!pages.from.empty()) backend_->AgeKv(pages.Args());
-  for (const StepSequence& sequence : sequences) {
-    sequence.cache->Commit(layer_idx, static_cast<int64_t>(sequence.ids.size()));
-  }
+  step.RunLayer(layer_idx, {.k = buffers.k,
+                            .v = buffers.v,
+                            .q = buffers.q,
+                            .q_sink = counts_in_cache ? buffers.q_sink : TensorView{},
+                            .out = buffers.attended,
+                            .lse = buffers.lse,
+                            .alibi_slopes = model_->alibi_slopes,
+                            .sink_logits = config.zero_sink ? model_->zero_sink_logits : layer.sink_logits,
+                            .num_q_heads = config.num_q_heads,
+                            .scale = static_cast<float>(config.softmax_scale),
+                            .compute = compute_});
 }
 
 void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers) {
@@ -241,9 +203,16 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
   }
   const Angles angles(config, sequences);
   Buffers buffers;
-  PlaceBuffers(static_cast<int64_t>(ids.size()), static_cast<int64_t>(wanted_rows.size()), angles, buffers);
+  HW_RETURN_IF_ERROR(
+      PlaceBuffers(static_cast<int64_t>(ids.size()), static_cast<int64_t>(wanted_rows.size()), angles, buffers));
+  CacheStep cache_step(*backend_, sequences.front().cache->pools());
+  for (const StepSequence& sequence : sequences) {
+    HW_CHECK(sequence.cache->planned_tokens() == static_cast<int64_t>(sequence.ids.size()));
+    cache_step.Add(*sequence.cache);
+  }
+  cache_step.Begin();
   if (buffers.angles.present()) {
-    backend_->CopyFromHost(buffers.angles.data, angles.table.data(), angles.table.size() * sizeof(float));
+    backend_->device().CopyFromHost(buffers.angles.data, angles.table.data(), angles.table.size() * sizeof(float));
   }
 
   backend_->Embed({.table = model_->weights.embedding, .ids = ids, .out = buffers.x});
@@ -252,7 +221,7 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
     Norm(layer.norm, buffers.x, buffers.normed);
     // A parallel MLP reads x as it was before attention joins it.
     if (config.residual == ResidualKind::kParallelTwoNorms) Norm(layer.mlp_norm, buffers.x, buffers.mlp_normed);
-    Attend(layer_idx, sequences, angles, buffers);
+    Attend(layer_idx, cache_step, angles, buffers);
     Linear(buffers.attended, std::array<MatMulPart, 1>{{{layer.o.weight, layer.o.bias, buffers.x}}},
            MatMulArgs::Write::kAdd);
     TensorView mlp_input = buffers.normed;
@@ -260,21 +229,20 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
     if (config.residual == ResidualKind::kParallelTwoNorms) mlp_input = buffers.mlp_normed;
     Mlp(layer, mlp_input, buffers);
   }
-  for (const StepSequence& sequence : sequences) {
-    sequence.cache->FinishStep(static_cast<int64_t>(sequence.ids.size()));
-  }
+  cache_step.Finish();
 
   output.logits.resize(wanted_rows.size() * static_cast<size_t>(config.vocab_size));
   output.hidden.resize(wanted_rows.size() * static_cast<size_t>(config.model_dim));
-  if (wanted_rows.empty()) return Status::Ok();
+  if (wanted_rows.empty()) return backend_->device().Wait();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows, .out = buffers.wanted});
   Norm(model_->weights.final_norm, buffers.wanted, buffers.wanted);
   const LinearWeights& head = model_->weights.output;
   Linear(buffers.wanted, std::array<MatMulPart, 1>{{{head.weight, head.bias, buffers.logits}}},
          MatMulArgs::Write::kStore);
-  backend_->CopyToHost(output.logits.data(), buffers.logits.data, output.logits.size() * sizeof(float));
-  backend_->CopyToHost(output.hidden.data(), buffers.wanted.data, output.hidden.size() * sizeof(float));
-  return Status::Ok();
+  Device& device = backend_->device();
+  device.CopyToHost(output.logits.data(), buffers.logits.data, output.logits.size() * sizeof(float));
+  device.CopyToHost(output.hidden.data(), buffers.wanted.data, output.hidden.size() * sizeof(float));
+  return device.Wait();
 }
 
 }  // namespace headwise

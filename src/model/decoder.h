@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "kv/kv_cache.h"
+#include "device/arena.h"
+#include "kv/cache_step.h"
 #include "model/model.h"
 
 namespace headwise {
@@ -17,7 +18,7 @@ namespace headwise {
 // One sequence's share of a step.
 struct StepSequence {
   KvCache* cache = nullptr;
-  std::span<const int32_t> ids;                           // new tokens, at least one, at most cache->MaxStepTokens()
+  std::span<const int32_t> ids;                           // new tokens, as many as the cache has planned
   const std::vector<double>* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence; unused by ALiBi
   std::span<const int32_t> wanted;                        // indices into `ids` whose logits are wanted
 };
@@ -33,7 +34,7 @@ class Decoder {
  public:
   // What products are computed in; `compute` is a wish that a backend may exceed.
   Decoder(const Model& model, Backend& backend, Compute compute)
-      : model_(&model), backend_(&backend), compute_(compute), arena_(backend) {}
+      : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
 
   // Reads the new tokens into every cache and fills `output`. Requires: each cache has planned this step. An error
   // (memory for activations, the device) is one of the whole step; before any cache changed where it is kOutOfMemory.
@@ -43,9 +44,8 @@ class Decoder {
   struct Buffers;
   struct Angles;
 
-  void PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
-  void FinishLayer(int64_t layer_idx, std::span<const StepSequence> sequences);
-  void Attend(int64_t layer_idx, std::span<const StepSequence> sequences, const Angles& angles, Buffers& buffers);
+  Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
+  void Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
   void Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write);

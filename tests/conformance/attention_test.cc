@@ -186,10 +186,12 @@ void AttendHead(const AttentionCase& test_case, const AttentionData& data, const
   for (int64_t t = 0; t < test_case.num_tokens; ++t) {
     const TokenRange folded = t >= rule.holds_from ? FoldedRange(rule, t + 1) : TokenRange{};
     const auto num_folded = static_cast<double>(folded.end - folded.begin);
-    // What the cut at the end of the prompt folds, it folds in the prompt's last step.
+    // What the cut at the end of the prompt folds, it folds in the prompt's last step, but for what the model's window
+    // had hidden before.
     const int64_t cut_end = rule.holds_from > 0 ? FoldedRange(rule, rule.holds_from).end : 0;
     for (; folded_end < folded.end; ++folded_end) {
-      const int64_t folded_at = folded_end < cut_end ? rule.holds_from - 1 : t;
+      const int64_t left_at = rule.recent_before == kNoLimit ? kNoLimit : folded_end + rule.recent_before;
+      const int64_t folded_at = folded_end < cut_end ? std::min(left_at, rule.holds_from - 1) : t;
       for (size_t d = 0; d < key_sum.size(); ++d) {
         key_sum[d] += key_of(folded_at, folded_end)[d];
         value_sum[d] += value_of(folded_at, folded_end)[d];
@@ -245,7 +247,6 @@ ResolvedRule RandomRule(std::mt19937_64& rng, int64_t num_tokens) {
     case 3:
       rule.compensate = true;
       rule.start = RuleStart::kEndOfPrompt;
-      limits.model_window = kNoLimit;
       break;
     case 4:
       rule.start = RuleStart::kEndOfPrompt;
@@ -275,8 +276,8 @@ std::vector<int64_t> RandomChunks(std::mt19937_64& rng, const AttentionCase& tes
   return chunks;
 }
 
-// Pages held are exactly those with a kept token, each in the pool of its format; with one layer nothing else is in the
-// pools.
+// Pages held are those of sinks with a kept token and the ring's, each in the pool of its format: among them all with a
+// kept token, and at most two a head without one. With one layer nothing else is in the pools.
 void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const KvPools& pools) {
   std::map<const PagePool*, int64_t> expected;
   for (const ResolvedRule& rule : test_case.rules) {
@@ -288,6 +289,17 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
         pages[j / test_case.page_tokens] = is_aged ? own.aged : own.newest;
       }
     }
+    const int64_t num_pages = (cache.num_tokens() + test_case.page_tokens - 1) / test_case.page_tokens;
+    const int64_t recent = cache.num_tokens() < rule.holds_from ? rule.recent_before : rule.recent;
+    const int64_t ring = recent == kNoLimit ? num_pages : RingPages(recent, rule.compensate, test_case.page_tokens);
+    const size_t num_kept = pages.size();
+    const int64_t sink_end = (rule.sink + test_case.page_tokens - 1) / test_case.page_tokens;
+    for (int64_t p = std::max(sink_end, num_pages - ring); p < num_pages; ++p) {
+      const bool is_aged =
+          own.aged != nullptr && HasAged(test_case, rule, cache.num_tokens(), p * test_case.page_tokens);
+      pages[p] = is_aged ? own.aged : own.newest;
+    }
+    ASSERT_LE(pages.size(), num_kept + 2);
     for (const auto& [page_idx, pool] : pages) ++expected[pool];
   }
   for (const HeadPools& kind : {pools.full, pools.bounded}) {

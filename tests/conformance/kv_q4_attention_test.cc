@@ -193,7 +193,7 @@ TEST(KvQ4Attention, ThreadsAndBatchesChangeNothing) {
     for (const int num_threads : {1, 2, 5}) {
       const auto backend = MakeCpuBackend({.isa = kernels->isa, .num_threads = num_threads}).value();
       std::vector<std::unique_ptr<Head>> heads;
-      std::vector<HeadWork> work;
+      std::vector<TestHead> work;
       std::vector<float> q, out, each;
       for (Text& text : texts) {
         const Query query{.first_pos = text.num_tokens() - 1, .sink = 40, .recent = text.num_tokens() / 2};
@@ -208,9 +208,9 @@ TEST(KvQ4Attention, ThreadsAndBatchesChangeNothing) {
       AttentionArgs args;
       args.q = ViewOf(q, 4);
       args.out = ViewOf(out, 4);
-      args.heads = work;
+      const HeadsStep step(work);
+      args.step = &step.step();
       args.num_q_heads = kGroup;
-      args.num_kv_heads = 1;
       args.scale = 1.0f / std::sqrt(static_cast<float>(kDim));
       backend->Attention(args);
       if (alone.empty()) alone = each;

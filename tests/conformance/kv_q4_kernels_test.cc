@@ -95,14 +95,13 @@ TEST(KvQ4Kernels, DroppedTokensAreFoldedFromAgedPages) {
   const Text stored = Stored(text, 16, aged);
   for (const NamedBackend& named : CpuBackends()) {
     const Head head(*named.backend, text, 16, aged);
-    std::vector<float> state(static_cast<size_t>(2 * kDim));
-    HeadFold fold{.work = head.Work(), .state = state.data(), .fold_end = kTokens - 20};
-    fold.work.first_pos = kTokens;
-    fold.work.sink = kSink;
-    fold.work.recent = 20;
+    TestHead work = head.Work();
+    work.first_pos = kTokens;
+    HeadsStep heads({&work, 1});
+    std::vector<float> state(static_cast<size_t>(2 * kDim), NAN);
+    heads.Fold(kSink, kTokens - 20, state.data());
     CompensateArgs args;
-    args.heads = {&fold, 1};
-    args.num_q_heads = args.num_kv_heads = 1;
+    args.step = &heads.step();
     named.backend->Compensate(args);
     for (int64_t d = 0; d < 2 * kDim; ++d) {
       const std::vector<float>& rows = d < kDim ? stored.k : stored.v;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backend/ref/ref_backend.h"
-#include "kv/kv_cache.h"
+#include "kv/cache_step.h"
 #include "support/backends.h"
 #include "support/read_token.h"
 
@@ -38,7 +38,7 @@ class OneHead {
  public:
   OneHead(Backend& backend, int64_t head_dim, int64_t page_tokens)
       : backend_(backend),
-        pools_(backend, head_dim, page_tokens, {KvFormat::kQ4, KvFormat::kQ4}),
+        pools_(backend, {.head_dim = head_dim, .page_tokens = page_tokens, .formats = {KvFormat::kQ4, KvFormat::kQ4}}),
         cache_(pools_.pools(), 1, {ResolvedRule{}}) {}
 
   void Read(const Text& text, int64_t num_new) {
@@ -52,23 +52,19 @@ class OneHead {
     const auto view = [&](std::vector<float>& values) {
       return TensorView{.data = values.data(), .dtype = DType::kF32, .shape = {num_new, dim}};
     };
-    cache_.Extend(0, num_new);
-    std::vector<HeadWork> work;
-    cache_.Work(0, 0, num_new, work);
-    backend_.AppendKv({.k = view(k), .v = view(v), .heads = work});
-    PagesToAge pages;
-    cache_.Ages(0, num_new, pages);
-    if (!pages.from.empty()) backend_.AgeKv(pages.Args());
-    cache_.Commit(0, num_new);
-    cache_.FinishStep(num_new);
+    CacheStep step(backend_, pools_.pools());
+    CacheLayerArgs args;
+    args.k = view(k);
+    args.v = view(v);
+    ASSERT_TRUE(cache_.PlanStep(num_new).ok());
+    step.Add(cache_);
+    step.Begin();
+    step.RunLayer(0, args);
+    step.Finish();
   }
 
   // Key, then value.
-  std::vector<float> TokenAt(int64_t pos) const {
-    std::vector<HeadWork> work;
-    cache_.Work(0, 0, 0, work);
-    return ReadToken(backend_, work[0], pos);
-  }
+  std::vector<float> TokenAt(int64_t pos) const { return ReadToken(backend_, cache_, 0, 0, pos); }
 
   bool IsAged(int64_t pos) const {
     return AgedPages({}, cache_.num_tokens(), cache_.page_tokens()).Contains(pos / cache_.page_tokens());

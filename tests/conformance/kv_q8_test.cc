@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/kv_cache.h"
+#include "kv/cache_step.h"
 #include "support/backends.h"
 #include "support/head_pages.h"
 #include "support/read_token.h"
@@ -45,13 +45,6 @@ Texts RandomTexts(int64_t num_tokens, int64_t head_dim, int64_t group, uint64_t 
   return texts;
 }
 
-void Fold(Backend& backend, const HeadFold& fold) {
-  CompensateArgs args;
-  args.heads = {&fold, 1};
-  args.num_q_heads = args.num_kv_heads = 1;
-  backend.Compensate(args);
-}
-
 // Every token gets a size of its own, so that a scale taken for another's shows.
 void VarySizes(Texts& texts, int64_t head_dim, std::mt19937_64& rng) {
   std::uniform_real_distribution<float> size(0.1f, 1.0f);
@@ -71,8 +64,8 @@ class Head {
     EXPECT_EQ(page_bytes % 64, 0U);
     const std::vector<std::byte> garbage(page_bytes, std::byte{0xFF});
     for (int64_t i = 0; i * layout.page_tokens < num_tokens; ++i) {
-      buffers_.emplace_back(backend, page_bytes);
-      backend.CopyFromHost(buffers_.back().data(), garbage.data(), page_bytes);
+      buffers_.push_back(DeviceBuffer::Make(backend.device(), page_bytes).value());
+      backend.device().CopyFromHost(buffers_.back().data(), garbage.data(), page_bytes);
       pages_.push_back(buffers_.back().data());
     }
   }
@@ -87,8 +80,9 @@ class Head {
     const int64_t dim = layout_.head_dim;
     std::vector<float> k(texts.k.begin() + first * dim, texts.k.begin() + (first + num) * dim);
     std::vector<float> v(texts.v.begin() + first * dim, texts.v.begin() + (first + num) * dim);
-    const HeadWork work{.num_rows = num, .first_pos = first, .layout = layout_, .pages = Table(0, 0)};
-    backend_.AppendKv({.k = ViewOf(k, num), .v = ViewOf(v, num), .heads = {&work, 1}});
+    const TestHead head{.num_rows = num, .first_pos = first, .layout = layout_, .pages = Table(0, 0)};
+    const HeadsStep step({&head, 1});
+    backend_.AppendKv({.step = &step.step(), .k = ViewOf(k, num), .v = ViewOf(v, num)});
   }
 
   // Key, then value of a token, as they are read.
@@ -127,23 +121,22 @@ std::vector<float> Attend(Backend& backend, const KvLayout& layout, const Head& 
   std::vector<float> out(q.size()), lse(static_cast<size_t>(query.num_rows * group));
   const TensorView slopes{.data = texts.slopes.data(), .dtype = DType::kF32, .shape = {group}};
   const TensorView logits{.data = texts.logits.data(), .dtype = DType::kF32, .shape = {group}};
-  const HeadWork work{.num_rows = query.num_rows,
+  const TestHead work{.num_rows = query.num_rows,
                       .first_pos = query.first_pos,
                       .layout = layout,
                       .pages = head.Table(query.sink, std::max<int64_t>(0, query.first_pos - query.recent + 1)),
                       .sink = query.sink,
                       .recent = query.recent,
-                      .sink_reach = query.sink_reach,
-                      .uses_sink_query = query.uses_sink_query};
-  backend.Attention({.q = ViewOf(q, query.num_rows),
-                     .q_sink = ViewOf(q_sink, query.num_rows),
+                      .sink_reach = query.sink_reach};
+  const HeadsStep step({&work, 1});
+  backend.Attention({.step = &step.step(),
+                     .q = ViewOf(q, query.num_rows),
+                     .q_sink = query.uses_sink_query ? ViewOf(q_sink, query.num_rows) : TensorView{},
                      .out = ViewOf(out, query.num_rows),
                      .lse = ViewOf(lse, query.num_rows),
                      .alibi_slopes = query.alibi ? slopes : TensorView{},
                      .sink_logits = query.sink_logits ? logits : TensorView{},
-                     .heads = {&work, 1},
                      .num_q_heads = group,
-                     .num_kv_heads = 1,
                      .scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim))});
   out.insert(out.end(), lse.begin(), lse.end());
   return out;
@@ -393,18 +386,23 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
   Texts first = RandomTexts(kShared + kOwn, layout.head_dim, 1, 1);
   Texts second = RandomTexts(kShared + kOwn, layout.head_dim, 1, 2);
   for (const NamedBackend& named : CpuBackends()) {
-    PagePool pool(*named.backend, layout);
-    KvCache cache({.full = {.newest = &pool}, .bounded = {.newest = &pool}}, 1, {ResolveRule(HeadRule::Full(), {})});
+    const KvPoolSet pools(
+        *named.backend,
+        {.head_dim = layout.head_dim, .page_tokens = layout.page_tokens, .formats = {KvFormat::kQ8, KvFormat::kQ8}});
+    KvCache cache(pools.pools(), 1, {ResolveRule(HeadRule::Full(), {})});
     const auto append = [&](KvCache& to, const Texts& texts, int64_t num) {
       const int64_t begin = to.num_tokens() * layout.head_dim;
       std::vector<float> k(texts.k.begin() + begin, texts.k.begin() + begin + num * layout.head_dim);
       std::vector<float> v(texts.v.begin() + begin, texts.v.begin() + begin + num * layout.head_dim);
-      to.Extend(0, num);
-      std::vector<HeadWork> work;
-      to.Work(0, 0, num, work);
-      named.backend->AppendKv({.k = ViewOf(k, num), .v = ViewOf(v, num), .heads = work});
-      to.Commit(0, num);
-      to.FinishStep(num);
+      CacheStep step(*named.backend, pools.pools());
+      CacheLayerArgs args;
+      args.k = ViewOf(k, num);
+      args.v = ViewOf(v, num);
+      ASSERT_TRUE(to.PlanStep(num).ok());
+      step.Add(to);
+      step.Begin();
+      step.RunLayer(0, args);
+      step.Finish();
     };
     append(cache, first, kShared);
     const auto fork = cache.Fork();
@@ -415,14 +413,8 @@ TEST(KvQ8, ForksCopyPagesWithTheirScales) {
       Head expected(*named.backend, layout, kShared + kOwn);
       expected.Append(first, 0, kShared);
       expected.Append(texts, kShared, kOwn);
-      std::vector<HeadWork> work;
-      which->Work(0, 0, 0, work);
       for (int64_t pos = 0; pos < kShared + kOwn; ++pos) {
-        std::vector<float> state(static_cast<size_t>(2 * layout.head_dim));
-        HeadFold fold{.work = work[0], .state = state.data(), .fold_end = pos + 1};
-        fold.work.sink = pos;
-        Fold(*named.backend, fold);
-        EXPECT_EQ(state, expected.Read(pos)) << named.name << " token " << pos;
+        EXPECT_EQ(ReadToken(*named.backend, *which, 0, 0, pos), expected.Read(pos)) << named.name << " token " << pos;
       }
     }
   }
@@ -435,7 +427,7 @@ TEST(KvQ8, BatchesChangeNothing) {
   for (const NamedBackend& named : CpuBackends()) {
     std::vector<Texts> texts;
     std::vector<std::unique_ptr<Head>> heads;
-    std::vector<HeadWork> work;
+    std::vector<TestHead> work;
     std::vector<float> q, alone;
     for (uint64_t i = 0; i < 3; ++i) {
       texts.push_back(RandomTexts(kTokens, layout.head_dim, 3, i + 1));
@@ -456,9 +448,9 @@ TEST(KvQ8, BatchesChangeNothing) {
     AttentionArgs args;
     args.q = ViewOf(q, 3);
     args.out = ViewOf(out, 3);
-    args.heads = work;
+    const HeadsStep step(work);
+    args.step = &step.step();
     args.num_q_heads = 3;
-    args.num_kv_heads = 1;
     args.scale = 1.0f / 8.0f;
     named.backend->Attention(args);
     EXPECT_EQ(out, alone) << named.name;

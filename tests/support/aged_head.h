@@ -132,15 +132,16 @@ class Head {
     layout_ = {.head_dim = text.head_dim, .page_tokens = page_tokens, .format = KvFormat::kQ8};
     const int64_t num_tokens = text.num_tokens();
     for (int64_t i = 0; i * page_tokens < num_tokens; ++i) pages_.push_back(NewPage(layout_));
-    const HeadWork work{.num_rows = num_tokens, .layout = layout_, .pages = Table(0, 0)};
-    backend.AppendKv({.k = ViewOf(text.k, num_tokens), .v = ViewOf(text.v, num_tokens), .heads = {&work, 1}});
+    const TestHead head{.num_rows = num_tokens, .layout = layout_, .pages = Table(0, 0)};
+    const HeadsStep step({&head, 1});
+    backend.AppendKv({.step = &step.step(), .k = ViewOf(text.k, num_tokens), .v = ViewOf(text.v, num_tokens)});
     Age(aged);
   }
 
   Backend& backend() const { return backend_; }
   Text& text() const { return text_; }
 
-  HeadWork Work() const {
+  TestHead Work() const {
     return {.layout = layout_, .pages = Table(0, 0), .aged_begin = aged_.begin, .aged_end = aged_.end};
   }
 
@@ -165,21 +166,27 @@ class Head {
   std::byte* NewPage(const KvLayout& layout) {
     const size_t bytes = backend_.PageBytes(layout);
     const std::vector<std::byte> garbage(bytes, std::byte{0xFF});
-    buffers_.emplace_back(backend_, bytes);
-    backend_.CopyFromHost(buffers_.back().data(), garbage.data(), bytes);
+    buffers_.push_back(DeviceBuffer::Make(backend_.device(), bytes).value());
+    backend_.device().CopyFromHost(buffers_.back().data(), garbage.data(), bytes);
     return buffers_.back().data();
   }
 
   void Age(const Aged& aged) {
     KvLayout layout = layout_;
     layout.format = KvFormat::kQ4;
-    std::vector<const std::byte*> from;
     std::vector<std::byte*> to;
+    std::vector<PageMove> moves;
     for (int64_t i = aged.begin; i < aged.end; ++i) {
-      from.push_back(pages_[static_cast<size_t>(i)]);
+      moves.push_back({.to_space = 1, .from = static_cast<uint32_t>(i), .to = static_cast<uint32_t>(to.size())});
       to.push_back(NewPage(layout));
     }
-    backend_.AgeKv({.layout = layout_, .from = from, .to = to});
+    const PageSpace spaces[] = {{.layout = layout_, .extents = pages_}, {.layout = layout, .extents = to}};
+    const auto age_end = static_cast<int64_t>(moves.size());
+    KvStep step{.num_layers = 1, .num_kv_heads = 1};
+    step.spaces = spaces;
+    step.ages = moves;
+    step.age_ends = {&age_end, 1};
+    backend_.AgeKv({.step = &step});
     std::copy(to.begin(), to.end(), pages_.begin() + aged.begin);
     aged_ = aged;
   }
@@ -214,8 +221,8 @@ struct Outputs {
   friend bool operator==(const Outputs&, const Outputs&) = default;
 };
 
-inline HeadWork WorkOf(const Head& head, const Query& query) {
-  HeadWork work = head.Work();
+inline TestHead WorkOf(const Head& head, const Query& query) {
+  TestHead work = head.Work();
   work.num_rows = query.num_rows;
   work.first_pos = query.first_pos;
   work.pages = head.Table(query.sink, std::max<int64_t>(0, query.first_pos - query.recent + 1));
@@ -223,7 +230,6 @@ inline HeadWork WorkOf(const Head& head, const Query& query) {
   work.recent = query.recent;
   work.sink_reach = query.sink_reach;
   work.sink_pos_limit = query.sink_pos_limit;
-  work.uses_sink_query = query.uses_sink_query;
   return work;
 }
 
@@ -239,31 +245,39 @@ inline Outputs Attend(const Head& head, const Query& query) {
                   .lse = std::vector<float>(static_cast<size_t>(query.num_rows * text.group))};
   const TensorView slopes{.data = text.slopes.data(), .dtype = DType::kF32, .shape = {text.group}};
   const TensorView logits{.data = text.logits.data(), .dtype = DType::kF32, .shape = {text.group}};
-  const HeadWork work = WorkOf(head, query);
-  head.backend().Attention({.q = ViewOf(q, query.num_rows),
-                            .q_sink = ViewOf(q_sink, query.num_rows),
+  const TestHead work = WorkOf(head, query);
+  const HeadsStep step({&work, 1});
+  head.backend().Attention({.step = &step.step(),
+                            .q = ViewOf(q, query.num_rows),
+                            .q_sink = query.uses_sink_query ? ViewOf(q_sink, query.num_rows) : TensorView{},
                             .out = ViewOf(outputs.out, query.num_rows),
                             .lse = ViewOf(outputs.lse, query.num_rows),
                             .alibi_slopes = query.alibi ? slopes : TensorView{},
                             .sink_logits = query.sink_logits ? logits : TensorView{},
-                            .heads = {&work, 1},
                             .num_q_heads = text.group,
-                            .num_kv_heads = 1,
                             .scale = 1.0f / std::sqrt(static_cast<float>(text.head_dim)),
                             .compute = query.compute});
   return outputs;
 }
 
+inline KeyMask WorkMask(const Query& query) {
+  return {.sink = query.sink,
+          .recent = query.recent,
+          .sink_reach = query.sink_reach,
+          .sink_pos_limit = query.sink_pos_limit};
+}
+
 // One query head at one position over `stored` keys and values: outputs [D], then the log-sum-exp.
 inline std::vector<double> ExactRow(const Text& stored, const Query& query, int64_t pos, int64_t g) {
   const int64_t dim = stored.head_dim;
-  const int64_t sink_pos = std::min(pos, query.sink_pos_limit);
+  const KeyMask mask = WorkMask(query);
+  const int64_t sink_pos = mask.SinkPos(pos);
   std::vector<double> sums(static_cast<size_t>(dim) + 1, 0.0);
   double& denominator = sums.back();
   if (query.sink_logits) denominator = std::exp(stored.logits[static_cast<size_t>(g)]);
   for (int64_t j = 0; j <= pos; ++j) {
     const bool is_sink = j < query.sink;
-    if (is_sink ? sink_pos - j >= query.sink_reach : pos - j >= query.recent) continue;
+    if (!mask.Reads(pos, j)) continue;
     const float* q =
         (is_sink && query.uses_sink_query ? stored.q_sink : stored.q).data() + (pos * stored.group + g) * dim;
     double score = 0;

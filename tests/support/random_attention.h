@@ -3,6 +3,8 @@
 #ifndef HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
 #define HEADWISE_TESTS_SUPPORT_RANDOM_ATTENTION_H_
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,7 +13,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "kv/kv_cache.h"
+#include "kv/cache_step.h"
 #include "model/rope.h"
 
 namespace headwise {
@@ -57,30 +59,6 @@ class AttentionData {
   const AttentionCase case_;
 };
 
-// The pools of both kinds of heads, none shared, so that the pages of each can be counted.
-class ApartPools {
- public:
-  ApartPools(Backend& backend, const AttentionCase& test_case)
-      : pools_{.full = PoolsFor(backend, test_case, test_case.kv_formats.full),
-               .bounded = PoolsFor(backend, test_case, test_case.kv_formats.bounded)} {}
-  const KvPools& pools() const { return pools_; }
-
- private:
-  HeadPools PoolsFor(Backend& backend, const AttentionCase& test_case, KvFormat format) {
-    const auto pool = [&](KvFormat page_format) {
-      const KvLayout layout{
-          .head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .format = page_format};
-      owned_.push_back(std::make_unique<PagePool>(backend, layout));
-      return owned_.back().get();
-    };
-    const KvFormat newest = NewestFormat(format);
-    return {.newest = pool(newest), .aged = newest == format ? nullptr : pool(format)};
-  }
-
-  std::vector<std::unique_ptr<PagePool>> owned_;
-  KvPools pools_;
-};
-
 // Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache and
 // its pools.
 template <typename AfterStep>
@@ -88,11 +66,16 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                                 const std::vector<int64_t>& chunks, const AfterStep& after_step) {
   const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
   const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
-  const ApartPools apart(backend, test_case);
+  // None is shared, so that the pages of each kind of heads can be counted.
+  const KvPoolSet apart(backend, {.head_dim = test_case.head_dim,
+                                  .page_tokens = test_case.page_tokens,
+                                  .formats = test_case.kv_formats,
+                                  .sharing = KvPoolSet::Sharing::kNone});
   KvCache cache(apart.pools(), test_case.num_kv_heads, test_case.rules);
+  CacheStep step(backend, apart.pools());
   const auto device = [&](const std::vector<float>& values, Shape shape) {
-    DeviceBuffer buffer(backend, values.size() * sizeof(float));
-    backend.CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
+    DeviceBuffer buffer = DeviceBuffer::Make(backend.device(), values.size() * sizeof(float)).value();
+    backend.device().CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
     const TensorView view{.data = buffer.data(), .dtype = DType::kF32, .shape = shape};
     return std::pair(std::move(buffer), view);
   };
@@ -137,43 +120,23 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
       rope.num_heads = test_case.num_kv_heads;
       backend.Rope(rope);
     }
-    cache.Extend(0, chunk);
-    std::vector<HeadWork> work;
-    std::vector<HeadFold> folds;
-    cache.Work(0, 0, chunk, work);
-    cache.Folds(0, 0, chunk, folds);
-    if (test_case.alibi) {
-      for (HeadWork& head : work) head.uses_sink_query = false;
-    }
-    backend.AppendKv({.k = k, .v = v, .heads = work});
-    const float scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim));
-    backend.Attention({.q = q,
-                       .q_sink = q_sink,
-                       .out = out_view,
-                       .lse = lse,
-                       .alibi_slopes = test_case.alibi ? slopes : TensorView{},
-                       .sink_logits = test_case.sink_logits ? logits : TensorView{},
-                       .heads = work,
-                       .num_q_heads = test_case.num_q_heads,
-                       .num_kv_heads = test_case.num_kv_heads,
-                       .scale = scale,
-                       .compute = test_case.compute});
-    if (!folds.empty()) {
-      backend.Compensate({.q = q,
-                          .out = out_view,
-                          .lse = lse,
-                          .alibi_slopes = test_case.alibi ? slopes : TensorView{},
-                          .heads = folds,
-                          .num_q_heads = test_case.num_q_heads,
-                          .num_kv_heads = test_case.num_kv_heads,
-                          .scale = scale});
-    }
-    PagesToAge pages;
-    cache.Ages(0, chunk, pages);
-    if (!pages.from.empty()) backend.AgeKv(pages.Args());
-    cache.Commit(0, chunk);
-    cache.FinishStep(chunk);
-    backend.CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
+    EXPECT_TRUE(cache.PlanStep(chunk).ok());
+    step.Add(cache);
+    step.Begin();
+    step.RunLayer(0, {.k = k,
+                      .v = v,
+                      .q = q,
+                      .q_sink = test_case.alibi ? TensorView{} : q_sink,
+                      .out = out_view,
+                      .lse = lse,
+                      .alibi_slopes = test_case.alibi ? slopes : TensorView{},
+                      .sink_logits = test_case.sink_logits ? logits : TensorView{},
+                      .num_q_heads = test_case.num_q_heads,
+                      .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
+                      .compute = test_case.compute});
+    step.Finish();
+    backend.device().CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
+    EXPECT_TRUE(backend.device().Wait().ok());
     begin += chunk;
     after_step(cache, apart.pools());
   }

@@ -41,19 +41,26 @@ KvType TypeOf(KvFormat format) {
   HW_CHECK(false, "format {}", static_cast<int>(format));
 }
 
+KvSpace SpaceOf(const PageSpace& space) {
+  return {.extents = space.extents.data(), .page_bytes = space.page_bytes, .extent_shift = space.extent_shift};
+}
+
 KvPages PagesOf(const HeadWork& work) {
-  const KvLayout& layout = work.layout;
-  const PageTable& pages = work.pages;
-  return {.sink = pages.sink.data(),
-          .num_sink = static_cast<int64_t>(pages.sink.size()),
-          .recent = pages.recent.data(),
-          .recent_first = pages.recent_first,
+  const StepHead& head = *work.head;
+  const KvLayout& layout = work.layout();
+  const KvSpace newest = SpaceOf(work.newest());
+  return {.table = work.step->pages.data() + head.table,
+          .num_sink = head.sink_pages,
+          .ring_first = head.ring_first,
+          .ring_pages = head.ring_pages,
           .page_tokens = layout.page_tokens,
           .dim = layout.head_dim,
           .padded_dim = RoundUp(layout.head_dim, 16),
           .type = TypeOf(layout.format),
-          .aged_begin = work.aged_begin,
-          .aged_end = work.aged_end};
+          .aged_begin = work.aged_begin(),
+          .aged_end = work.aged_end(),
+          .newest = newest,
+          .aged = head.aged < 0 ? newest : SpaceOf(work.step->spaces[static_cast<size_t>(head.aged)])};
 }
 
 const float* F32(const ConstTensorView& view) {
@@ -66,34 +73,18 @@ float* F32(const TensorView& view) {
 // ---- decode: one query row of one head against up to 1024 of its keys ----------------------------------------------
 
 struct DecodePiece {
-  size_t query_idx;  // into the list of decode heads
-  KvFormat format;   // of all pages it reads
-  int64_t sink_begin, sink_end, recent_begin, recent_end;
+  size_t query_idx;                                        // into the list of decode heads
+  KvFormat format;                                         // of all pages it reads
+  int64_t sink_begin, sink_end, recent_begin, recent_end;  // as in KeyRanges
   int64_t num_keys() const { return sink_end - sink_begin + recent_end - recent_begin; }
 };
 
 // One decoding head and its pieces [first_piece, first_piece + num_pieces).
 struct DecodeHead {
-  const HeadWork* work;
+  HeadWork work;
   size_t first_piece;
   size_t num_pieces;
 };
-
-int64_t SinkPos(const HeadWork& work, int64_t pos) {
-  return std::min(pos, work.sink_pos_limit);
-}
-
-// Keys that the one query of `work` reads.
-DecodePiece KeysOf(const HeadWork& work) {
-  const int64_t pos = work.first_pos;
-  const int64_t sink_end = std::min(work.sink, pos + 1);
-  return {.query_idx = 0,
-          .format = work.layout.format,
-          .sink_begin = std::clamp<int64_t>(SinkPos(work, pos) - work.sink_reach + 1, 0, sink_end),
-          .sink_end = sink_end,
-          .recent_begin = std::max(sink_end, pos - work.recent + 1),
-          .recent_end = pos + 1};
-}
 
 // Those of `keys` at positions [begin, end).
 DecodePiece KeysWithin(const DecodePiece& keys, int64_t begin, int64_t end, KvFormat format) {
@@ -131,20 +122,27 @@ class DecodeBatch {
       : args_(args),
         kernels_(kernels),
         scratch_(scratch),
-        group_(args.num_q_heads / args.num_kv_heads),
+        group_(args.group()),
         padded_dim_(RoundUp(args.head_dim(), 16)),
         result_floats_(RoundUp(group_ * (padded_dim_ + 2), 16)) {
-    for (const HeadWork& work : args.heads) {
+    for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+      const HeadWork work = args.step->Head(args.layer_idx, idx);
       if (work.num_rows != 1) continue;
       const size_t first_piece = pieces_.size();
-      DecodePiece keys = KeysOf(work);
-      keys.query_idx = heads_.size();
-      const int64_t aged_begin = work.aged_begin * work.layout.page_tokens;
-      const int64_t aged_end = work.aged_end * work.layout.page_tokens;
-      CutIntoPieces(KeysWithin(keys, 0, aged_begin, work.layout.format), pieces_);
+      const KvFormat format = work.layout().format;
+      const KeyRanges ranges = work.mask().KeysOf(work.first_pos);
+      const DecodePiece keys{.query_idx = heads_.size(),
+                             .format = format,
+                             .sink_begin = ranges.sink_begin,
+                             .sink_end = ranges.sink_end,
+                             .recent_begin = ranges.recent_begin,
+                             .recent_end = ranges.recent_end};
+      const int64_t aged_begin = work.aged_begin() * work.page_tokens();
+      const int64_t aged_end = work.aged_end() * work.page_tokens();
+      CutIntoPieces(KeysWithin(keys, 0, aged_begin, format), pieces_);
       CutIntoPieces(KeysWithin(keys, aged_begin, aged_end, KvFormat::kQ4), pieces_);
-      CutIntoPieces(KeysWithin(keys, aged_end, kNoLimit, work.layout.format), pieces_);
-      heads_.push_back({&work, first_piece, pieces_.size() - first_piece});
+      CutIntoPieces(KeysWithin(keys, aged_end, kNoLimit, format), pieces_);
+      heads_.push_back({work, first_piece, pieces_.size() - first_piece});
     }
   }
 
@@ -176,7 +174,7 @@ class DecodeBatch {
 
  private:
   int64_t BytesOf(const DecodePiece& piece) const {
-    const KvLayout& layout = heads_[piece.query_idx].work->layout;
+    const KvLayout& layout = heads_[piece.query_idx].work.layout();
     return piece.num_keys() * TokensBytes(piece.format, layout.head_dim, layout.page_tokens) / layout.page_tokens;
   }
 
@@ -202,14 +200,15 @@ class DecodeBatch {
   void PrepareQueries() {
     const auto factor = static_cast<float>(args_.scale * kLog2E);
     for (size_t i = 0; i < heads_.size(); ++i) {
-      const HeadWork& work = *heads_[i].work;
+      const HeadWork& work = heads_[i].work;
+      const bool has_sink_query = args_.q_sink.present() && work.mask().sink > 0;
       for (int64_t g = 0; g < group_; ++g) {
         const int64_t from = (work.first_row * args_.num_q_heads + work.kv_head * group_ + g) * args_.head_dim();
         const int64_t to = (static_cast<int64_t>(i) * group_ + g) * padded_dim_;
         for (int64_t d = 0; d < padded_dim_; ++d) {
           const bool exists = d < args_.head_dim();
           q_[to + d] = exists ? F32(args_.q)[from + d] * factor : 0.0f;
-          q_sink_[to + d] = exists && work.uses_sink_query ? F32(args_.q_sink)[from + d] * factor : q_[to + d];
+          q_sink_[to + d] = exists && has_sink_query ? F32(args_.q_sink)[from + d] * factor : q_[to + d];
         }
       }
     }
@@ -221,7 +220,7 @@ class DecodeBatch {
   // Everything but where it is computed.
   DecodeArgs ArgsOf(int64_t piece_idx) const {
     const DecodePiece& piece = pieces_[static_cast<size_t>(piece_idx)];
-    const HeadWork& work = *heads_[piece.query_idx].work;
+    const HeadWork& work = heads_[piece.query_idx].work;
     const int64_t q_offset = static_cast<int64_t>(piece.query_idx) * group_ * padded_dim_;
     float* result = Result(piece_idx);
     return {.pages = PagesOf(work),
@@ -230,7 +229,7 @@ class DecodeBatch {
             .q_sink = q_sink_ + q_offset,
             .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
             .query_pos = work.first_pos,
-            .sink_query_pos = SinkPos(work, work.first_pos),
+            .sink_query_pos = work.mask().SinkPos(work.first_pos),
             .sink_begin = piece.sink_begin,
             .sink_end = piece.sink_end,
             .recent_begin = piece.recent_begin,
@@ -260,8 +259,8 @@ class DecodeBatch {
     const DecodeHead& head = heads_[head_idx];
     const int64_t dim = args_.head_dim();
     for (int64_t g = 0; g < group_; ++g) {
-      const int64_t q_head = head.work->kv_head * group_ + g;
-      const int64_t row = head.work->first_row * args_.num_q_heads + q_head;
+      const int64_t q_head = head.work.kv_head * group_ + g;
+      const int64_t row = head.work.first_row * args_.num_q_heads + q_head;
       const float* sink_logit = args_.sink_logits.present() ? F32(args_.sink_logits) + q_head : nullptr;
       double max = sink_logit != nullptr ? *sink_logit * kLog2E : -1e30;
       for (size_t i = 0; i < head.num_pieces; ++i) {
@@ -299,23 +298,24 @@ class DecodeBatch {
 // ---- prefill: a tile of query rows against all its keys ------------------------------------------------------------
 
 struct PrefillTile {
-  const HeadWork* work;
+  HeadWork work;
   int64_t first_token;
   int64_t num_tokens;
   int64_t cost;  // keys read, summed over queries
 };
 
 std::vector<PrefillTile> PrefillTiles(const AttentionArgs& args) {
-  const int64_t group = args.num_q_heads / args.num_kv_heads;
   std::vector<PrefillTile> tiles;
-  for (const HeadWork& work : args.heads) {
+  for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
     if (work.num_rows <= 1) continue;
-    int64_t tile_tokens = std::max<int64_t>(1, kTileRows / group);
-    if (work.recent < 4 * tile_tokens) tile_tokens = std::min(tile_tokens, kStreamTileTokens);
+    const KeyMask& mask = work.mask();
+    int64_t tile_tokens = std::max<int64_t>(1, kTileRows / args.group());
+    if (mask.recent < 4 * tile_tokens) tile_tokens = std::min(tile_tokens, kStreamTileTokens);
     for (int64_t first = 0; first < work.num_rows; first += tile_tokens) {
       const int64_t num = std::min(tile_tokens, work.num_rows - first);
       const int64_t last_pos = work.first_pos + first + num;
-      tiles.push_back({&work, first, num, num * std::min(last_pos, work.recent + num + work.sink)});
+      tiles.push_back({work, first, num, num * std::min(last_pos, mask.recent + num + mask.sink)});
     }
   }
   // Largest first, as ThreadPool::InTurns wants them.
@@ -327,7 +327,7 @@ std::vector<PrefillTile> PrefillTiles(const AttentionArgs& args) {
 void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
   const std::vector<PrefillTile> tiles = PrefillTiles(args);
   if (tiles.empty()) return;
-  const int64_t group = args.num_q_heads / args.num_kv_heads;
+  const int64_t group = args.group();
   const int64_t dim = args.head_dim();
   int64_t max_rows = 0;
   for (const PrefillTile& tile : tiles) max_rows = std::max(max_rows, tile.num_tokens * group);
@@ -335,7 +335,8 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
   pool.ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t tile_idx, int thread_idx) {
     const int64_t turn = pool.InTurns(tile_idx, static_cast<int64_t>(tiles.size()));
     const PrefillTile& tile = tiles[static_cast<size_t>(turn)];
-    const HeadWork& work = *tile.work;
+    const HeadWork& work = tile.work;
+    const bool has_sink_query = args.q_sink.present() && work.mask().sink > 0;
     const int64_t row = work.first_row + tile.first_token;
     const int64_t q_head = work.kv_head * group;
     const int64_t offset = (row * args.num_q_heads + q_head) * dim;
@@ -344,7 +345,7 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
                                .num_q = group,
                                .first_pos = work.first_pos + tile.first_token,
                                .q = F32(args.q) + offset,
-                               .q_sink = work.uses_sink_query ? F32(args.q_sink) + offset : nullptr,
+                               .q_sink = has_sink_query ? F32(args.q_sink) + offset : nullptr,
                                .out = F32(args.out) + offset,
                                .stride = args.num_q_heads * dim,
                                .lse = args.lse.present() ? F32(args.lse) + row * args.num_q_heads + q_head : nullptr,
@@ -352,13 +353,18 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
                                .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + q_head : nullptr,
                                .sink_logits = args.sink_logits.present() ? F32(args.sink_logits) + q_head : nullptr,
                                .scale = args.scale,
-                               .sink = work.sink,
-                               .recent = work.recent,
-                               .sink_reach = work.sink_reach,
-                               .sink_pos_limit = work.sink_pos_limit,
+                               .mask = work.mask(),
                                .use_bf16 = args.compute != Compute::kF32,
                                .scratch = scratch.OfThread(thread_idx)});
   });
+}
+
+// body(idx, thread) for every head of a layer of the step.
+enum class Spread { kThreads, kCaller };
+template <typename Body>
+void ForHeads(const KvStep& step, Spread spread, ThreadPool& pool, const Body& body) {
+  if (spread == Spread::kThreads) return pool.ParallelFor(step.num_heads(), body);
+  for (int64_t i = 0; i < step.num_heads(); ++i) body(i, 0);
 }
 
 }  // namespace
@@ -395,8 +401,8 @@ size_t PageBytes(const KvLayout& layout) {
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
   const int64_t stride = args.k.shape[1];
   const auto append = [&](int64_t idx, int) {
-    const HeadWork& work = args.heads[static_cast<size_t>(idx)];
-    const int64_t offset = work.first_row * stride + work.kv_head * work.layout.head_dim;
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
+    const int64_t offset = work.first_row * stride + work.kv_head * work.layout().head_dim;
     kernels.attention.append({.pages = PagesOf(work),
                               .first_pos = work.first_pos,
                               .num_tokens = work.num_rows,
@@ -404,22 +410,35 @@ void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& 
                               .v = F32(args.v) + offset,
                               .stride = stride});
   };
-  const auto num_heads = static_cast<int64_t>(args.heads.size());
   const bool small = args.k.shape.num_elements() < (int64_t{8} << 10);
-  if (!small) return pool.ParallelFor(num_heads, append);
-  for (int64_t i = 0; i < num_heads; ++i) append(i, 0);
+  ForHeads(*args.step, small ? Spread::kCaller : Spread::kThreads, pool, append);
+}
+
+void CopyPages(const CopyPagesArgs& args, ThreadPool& pool) {
+  const std::span<const PageMove> moves = args.step->copies;
+  pool.ParallelFor(static_cast<int64_t>(moves.size()), [&](int64_t idx, int) {
+    const PageMove& move = moves[static_cast<size_t>(idx)];
+    const PageSpace& space = args.step->spaces[static_cast<size_t>(move.from_space)];
+    std::memcpy(space.Page(move.to), space.Page(move.from), static_cast<size_t>(space.page_bytes));
+  });
 }
 
 void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
+  const std::span<const PageMove> moves = args.step->AgesOf(args.layer_idx);
+  if (moves.empty()) return;
   const auto age = [&](int64_t idx, int) {
-    kernels.attention.age({.from = args.from[static_cast<size_t>(idx)],
-                           .to = args.to[static_cast<size_t>(idx)],
-                           .page_tokens = args.layout.page_tokens,
-                           .dim = args.layout.head_dim,
-                           .padded_dim = RoundUp(args.layout.head_dim, 16)});
+    const PageMove& move = moves[static_cast<size_t>(idx)];
+    const PageSpace& from = args.step->spaces[static_cast<size_t>(move.from_space)];
+    const PageSpace& to = args.step->spaces[static_cast<size_t>(move.to_space)];
+    kernels.attention.age({.from = from.Page(move.from),
+                           .to = to.Page(move.to),
+                           .page_tokens = from.layout.page_tokens,
+                           .dim = from.layout.head_dim,
+                           .padded_dim = RoundUp(from.layout.head_dim, 16)});
   };
-  const auto num_pages = static_cast<int64_t>(args.from.size());
-  const bool small = num_pages * static_cast<int64_t>(PageBytes(args.layout)) < kMinTaskBytes;
+  const auto num_pages = static_cast<int64_t>(moves.size());
+  const KvLayout& layout = args.step->spaces[static_cast<size_t>(moves[0].from_space)].layout;
+  const bool small = num_pages * static_cast<int64_t>(PageBytes(layout)) < kMinTaskBytes;
   if (!small) return pool.ParallelFor(num_pages, age);
   for (int64_t i = 0; i < num_pages; ++i) age(i, 0);
 }
@@ -431,22 +450,22 @@ void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool
 }
 
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool) {
-  const int64_t group = args.num_q_heads / args.num_kv_heads;
-  pool.ParallelFor(static_cast<int64_t>(args.heads.size()), [&](int64_t idx, int) {
-    const HeadFold& fold = args.heads[static_cast<size_t>(idx)];
-    const HeadWork& work = fold.work;
-    const int64_t dim = work.layout.head_dim;
-    const bool has_rows = work.num_rows > 0;
+  const auto fold = [&](int64_t idx, int) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
+    if (!work.Folds()) return;
+    const int64_t dim = work.layout().head_dim;
+    const bool has_rows = work.head->reads_mean && args.q.present();
+    const int64_t group = has_rows ? args.group() : 0;
     const int64_t head = work.first_row * args.num_q_heads + work.kv_head * group;
     kernels.attention.fold(
         {.pages = PagesOf(work),
-         .sink = work.sink,
-         .recent = work.recent,
+         .sink = work.head->fold_from,
+         .recent = work.mask().recent,
          .first_pos = work.first_pos,
-         .num_rows = work.num_rows,
-         .num_folded = fold.num_folded,
-         .fold_end = fold.fold_end,
-         .state = fold.state,
+         .num_rows = has_rows ? work.num_rows : 0,
+         .num_folded = work.fold_begin() - work.head->fold_from,
+         .fold_end = work.fold_end(),
+         .state = work.State(),
          .q = has_rows ? F32(args.q) + head * dim : nullptr,
          .out = has_rows ? F32(args.out) + head * dim : nullptr,
          .stride = args.num_q_heads * dim,
@@ -455,7 +474,8 @@ void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPo
          .num_q = group,
          .scale = args.scale,
          .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + work.kv_head * group : nullptr});
-  });
+  };
+  ForHeads(*args.step, Spread::kThreads, pool, fold);
 }
 
 }  // namespace headwise::cpu

@@ -36,6 +36,7 @@ class AttentionScratch {
 
 size_t PageBytes(const KvLayout& layout);
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool);
+void CopyPages(const CopyPagesArgs& args, ThreadPool& pool);
 void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool);
 void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch);
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool);

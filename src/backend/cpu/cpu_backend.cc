@@ -1,7 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,30 +20,12 @@ namespace {
 
 using cpu::KernelTable;
 
-// From here on memory is mapped on its own: zero pages that cost nothing until touched, and gone at once when freed.
-constexpr size_t kMapBytes = size_t{64} << 10;
-
-// Whole multiples of this lie on huge pages where the system has them: a stream of 4 KiB pages costs a page walk every
-// few hundred nanoseconds, which under virtualisation is a third of the time of reading a long cache.
+// Whole multiples of this are given huge pages (device/host_device.cc).
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // Packed weights share buffers of this size, or a matrix has one of its own: rounded up to huge pages one by one, those
 // of a 1B model would take 60 MB more. Memory that is never written is not resident.
 constexpr size_t kPackedBufferBytes = size_t{64} << 20;
-
-// A mapping aligned to huge pages: mapped with room to spare, and the spare given back.
-std::byte* AllocateHuge(size_t bytes) {
-  const size_t mapped = bytes + kHugePageBytes;
-  void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* begin = static_cast<std::byte*>(memory);
-  const size_t before = (kHugePageBytes - reinterpret_cast<uintptr_t>(begin) % kHugePageBytes) % kHugePageBytes;
-  if (before > 0) ::munmap(begin, before);
-  std::byte* aligned = begin + before;
-  ::munmap(aligned + bytes, mapped - before - bytes);
-  ::madvise(aligned, bytes, MADV_HUGEPAGE);  // a wish; without it everything works, slower
-  return aligned;
-}
 
 // Rows of elementwise work that are worth a thread, in elements.
 constexpr int64_t kMinTaskElements = 16 << 10;
@@ -69,33 +50,12 @@ class CpuBackend final : public Backend {
                                      : compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
   }
 
-  std::byte* Allocate(size_t bytes) override {
-    if (bytes == 0) return nullptr;
-    if (bytes % kHugePageBytes == 0) return AllocateHuge(bytes);
-    if (bytes >= kMapBytes) {
-      void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
-    }
-    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (memory != nullptr) std::memset(memory, 0, bytes);
-    return static_cast<std::byte*>(memory);
-  }
-  void Free(std::byte* memory, size_t bytes) override {
-    if (bytes >= kMapBytes) {
-      ::munmap(memory, bytes);
-    } else {
-      std::free(memory);
-    }
-  }
-  void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
-  void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
-  void Copy(void* to, const void* from, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
+  Device& device() override { return device_; }
+
   // Plain formats are read where they lie; block formats are packed.
   Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {
     if (!IsBlockFormat(host.dtype)) return host;
-    std::byte* packed = TakePacked(cpu::PackedBytes(host.dtype, host.shape));
+    HW_ASSIGN_OR_RETURN(std::byte * packed, TakePacked(cpu::PackedBytes(host.dtype, host.shape)));
     cpu::PackWeights(host, packed, pool_);
     return ConstTensorView(packed, host.dtype, host.shape);
   }
@@ -180,6 +140,11 @@ class CpuBackend final : public Backend {
   }
 
   size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
+  void BeginStep(const KvStep& /*step*/) override {}  // tables are read where they are
+  void CopyPages(const CopyPagesArgs& args) override {
+    Validate(args);
+    cpu::CopyPages(args, pool_);
+  }
   void AppendKv(const AppendKvArgs& args) override {
     Validate(args);
     cpu::AppendKv(args, kernels_, pool_);
@@ -198,12 +163,14 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  std::byte* TakePacked(size_t bytes) {
+  Result<std::byte*> TakePacked(size_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     if (bytes > packed_left_) {
-      packed_left_ = std::max(kPackedBufferBytes, (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
-      packed_.emplace_back(*this, packed_left_);
-      packed_end_ = packed_.back().data();
+      const size_t whole_pages = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+      HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(device_, std::max(kPackedBufferBytes, whole_pages)));
+      packed_left_ = buffer.size_bytes();
+      packed_end_ = buffer.data();
+      packed_.push_back(std::move(buffer));
     }
     packed_left_ -= bytes;
     return std::exchange(packed_end_, packed_end_ + bytes);
@@ -221,6 +188,7 @@ class CpuBackend final : public Backend {
   }
 
   const KernelTable& kernels_;
+  HostDevice device_;
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
   cpu::AttentionScratch attention_scratch_;

@@ -15,31 +15,26 @@ class PagedTokens {
  public:
   explicit PagedTokens(const HeadWork& work) : work_(work) {}
 
-  float Key(int64_t pos, int64_t d) const { return PageOf(pos).Key(pos % work_.layout.page_tokens, d); }
-  float Value(int64_t pos, int64_t d) const { return PageOf(pos).Value(pos % work_.layout.page_tokens, d); }
+  float Key(int64_t pos, int64_t d) const { return PageOf(pos).Key(pos % work_.page_tokens(), d); }
+  float Value(int64_t pos, int64_t d) const { return PageOf(pos).Value(pos % work_.page_tokens(), d); }
 
  private:
   KvPage PageOf(int64_t pos) const {
-    const int64_t page_idx = pos / work_.layout.page_tokens;
-    KvLayout layout = work_.layout;
-    if (page_idx >= work_.aged_begin && page_idx < work_.aged_end) layout.format = KvFormat::kQ4;
-    return {work_.pages.Page(page_idx), layout};
+    const int64_t page_idx = pos / work_.page_tokens();
+    KvLayout layout = work_.layout();
+    if (work_.IsAged(page_idx)) layout.format = KvFormat::kQ4;
+    return {work_.Page(page_idx), layout};
   }
 
   const HeadWork& work_;
 };
 
-bool Readable(const HeadWork& work, int64_t query_pos, int64_t key_pos) {
-  const int64_t sink_pos = std::min(query_pos, work.sink_pos_limit);
-  return key_pos < work.sink ? sink_pos - key_pos < work.sink_reach : query_pos - key_pos < work.recent;
-}
-
 void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
-  const int64_t dim = work.layout.head_dim;
+  const int64_t dim = work.layout().head_dim;
   const PagedTokens tokens(work);
   const int64_t row = work.first_row + row_idx;
   const int64_t pos = work.first_pos + row_idx;
-  const int64_t sink_pos = std::min(pos, work.sink_pos_limit);
+  const int64_t sink_pos = work.mask().SinkPos(pos);
   const int64_t q_offset = (row * args.num_q_heads + q_head) * dim;
   const double slope = args.alibi_slopes.present() ? F32(args.alibi_slopes)[q_head] : 0.0;
 
@@ -47,9 +42,9 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
   std::vector<double> scores;
   double max_score = -INFINITY;
   for (int64_t j = 0; j <= pos; ++j) {
-    if (!Readable(work, pos, j)) continue;
-    const bool is_sink = j < work.sink;
-    const float* q = F32(is_sink && work.uses_sink_query ? args.q_sink : args.q) + q_offset;
+    if (!work.mask().Reads(pos, j)) continue;
+    const bool is_sink = j < work.mask().sink;
+    const float* q = F32(is_sink && args.q_sink.present() ? args.q_sink : args.q) + q_offset;
     double dot = 0;
     for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * tokens.Key(j, d);
     const double score = dot * args.scale + slope * static_cast<double>(j - (is_sink ? sink_pos : pos));
@@ -75,25 +70,25 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
 }
 
 // The mean of dropped tokens as one more key of weight n, merged into what the kept keys gave.
-void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t num_folded, int64_t row, int64_t q_head) {
-  const int64_t dim = fold.work.layout.head_dim;
+void MergeMeanToken(const CompensateArgs& args, const HeadWork& work, int64_t num_folded, int64_t row, int64_t q_head) {
+  const int64_t dim = work.layout().head_dim;
   const float* q = F32(args.q) + (row * args.num_q_heads + q_head) * dim;
   float* out = F32(args.out) + (row * args.num_q_heads + q_head) * dim;
   float& lse = F32(args.lse)[row * args.num_q_heads + q_head];
+  const float* state = work.State();
   double dot = 0;
-  for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * fold.state[d];
+  for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * state[d];
   double score = dot * args.scale + std::log(static_cast<double>(num_folded));
   if (args.alibi_slopes.present()) {
-    const double mean_pos = static_cast<double>(fold.work.sink) + static_cast<double>(num_folded - 1) / 2;
-    const auto pos = static_cast<double>(fold.work.first_pos + row - fold.work.first_row);
+    const double mean_pos = static_cast<double>(work.head->fold_from) + static_cast<double>(num_folded - 1) / 2;
+    const auto pos = static_cast<double>(work.first_pos + row - work.first_row);
     score += F32(args.alibi_slopes)[q_head] * (mean_pos - pos);
   }
   const double max_score = std::max<double>(score, lse);
   const double kept_weight = std::exp(lse - max_score);
   const double mean_weight = std::exp(score - max_score);
   for (int64_t d = 0; d < dim; ++d) {
-    out[d] =
-        static_cast<float>((kept_weight * out[d] + mean_weight * fold.state[dim + d]) / (kept_weight + mean_weight));
+    out[d] = static_cast<float>((kept_weight * out[d] + mean_weight * state[dim + d]) / (kept_weight + mean_weight));
   }
   lse = static_cast<float>(max_score + std::log(kept_weight + mean_weight));
 }
@@ -102,40 +97,44 @@ void MergeMeanToken(const CompensateArgs& args, const HeadFold& fold, int64_t nu
 
 void Attention(const AttentionArgs& args) {
   Validate(args);
-  const int64_t group = args.num_q_heads / args.num_kv_heads;
-  for (const HeadWork& work : args.heads) {
+  for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
     for (int64_t i = 0; i < work.num_rows; ++i) {
-      for (int64_t g = 0; g < group; ++g) AttendOneQuery(args, work, i, work.kv_head * group + g);
+      for (int64_t g = 0; g < args.group(); ++g) AttendOneQuery(args, work, i, work.kv_head * args.group() + g);
     }
   }
 }
 
 void Compensate(const CompensateArgs& args) {
   Validate(args);
-  const int64_t group = args.num_q_heads / args.num_kv_heads;
-  for (const HeadFold& fold : args.heads) {
-    const HeadWork& work = fold.work;
-    const int64_t dim = work.layout.head_dim;
+  for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
+    if (!work.Folds()) continue;
+    const int64_t dim = work.layout().head_dim;
     const PagedTokens tokens(work);
-    int64_t num_folded = fold.num_folded;
+    float* state = work.State();
+    int64_t num_folded = work.fold_begin() - work.head->fold_from;
     // mean += (x - mean) / n, with n counting the new token [razor §3.3].
+    const auto fold = [&](float& mean, float x) {
+      mean = num_folded == 1 ? x : mean + (x - mean) / static_cast<float>(num_folded);
+    };
     const auto fold_up_to = [&](int64_t end) {
-      for (int64_t j = work.sink + num_folded; j < end; ++j) {
+      for (int64_t j = work.head->fold_from + num_folded; j < end; ++j) {
         ++num_folded;
         for (int64_t d = 0; d < dim; ++d) {
-          fold.state[d] += (tokens.Key(j, d) - fold.state[d]) / static_cast<float>(num_folded);
-          fold.state[dim + d] += (tokens.Value(j, d) - fold.state[dim + d]) / static_cast<float>(num_folded);
+          fold(state[d], tokens.Key(j, d));
+          fold(state[dim + d], tokens.Value(j, d));
         }
       }
     };
-    for (int64_t i = 0; i < work.num_rows; ++i) {
-      fold_up_to(work.first_pos + i - work.recent + 1);
+    for (int64_t i = 0; work.head->reads_mean && args.q.present() && i < work.num_rows; ++i) {
+      fold_up_to(work.first_pos + i - work.mask().recent + 1);
       if (num_folded == 0) continue;
-      for (int64_t g = 0; g < group; ++g) {
-        MergeMeanToken(args, fold, num_folded, work.first_row + i, work.kv_head * group + g);
+      for (int64_t g = 0; g < args.group(); ++g) {
+        MergeMeanToken(args, work, num_folded, work.first_row + i, work.kv_head * args.group() + g);
       }
     }
-    fold_up_to(fold.fold_end);
+    fold_up_to(work.fold_end());
   }
 }
 

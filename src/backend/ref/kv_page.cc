@@ -123,25 +123,32 @@ size_t PageBytes(const KvLayout& layout) {
 void AppendKv(const AppendKvArgs& args) {
   Validate(args);
   const int64_t row_floats = args.k.shape[1];
-  for (const HeadWork& work : args.heads) {
-    const int64_t dim = work.layout.head_dim;
+  for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
+    const int64_t dim = work.layout().head_dim;
     for (int64_t i = 0; i < work.num_rows; ++i) {
       const int64_t pos = work.first_pos + i;
       const int64_t offset = (work.first_row + i) * row_floats + work.kv_head * dim;
-      KvPage page(work.pages.Page(pos / work.layout.page_tokens), work.layout);
-      page.Set(pos % work.layout.page_tokens, F32(args.k) + offset, F32(args.v) + offset);
+      KvPage page(work.Page(pos / work.page_tokens()), work.layout());
+      page.Set(pos % work.page_tokens(), F32(args.k) + offset, F32(args.v) + offset);
     }
+  }
+}
+
+void CopyPages(const CopyPagesArgs& args) {
+  Validate(args);
+  for (const PageMove& move : args.step->copies) {
+    const PageSpace& space = args.step->spaces[static_cast<size_t>(move.from_space)];
+    std::memcpy(space.Page(move.to), space.Page(move.from), static_cast<size_t>(space.page_bytes));
   }
 }
 
 void AgeKv(const AgeKvArgs& args) {
   Validate(args);
-  KvLayout aged = args.layout;
-  aged.format = KvFormat::kQ4;
-  for (size_t i = 0; i < args.from.size(); ++i) {
-    // Only read.
-    const KvPage from(const_cast<std::byte*>(args.from[i]), args.layout);
-    KvPage(args.to[i], aged).Age(from);
+  for (const PageMove& move : args.step->AgesOf(args.layer_idx)) {
+    const PageSpace& from = args.step->spaces[static_cast<size_t>(move.from_space)];
+    const PageSpace& to = args.step->spaces[static_cast<size_t>(move.to_space)];
+    KvPage(to.Page(move.to), to.layout).Age(KvPage(from.Page(move.from), from.layout));
   }
 }
 

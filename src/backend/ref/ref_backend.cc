@@ -1,8 +1,5 @@
 #include "backend/ref/ref_backend.h"
 
-#include <cstdlib>
-#include <cstring>
-
 #include "backend/ref/ref_ops.h"
 
 namespace headwise {
@@ -14,13 +11,7 @@ class RefBackend final : public Backend {
   std::string Description() const override { return "ref: plain loops, 1 thread"; }
   bool IsFast(Compute /*compute*/) const override { return false; }
 
-  std::byte* Allocate(size_t bytes) override { return static_cast<std::byte*>(std::calloc(bytes, 1)); }
-  void Free(std::byte* memory, size_t) override { std::free(memory); }
-  void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
-  void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
-  void Copy(void* to, const void* from, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
+  Device& device() override { return device_; }
   Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override { return host; }
 
   void Embed(const EmbedArgs& args) override { ref::Embed(args); }
@@ -31,10 +22,15 @@ class RefBackend final : public Backend {
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
+  void BeginStep(const KvStep& /*step*/) override {}
+  void CopyPages(const CopyPagesArgs& args) override { ref::CopyPages(args); }
   void AppendKv(const AppendKvArgs& args) override { ref::AppendKv(args); }
   void AgeKv(const AgeKvArgs& args) override { ref::AgeKv(args); }
   void Attention(const AttentionArgs& args) override { ref::Attention(args); }
   void Compensate(const CompensateArgs& args) override { ref::Compensate(args); }
+
+ private:
+  HostDevice device_;
 };
 
 }  // namespace

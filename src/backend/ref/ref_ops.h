@@ -18,6 +18,7 @@ void GatherRows(const GatherRowsArgs& args);
 // kv_page.cc
 size_t PageBytes(const KvLayout& layout);
 void AppendKv(const AppendKvArgs& args);
+void CopyPages(const CopyPagesArgs& args);
 void AgeKv(const AgeKvArgs& args);
 
 // attention.cc

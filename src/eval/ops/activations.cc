@@ -19,14 +19,16 @@ Status TimeNorm(const OpRun& run) {
   const bool is_rms = config.norm == NormKind::kRms;
   // Two norms in each layer.
   const int64_t num_norms = 2 * config.num_layers;
-  const RandomTensor weights(run.backend(), {num_norms, dim}, run.options().seed);
-  const RandomTensor biases(run.backend(), {num_norms, dim}, run.options().seed);
+  HW_ASSIGN_OR_RETURN(const RandomTensor weights,
+                      RandomTensor::Make(run.backend(), {num_norms, dim}, run.options().seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor biases,
+                      RandomTensor::Make(run.backend(), {num_norms, dim}, run.options().seed));
   const auto vector = [&](const RandomTensor& vectors, int64_t norm_idx) {
     return ConstTensorView(static_cast<const float*>(vectors.view().data) + norm_idx * dim, DType::kF32, Shape{dim});
   };
   for (const int64_t num_rows : run.options().rows) {
-    const RandomTensor x(run.backend(), {num_rows, dim}, run.options().seed);
-    const RandomTensor out(run.backend(), {num_rows, dim}, run.options().seed);
+    HW_ASSIGN_OR_RETURN(const RandomTensor x, RandomTensor::Make(run.backend(), {num_rows, dim}, run.options().seed));
+    HW_ASSIGN_OR_RETURN(const RandomTensor out, RandomTensor::Make(run.backend(), {num_rows, dim}, run.options().seed));
     OpCase op_case;
     op_case.point = {.part = is_rms ? "rms" : "layer",
                      .shape = fmt::format("{}", dim),
@@ -63,10 +65,16 @@ Status TimeRope(const OpRun& run) {
       AppendRopeAngles(frequencies, pos, table);
       text_rows.push_back(static_cast<int32_t>(pos));
     }
-    const RandomTensor angles(run.backend(), {num_rows, config.rope.rotary_dims / 2, 2}, run.options().seed);
-    run.backend().CopyFromHost(angles.view().data, table.data(), table.size() * sizeof(float));
-    const RandomTensor q(run.backend(), {num_rows, config.num_q_heads * config.head_dim}, run.options().seed);
-    const RandomTensor k(run.backend(), {num_rows, config.num_kv_heads * config.head_dim}, run.options().seed);
+    HW_ASSIGN_OR_RETURN(
+        const RandomTensor angles,
+        RandomTensor::Make(run.backend(), {num_rows, config.rope.rotary_dims / 2, 2}, run.options().seed));
+    run.backend().device().CopyFromHost(angles.view().data, table.data(), table.size() * sizeof(float));
+    HW_ASSIGN_OR_RETURN(
+        const RandomTensor q,
+        RandomTensor::Make(run.backend(), {num_rows, config.num_q_heads * config.head_dim}, run.options().seed));
+    HW_ASSIGN_OR_RETURN(
+        const RandomTensor k,
+        RandomTensor::Make(run.backend(), {num_rows, config.num_kv_heads * config.head_dim}, run.options().seed));
     const auto rotate = [&](const RandomTensor& x, int64_t num_heads) {
       run.backend().Rope({.x = x.view(),
                           .out = x.view(),
@@ -100,9 +108,9 @@ Status TimeActivate(const OpRun& run) {
                                                                  : ActivateArgs::Kind::kGeluTanh;
   for (const int64_t num_rows : run.options().rows) {
     const Shape shape{num_rows, config.ffn_dim};
-    const RandomTensor gate(run.backend(), shape, run.options().seed);
-    const RandomTensor up(run.backend(), shape, run.options().seed + 1);
-    const RandomTensor x(run.backend(), shape, run.options().seed);
+    HW_ASSIGN_OR_RETURN(const RandomTensor gate, RandomTensor::Make(run.backend(), shape, run.options().seed));
+    HW_ASSIGN_OR_RETURN(const RandomTensor up, RandomTensor::Make(run.backend(), shape, run.options().seed + 1));
+    HW_ASSIGN_OR_RETURN(const RandomTensor x, RandomTensor::Make(run.backend(), shape, run.options().seed));
     OpCase op_case;
     op_case.point = {.part = is_gated ? "silu" : "gelu",
                      .shape = fmt::format("{}", config.ffn_dim),
@@ -112,7 +120,7 @@ Status TimeActivate(const OpRun& run) {
                      .cycled_bytes = (is_gated ? 2 : 1) * x.view().size_bytes()};
     // In place: after some calls every number would be infinite or too small to be a normal one, which is slow.
     op_case.before = [&] {
-      run.backend().Copy(x.view().data, up.view().data, static_cast<size_t>(x.view().size_bytes()));
+      run.backend().device().Copy(x.view().data, up.view().data, static_cast<size_t>(x.view().size_bytes()));
     };
     op_case.call = [&](int64_t) {
       run.backend().Activate({.kind = kind, .gate = is_gated ? gate.view() : TensorView{}, .x = x.view()});

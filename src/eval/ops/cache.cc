@@ -57,38 +57,34 @@ Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const Reso
                            run.options().seed);
 }
 
-std::vector<std::vector<HeadWork>> WorkOfLayers(const RandomPages& pages, int64_t num_rows) {
-  std::vector<std::vector<HeadWork>> work;
-  for (int64_t layer_idx = 0; layer_idx < pages.num_layers(); ++layer_idx) {
-    work.push_back(pages.Work(layer_idx, num_rows));
-  }
-  return work;
-}
-
 // One line: `num_rows` queries of one sequence.
-void MeasureAttention(const OpRun& run, const RandomPages& pages, OpPoint point, Compute compute) {
+Status MeasureAttention(const OpRun& run, const RandomPages& pages, OpPoint point, Compute compute) {
   const ModelConfig& config = run.config();
-  const RandomTensor q(run.backend(), {point.rows, QDim(config)}, run.options().seed);
-  const RandomTensor out(run.backend(), {point.rows, QDim(config)}, run.options().seed);
-  const std::vector<std::vector<HeadWork>> work = WorkOfLayers(pages, point.rows);
+  HW_ASSIGN_OR_RETURN(const RandomTensor q,
+                      RandomTensor::Make(run.backend(), {point.rows, QDim(config)}, run.options().seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor out,
+                      RandomTensor::Make(run.backend(), {point.rows, QDim(config)}, run.options().seed));
+  const StepRows rows = pages.Rows(point.rows);
+  const KvStep step = pages.Step({&rows, 1});
   const ConstTensorView slopes = run.subject().model == nullptr ? ConstTensorView{} : run.subject().model->alibi_slopes;
   OpCase op_case;
   op_case.point = std::move(point);
   op_case.point.cycled_bytes = pages.bytes() + q.view().size_bytes() + out.view().size_bytes();
   op_case.call = [&](int64_t call_idx) {
-    run.backend().Attention({.q = q.view(),
+    run.backend().Attention({.step = &step,
+                             .layer_idx = call_idx % step.num_layers,
+                             .q = q.view(),
                              .q_sink = {},
                              .out = out.view(),
                              .lse = {},
                              .alibi_slopes = slopes,
                              .sink_logits = {},
-                             .heads = work[static_cast<size_t>(call_idx) % work.size()],
                              .num_q_heads = config.num_q_heads,
-                             .num_kv_heads = config.num_kv_heads,
                              .scale = static_cast<float>(config.softmax_scale),
                              .compute = compute});
   };
   run.Measure(op_case);
+  return Status::Ok();
 }
 
 // One row is a step of decoding.
@@ -109,15 +105,16 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
       for (const int64_t num_rows : rows) {
         // A chunk's keys are converted for tiles of products in f32 or bf16, whatever the cache holds.
         const Compute chunk = compute == Compute::kF32 ? Compute::kF32 : Compute::kBF16;
-        MeasureAttention(run, pages,
-                         {.shape = ShapeText(run.config()),
-                          .format = std::string(NameOf(format)),
-                          .heads = HeadsText(rule),
-                          .rows = num_rows,
-                          .depth = depth,
-                          .work = AttentionWork(run.config(), rule, LayoutOf(run, format), depth, num_rows),
-                          .numbers = num_rows == 1 ? DecodeNumbers(format) : chunk},
-                         compute);
+        HW_RETURN_IF_ERROR(
+            MeasureAttention(run, pages,
+                             {.shape = ShapeText(run.config()),
+                              .format = std::string(NameOf(format)),
+                              .heads = HeadsText(rule),
+                              .rows = num_rows,
+                              .depth = depth,
+                              .work = AttentionWork(run.config(), rule, LayoutOf(run, format), depth, num_rows),
+                              .numbers = num_rows == 1 ? DecodeNumbers(format) : chunk},
+                             compute));
       }
     }
   }
@@ -139,40 +136,50 @@ bool HasDropped(const ResolvedRule& rule, int64_t depth) {
 }
 
 // One line.
-void MeasureCompensate(const OpRun& run, const RandomPages& pages, const ResolvedRule& rule, OpPoint point) {
+Status MeasureCompensate(const OpRun& run, const RandomPages& pages, const ResolvedRule& rule, OpPoint point) {
   const ModelConfig& config = run.config();
-  const int64_t depth = *point.depth;
   const int64_t num_rows = point.rows;
-  const TokenRange before = FoldedRange(rule, depth);
-  const TokenRange after = FoldedRange(rule, depth + num_rows);
-  const RandomTensor states(run.backend(), {pages.num_layers() * config.num_kv_heads, 2 * config.head_dim},
-                            run.options().seed);
-  std::vector<std::vector<HeadFold>> folds;
-  auto* state = static_cast<float*>(states.view().data);
-  for (const std::vector<HeadWork>& layer : WorkOfLayers(pages, num_rows)) {
-    std::vector<HeadFold>& heads = folds.emplace_back();
-    for (const HeadWork& work : layer) {
-      heads.push_back({.work = work, .state = state, .num_folded = before.end - before.begin, .fold_end = after.end});
-      state += 2 * config.head_dim;
-    }
+  const Shape states_shape{pages.num_layers() * config.num_kv_heads, 2 * config.head_dim};
+  HW_ASSIGN_OR_RETURN(const RandomTensor states, RandomTensor::Make(run.backend(), states_shape, run.options().seed));
+  const StepRows rows = pages.Rows(num_rows);
+  KvStep step = pages.Step({&rows, 1});
+  std::vector<StepHead> heads(step.heads.begin(), step.heads.end());
+  for (size_t i = 0; i < heads.size(); ++i) {
+    heads[i].state = static_cast<uint32_t>(i);
+    heads[i].reads_mean = true;
+    heads[i].fold_from = rule.sink;
+    heads[i].fold_before = heads[i].fold_after = rule.recent;
   }
-  const RandomTensor q(run.backend(), {num_rows, QDim(config)}, run.options().seed);
-  const RandomTensor out(run.backend(), {num_rows, QDim(config)}, run.options().seed);
-  const RandomTensor lse(run.backend(), {num_rows, config.num_q_heads}, run.options().seed);
+  std::byte* const base = static_cast<std::byte*>(states.view().data);
+  std::vector<PageSpace> spaces(step.spaces.begin(), step.spaces.end());
+  step.states = static_cast<int32_t>(spaces.size());
+  spaces.push_back({.layout = spaces[0].layout,
+                    .page_bytes = 2 * config.head_dim * static_cast<int64_t>(sizeof(float)),
+                    .extent_shift = 31,
+                    .extents = {&base, 1}});
+  step.heads = heads;
+  step.spaces = spaces;
+  HW_ASSIGN_OR_RETURN(const RandomTensor q,
+                      RandomTensor::Make(run.backend(), {num_rows, QDim(config)}, run.options().seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor out,
+                      RandomTensor::Make(run.backend(), {num_rows, QDim(config)}, run.options().seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor lse,
+                      RandomTensor::Make(run.backend(), {num_rows, config.num_q_heads}, run.options().seed));
   OpCase op_case;
   op_case.point = std::move(point);
   op_case.point.cycled_bytes = pages.bytes() + states.view().size_bytes() + 2 * q.view().size_bytes();
   op_case.call = [&](int64_t call_idx) {
-    run.backend().Compensate({.q = q.view(),
+    run.backend().Compensate({.step = &step,
+                              .layer_idx = call_idx % step.num_layers,
+                              .q = q.view(),
                               .out = out.view(),
                               .lse = lse.view(),
                               .alibi_slopes = {},
-                              .heads = folds[static_cast<size_t>(call_idx) % folds.size()],
                               .num_q_heads = config.num_q_heads,
-                              .num_kv_heads = config.num_kv_heads,
                               .scale = static_cast<float>(config.softmax_scale)});
   };
   run.Measure(op_case);
+  return Status::Ok();
 }
 
 }  // namespace
@@ -199,10 +206,11 @@ Status TimeAppend(const OpRun& run) {
   for (const KvFormat format : run.options().kv_formats) {
     for (const int64_t num_rows : run.options().rows) {
       HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, 0, num_rows));
-      const std::vector<std::vector<HeadWork>> work = WorkOfLayers(pages, num_rows);
+      const StepRows rows = pages.Rows(num_rows);
+      const KvStep step = pages.Step({&rows, 1});
       const Shape shape{num_rows, config.num_kv_heads * config.head_dim};
-      const RandomTensor k(run.backend(), shape, run.options().seed);
-      const RandomTensor v(run.backend(), shape, run.options().seed + 1);
+      HW_ASSIGN_OR_RETURN(const RandomTensor k, RandomTensor::Make(run.backend(), shape, run.options().seed));
+      HW_ASSIGN_OR_RETURN(const RandomTensor v, RandomTensor::Make(run.backend(), shape, run.options().seed + 1));
       OpCase op_case;
       op_case.point = {.shape = fmt::format("{} heads of {}", config.num_kv_heads, config.head_dim),
                        .format = std::string(NameOf(format)),
@@ -210,8 +218,7 @@ Status TimeAppend(const OpRun& run) {
                        .work = AppendWork(config, LayoutOf(run, format), num_rows),
                        .cycled_bytes = pages.bytes() + 2 * k.view().size_bytes()};
       op_case.call = [&](int64_t call_idx) {
-        const std::vector<HeadWork>& heads = work[static_cast<size_t>(call_idx) % work.size()];
-        run.backend().AppendKv({.k = k.view(), .v = v.view(), .heads = heads});
+        run.backend().AppendKv({.step = &step, .layer_idx = call_idx % step.num_layers, .k = k.view(), .v = v.view()});
       };
       run.Measure(op_case);
     }
@@ -241,28 +248,30 @@ Status TimeAge(const OpRun& run) {
       const int64_t num_tokens = num_pages * layout.page_tokens;
       HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest, {}, 0, num_tokens));
       const int64_t call_pages = num_pages * config.num_kv_heads;
-      const DeviceBuffer aged(run.backend(), static_cast<size_t>(pages.num_layers() * call_pages * aged_bytes));
-      // Of every layer.
-      std::vector<std::vector<const std::byte*>> from;
-      std::vector<std::vector<std::byte*>> to;
-      for (const std::vector<HeadWork>& layer : WorkOfLayers(pages, num_tokens)) {
-        std::byte* next = aged.data() + static_cast<int64_t>(from.size()) * call_pages * aged_bytes;
-        from.emplace_back();
-        to.emplace_back();
-        for (const HeadWork& work : layer) {
-          from.back().insert(from.back().end(), work.pages.recent.begin(), work.pages.recent.end());
-        }
-        for (int64_t i = 0; i < call_pages; ++i) to.back().push_back(next + i * aged_bytes);
-      }
+      HW_ASSIGN_OR_RETURN(const DeviceBuffer aged,
+                          DeviceBuffer::Make(run.backend().device(),
+                                             static_cast<size_t>(pages.num_layers() * call_pages * aged_bytes)));
+      const StepRows rows = pages.Rows(num_tokens);
+      KvStep step = pages.Step({&rows, 1});
+      std::byte* const base = aged.data();
+      const std::vector<PageSpace> spaces = {
+          step.spaces[0], {.layout = layout, .page_bytes = aged_bytes, .extent_shift = 31, .extents = {&base, 1}}};
+      std::vector<PageMove> ages;
+      std::vector<int64_t> age_ends;
+      for (uint32_t page = 0; page < step.pages.size(); ++page)
+        ages.push_back({.to_space = 1, .from = page, .to = page});
+      for (int64_t layer = 1; layer <= step.num_layers; ++layer) age_ends.push_back(layer * call_pages);
+      step.spaces = spaces;
+      step.ages = ages;
+      step.age_ends = age_ends;
       OpCase op_case;
       op_case.point = {.shape = fmt::format("{} heads of {}", config.num_kv_heads, config.head_dim),
                        .format = std::string(NameOf(format)),
                        .rows = num_tokens,
                        .work = AgeWork(config, layout, num_pages),
-                       .cycled_bytes = pages.bytes() + static_cast<int64_t>(from.size()) * call_pages * aged_bytes};
+                       .cycled_bytes = pages.bytes() + step.num_layers * call_pages * aged_bytes};
       op_case.call = [&](int64_t call_idx) {
-        const size_t layer_idx = static_cast<size_t>(call_idx) % from.size();
-        run.backend().AgeKv({.layout = newest, .from = from[layer_idx], .to = to[layer_idx]});
+        run.backend().AgeKv({.step = &step, .layer_idx = call_idx % step.num_layers});
       };
       run.Measure(op_case);
     }
@@ -288,13 +297,14 @@ Status TimeCompensate(const OpRun& run) {
       if (!HasDropped(rule, depth)) continue;
       HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, depth, most_rows));
       for (const int64_t num_rows : run.options().rows) {
-        MeasureCompensate(run, pages, rule,
-                          {.shape = ShapeText(run.config()),
-                           .format = std::string(NameOf(format)),
-                           .heads = HeadsText(rule),
-                           .rows = num_rows,
-                           .depth = depth,
-                           .work = CompensateWork(run.config(), rule, LayoutOf(run, format), depth, num_rows)});
+        HW_RETURN_IF_ERROR(
+            MeasureCompensate(run, pages, rule,
+                              {.shape = ShapeText(run.config()),
+                               .format = std::string(NameOf(format)),
+                               .heads = HeadsText(rule),
+                               .rows = num_rows,
+                               .depth = depth,
+                               .work = CompensateWork(run.config(), rule, LayoutOf(run, format), depth, num_rows)}));
       }
     }
   }

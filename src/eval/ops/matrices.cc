@@ -86,31 +86,36 @@ Compute NumbersOf(Compute compute, DType weights) {
 // One launch of every layer in turn.
 class MatMulCalls {
  public:
-  MatMulCalls(const MatrixCycle& cycle, MatMulArgs::Write write, Compute compute, int64_t num_rows, uint64_t seed)
-      : backend_(*cycle.backend),
-        write_(write),
-        compute_(compute),
-        x_(backend_, {num_rows, cycle.launches.front().front().weight.shape[1]}, seed) {
+  static Result<MatMulCalls> Make(const MatrixCycle& cycle, MatMulArgs::Write write, Compute compute, int64_t num_rows,
+                                  uint64_t seed) {
+    MatMulCalls calls(*cycle.backend, write, compute);
+    const int64_t row_elements = cycle.launches.front().front().weight.shape[1];
+    HW_ASSIGN_OR_RETURN(calls.x_, RandomTensor::Make(*cycle.backend, {num_rows, row_elements}, seed));
     for (const LinearWeights& part : cycle.launches.front()) {
-      outs_.emplace_back(backend_, Shape{num_rows, part.weight.shape[0]}, seed);
+      HW_ASSIGN_OR_RETURN(RandomTensor out, RandomTensor::Make(*cycle.backend, {num_rows, part.weight.shape[0]}, seed));
+      calls.outs_.push_back(std::move(out));
     }
     for (const std::vector<LinearWeights>& launch : cycle.launches) {
-      std::vector<MatMulPart>& parts = parts_.emplace_back();
+      std::vector<MatMulPart>& parts = calls.parts_.emplace_back();
       for (size_t i = 0; i < launch.size(); ++i) {
-        parts.push_back({.weight = launch[i].weight, .bias = launch[i].bias, .out = outs_[i].view()});
+        parts.push_back({.weight = launch[i].weight, .bias = launch[i].bias, .out = calls.outs_[i].view()});
       }
     }
+    return calls;
   }
 
   void Call(int64_t call_idx) {
-    backend_.MatMul({.x = x_.view(),
-                     .parts = parts_[static_cast<size_t>(call_idx) % parts_.size()],
-                     .write = write_,
-                     .compute = compute_});
+    backend_->MatMul({.x = x_.view(),
+                      .parts = parts_[static_cast<size_t>(call_idx) % parts_.size()],
+                      .write = write_,
+                      .compute = compute_});
   }
 
  private:
-  Backend& backend_;
+  MatMulCalls(Backend& backend, MatMulArgs::Write write, Compute compute)
+      : backend_(&backend), write_(write), compute_(compute) {}
+
+  Backend* backend_;
   MatMulArgs::Write write_;
   Compute compute_;
   RandomTensor x_;
@@ -120,7 +125,7 @@ class MatMulCalls {
 
 Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& cycle, Compute compute) {
   // A mapped file comes into memory, and every page of it into this process, at the first reading.
-  MatMulCalls first(cycle, launch.write, compute, 1, run.options().seed);
+  HW_ASSIGN_OR_RETURN(MatMulCalls first, MatMulCalls::Make(cycle, launch.write, compute, 1, run.options().seed));
   for (size_t i = 0; i < cycle.launches.size(); ++i) first.Call(static_cast<int64_t>(i));
   for (const int64_t num_rows : run.options().rows) {
     const OpWork work = MatMulWork(launch.parts, launch.write, num_rows);
@@ -128,7 +133,8 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
     for (const LinearWeights& part : launch.parts) activation_elements += num_rows * part.weight.shape[0];
     const int64_t activation_bytes = activation_elements * static_cast<int64_t>(sizeof(float));
     HW_RETURN_IF_ERROR(CheckMemory(cycle.bytes() + activation_bytes, "matmul"));
-    MatMulCalls calls(cycle, launch.write, compute, num_rows, run.options().seed);
+    HW_ASSIGN_OR_RETURN(MatMulCalls calls,
+                        MatMulCalls::Make(cycle, launch.write, compute, num_rows, run.options().seed));
     OpCase op_case;
     op_case.point = {.part = launch.name,
                      .shape = ShapeText(launch.parts),
@@ -209,7 +215,8 @@ Status TimeEmbed(const OpRun& run) {
       Rng rng(run.options().seed);
       std::vector<int32_t> ids(static_cast<size_t>(kIdSets * num_rows));
       for (int32_t& id : ids) id = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(table.shape[0])));
-      const RandomTensor out(*cycle.backend, {num_rows, table.shape[1]}, run.options().seed);
+      HW_ASSIGN_OR_RETURN(const RandomTensor out,
+                          RandomTensor::Make(*cycle.backend, {num_rows, table.shape[1]}, run.options().seed));
       OpCase op_case;
       op_case.point = {.shape = fmt::format("{} of {}", table.shape[1], table.shape[0]),
                        .format = std::string(NameOf(table.dtype)),

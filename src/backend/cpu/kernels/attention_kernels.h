@@ -22,6 +22,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/key_mask.h"
+
 namespace headwise::cpu {
 
 enum class KvType : uint8_t { kF32, kF16, kBF16, kQ8, kQ4 };
@@ -31,17 +33,24 @@ inline constexpr int64_t kGroupTokens = 16;
 // Dimensions of a value of q4 that share a scale.
 inline constexpr int64_t kScaleDims = 32;
 
-// The pages of one KV head; as PageTable in backend/ops.h.
+// Pages by number; as PageSpace in backend/kv_step.h.
+struct KvSpace {
+  std::byte* const* extents;
+  int64_t page_bytes;
+  int extent_shift;
+};
+
+// The pages of one KV head; as StepHead in backend/kv_step.h.
 struct KvPages {
-  std::byte* const* sink;
+  const uint32_t* table;  // from the head's first entry on
   int64_t num_sink;
-  std::byte* const* recent;
-  int64_t recent_first;
+  int64_t ring_first, ring_pages;
   int64_t page_tokens;  // P
   int64_t dim;          // D
   int64_t padded_dim;   // Dp
   KvType type;
   int64_t aged_begin, aged_end;  // pages that are q4; all others are of `type`
+  KvSpace newest, aged;          // where the pages of `type` are, and those of q4
 };
 
 // Tokens [first_pos, first_pos + num_tokens) into their pages.
@@ -113,9 +122,9 @@ struct PrefillArgs {
   const float* slopes;       // [G], or null
   const float* sink_logits;  // [G], or null
   float scale;
-  int64_t sink, recent, sink_reach, sink_pos_limit;  // as HeadWork in backend/ops.h
-  bool use_bf16;                                     // products in bf16; ignored where the machine has no bf16 dot
-  std::byte* scratch;                                // PrefillScratchBytes, 64-byte aligned
+  KeyMask mask;
+  bool use_bf16;       // products in bf16; ignored where the machine has no bf16 dot
+  std::byte* scratch;  // PrefillScratchBytes, 64-byte aligned
 };
 // Rows of q (bf16 or f32) and out, key and value tiles, scores: see attention_prefill.cc.
 inline constexpr int64_t kPrefillKeys = 64;  // keys per tile
@@ -128,9 +137,12 @@ inline int64_t PrefillScratchBytes(int64_t num_rows, int64_t padded_dim) {
 // The compensation token of one head: see CompensateArgs in backend/ops.h.
 struct FoldArgs {
   KvPages pages;
-  int64_t sink, recent, first_pos, num_rows, num_folded, fold_end;
-  float* state;    // [2, D]
-  const float* q;  // [num_rows, G*D], rows `stride` floats apart
+  int64_t sink, recent, first_pos;
+  int64_t num_rows;    // that read the mean
+  int64_t num_folded;  // in the mean before
+  int64_t fold_end;    // tokens before this one are in it afterwards
+  float* state;        // [2, D]
+  const float* q;      // [num_rows, G*D], rows `stride` floats apart
   float* out;
   int64_t stride;
   float* lse;  // [num_rows, G], rows `lse_stride` floats apart

@@ -227,9 +227,9 @@ class QueryTile {
     const bool own_sink_query = args_.q_sink != nullptr;
     if (own_sink_query) LoadQueries(args_.q_sink, q_sink_);
     const int64_t last_pos = args_.first_pos + args_.num_tokens - 1;
-    const int64_t sink_end = args_.sink < last_pos + 1 ? args_.sink : last_pos + 1;
-    const int64_t first_sink = SinkBegin(args_.first_pos);
-    const int64_t first_recent = RecentBegin(args_.first_pos);
+    const int64_t sink_end = args_.mask.KeysOf(last_pos).sink_end;
+    const int64_t first_sink = args_.mask.SinkBegin(args_.first_pos);
+    const int64_t first_recent = args_.mask.RecentBegin(args_.first_pos);
     AddRun(first_sink, sink_end, /*is_sink=*/true, own_sink_query ? q_sink_ : q_);
     if (own_sink_query) AddTile(q_sink_);
     AddRun(first_recent, last_pos + 1, /*is_sink=*/false, q_);
@@ -238,16 +238,6 @@ class QueryTile {
   }
 
  private:
-  int64_t SinkPos(int64_t pos) const { return pos < args_.sink_pos_limit ? pos : args_.sink_pos_limit; }
-  // First key of either run that the query at `pos` reads.
-  int64_t SinkBegin(int64_t pos) const {
-    const int64_t begin = SinkPos(pos) - args_.sink_reach + 1;
-    return begin > 0 ? begin : 0;
-  }
-  int64_t RecentBegin(int64_t pos) const {
-    const int64_t begin = pos - args_.recent + 1;
-    return begin > args_.sink ? begin : args_.sink;
-  }
   int64_t TokenOf(int64_t row) const { return row / args_.num_q; }
 
   // Rows times scale * log2(e), as steps along D.
@@ -315,7 +305,7 @@ class QueryTile {
 
   // Keys [begin, end) of the group that the query at `pos` reads.
   void VisibleKeys(const TileGroup& group, int64_t pos, int64_t& begin, int64_t& end) const {
-    begin = group.is_sink ? SinkBegin(pos) : RecentBegin(pos);
+    begin = group.is_sink ? args_.mask.SinkBegin(pos) : args_.mask.RecentBegin(pos);
     end = pos + 1 < group.end ? pos + 1 : group.end;
   }
 
@@ -340,7 +330,7 @@ class QueryTile {
     const int64_t pos = args_.first_pos + TokenOf(row);
     const VF slope = hn::Set(kDF, args_.slopes[row % args_.num_q] * kLog2E);
     for (int64_t i = 0; i < num_groups_; ++i) {
-      const int64_t distance = tile_[i].pos - (tile_[i].is_sink ? SinkPos(pos) : pos);
+      const int64_t distance = tile_[i].pos - (tile_[i].is_sink ? args_.mask.SinkPos(pos) : pos);
       for (int64_t s = 0; s < kSub; ++s) {
         float* to = scores + i * kGroupTokens + s * kLanes;
         const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));

@@ -47,11 +47,6 @@ struct Group {
   const std::byte* v_scales;
 };
 
-HWY_INLINE KvType TypeAt(const KvPages& pages, int64_t pos) {
-  const int64_t page_idx = pos / pages.page_tokens;
-  return page_idx >= pages.aged_begin && page_idx < pages.aged_end ? KvType::kQ4 : pages.type;
-}
-
 HWY_INLINE Group GroupOf(const std::byte* page, KvType type, int64_t page_tokens, int64_t padded_dim, int64_t pos) {
   const int64_t group_bytes = GroupBytes(type, padded_dim);
   const int64_t slot = pos % page_tokens;
@@ -72,11 +67,28 @@ HWY_INLINE void StepGroup(int64_t group_bytes, Group& group) {
   if (group.v_scales != nullptr) group.v_scales += 2 * kGroupTokens;
 }
 
+HWY_INLINE bool IsAged(const KvPages& pages, int64_t page_idx) {
+  return page_idx >= pages.aged_begin && page_idx < pages.aged_end;
+}
+
+HWY_INLINE KvType TypeAt(const KvPages& pages, int64_t pos) {
+  return IsAged(pages, pos / pages.page_tokens) ? KvType::kQ4 : pages.type;
+}
+
 HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
   const int64_t page_idx = pos / pages.page_tokens;
-  const std::byte* page =
-      page_idx < pages.num_sink ? pages.sink[page_idx] : pages.recent[page_idx - pages.recent_first];
-  return GroupOf(page, TypeAt(pages, pos), pages.page_tokens, pages.padded_dim, pos);
+  int64_t entry = page_idx;
+  if (page_idx >= pages.num_sink) {
+    const int64_t behind = page_idx - pages.ring_first;
+    entry = pages.num_sink + (behind < pages.ring_pages ? behind : behind % pages.ring_pages);
+  }
+  const uint32_t page = pages.table[entry];
+  const bool is_aged = IsAged(pages, page_idx);
+  const KvSpace& space = is_aged ? pages.aged : pages.newest;
+  const uint32_t in_extent = page & ((uint32_t{1} << space.extent_shift) - 1);
+  const std::byte* bytes =
+      space.extents[page >> space.extent_shift] + static_cast<int64_t>(in_extent) * space.page_bytes;
+  return GroupOf(bytes, is_aged ? KvType::kQ4 : pages.type, pages.page_tokens, pages.padded_dim, pos);
 }
 
 // Runs of 32 dimensions, the last of which may be shorter.

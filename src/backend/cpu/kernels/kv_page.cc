@@ -134,7 +134,8 @@ void AppendQ8(const AppendArgs& args) {
   }
 }
 
-// element(d, key, value) gives the elements of a token: mean += (x - mean) / n for each. [razor §3.3]
+// element(d, key, value) gives the elements of a token: mean += (x - mean) / n for each. [razor §3.3] Before the first
+// the mean may be anything.
 template <typename Element>
 HWY_INLINE void MoveMean(const FoldArgs& args, int64_t num_folded, const Element& element) {
   const int64_t dim = args.pages.dim;
@@ -142,8 +143,8 @@ HWY_INLINE void MoveMean(const FoldArgs& args, int64_t num_folded, const Element
   for (int64_t d = 0; d < dim; ++d) {
     float key, value;
     element(d, key, value);
-    args.state[d] += (key - args.state[d]) * inverse;
-    args.state[dim + d] += (value - args.state[dim + d]) * inverse;
+    args.state[d] = num_folded == 1 ? key : args.state[d] + (key - args.state[d]) * inverse;
+    args.state[dim + d] = num_folded == 1 ? value : args.state[dim + d] + (value - args.state[dim + d]) * inverse;
   }
 }
 

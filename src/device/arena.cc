@@ -1,12 +1,15 @@
-#include "backend/backend.h"
+#include "device/arena.h"
+
+#include "base/check.h"
 
 namespace headwise {
 
-void Arena::Reset(size_t bytes) {
+Status Arena::Reset(size_t bytes) {
   used_ = 0;
-  if (block_.size_bytes() >= bytes && block_.size_bytes() <= 8 * bytes + (1u << 20)) return;
+  if (block_.size_bytes() >= bytes && block_.size_bytes() <= 8 * bytes + (1u << 20)) return Status::Ok();
   block_ = DeviceBuffer();  // free first: the old and the new block need not both fit
-  block_ = DeviceBuffer(*backend_, bytes);
+  HW_ASSIGN_OR_RETURN(block_, DeviceBuffer::Make(*device_, bytes));
+  return Status::Ok();
 }
 
 TensorView Arena::New(const Shape& shape) {

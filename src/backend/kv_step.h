@@ -1,0 +1,193 @@
+// A step's view of the KV cache as data: which rows belong to which sequence, what each head of it reads, and where its
+// pages are, all by number. Made by the cache once per step (kv/cache_step.h); operations only index it. Letters as in
+// backend/ops.h.
+//
+// What a step needs beyond its tokens follows from the tables and from positions: how far pages have aged, what is
+// folded, which keys are read. So where tables stay as they are, a step hands a device nothing but its tokens.
+#ifndef HEADWISE_BACKEND_KV_STEP_H_
+#define HEADWISE_BACKEND_KV_STEP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backend/key_mask.h"
+#include "backend/kv_format.h"
+
+namespace headwise {
+
+// How a head's pages store tokens. A page holds keys and values of P consecutive tokens of ONE KV head; the order of
+// bytes inside is the backend's own business.
+struct KvLayout {
+  int64_t head_dim = 0;      // D
+  int64_t page_tokens = 32;  // P, a multiple of 16
+  KvFormat format = KvFormat::kF16;
+
+  friend bool operator==(const KvLayout&, const KvLayout&) = default;
+};
+
+// Of keys and values, scales included, padding left out, where whole pages are full.
+inline double BytesPerToken(const KvLayout& layout) {
+  return static_cast<double>(TokensBytes(layout.format, layout.head_dim, layout.page_tokens)) /
+         static_cast<double>(layout.page_tokens);
+}
+
+inline constexpr uint32_t kNoPage = UINT32_MAX;
+
+// The pages of one pool: page i is number i % 2^shift of extent i / 2^shift.
+struct PageSpace {
+  KvLayout layout;
+  int64_t page_bytes = 0;
+  int extent_shift = 0;
+  std::span<std::byte* const> extents = {};  // their first bytes, in the device's memory
+
+  std::byte* Page(uint32_t page) const {
+    const uint32_t in_extent = page & ((uint32_t{1} << extent_shift) - 1);
+    return extents[page >> extent_shift] + static_cast<int64_t>(in_extent) * page_bytes;
+  }
+};
+
+// One KV head of one sequence, as it stands in the tables between steps.
+struct StepHead {
+  KeyMask mask;
+  // Token j is in slot j % P of page p = j / P. That of page p is the entry of KvStep::pages at
+  //     table + p                                                       for the pages of sinks, p < sink_pages,
+  //     table + sink_pages + (p - ring_first) % ring_pages              for all others.
+  uint32_t table = 0;
+  int64_t sink_pages = 0;
+  int64_t ring_first = 0;         // at least sink_pages
+  int64_t ring_pages = kNoLimit;  // bounded heads use theirs in a ring; of others nothing comes round
+  int32_t newest = 0;             // space of the pages that tokens are written into
+  int32_t aged = -1;              // space of those that were made smaller; -1: the format does not age
+  int64_t aged_begin = 0;         // the first page that ages; AgedPages in kv/rule.h
+  int64_t aged_end = -1;          // the first behind it that has not; -1: as the length says
+  // The compensation token [razor §3.3]: page of `states`, or kNoPage. Before this step the mean holds the tokens from
+  // fold_from on that are fold_before or further back, after it those that are fold_after or further back; kNoLimit:
+  // none. These are mask.sink and mask.recent but around the end of a prompt after which a rule holds.
+  uint32_t state = kNoPage;
+  bool reads_mean = false;  // whether queries read the mean, or it is only brought up to date
+  int64_t fold_from = 0;
+  int64_t fold_before = kNoLimit;
+  int64_t fold_after = kNoLimit;
+
+  friend bool operator==(const StepHead&, const StepHead&) = default;
+};
+
+// One sequence's share of a step.
+struct StepRows {
+  int64_t first_row = 0;  // row of its first token of this step in [T, ...] tensors
+  int64_t num_rows = 0;   // its tokens in this step
+  int64_t first_pos = 0;  // their first position in the text: the tokens in the cache before
+  // Its heads in KvStep::heads, [L * Hkv], layer-major.
+  uint32_t first_head = 0;
+};
+
+// A page whose content goes into another: as it is, or made smaller.
+struct PageMove {
+  int32_t from_space = 0;
+  int32_t to_space = 0;
+  uint32_t from = 0;
+  uint32_t to = 0;
+
+  friend bool operator==(const PageMove&, const PageMove&) = default;
+};
+
+struct HeadWork;
+
+// Valid until the caches finish the step. A backend whose queue lags behind keeps what it needs in BeginStep, where it
+// also brings copies of tables up to date.
+struct KvStep {
+  int64_t num_layers = 0;                    // L
+  int64_t num_kv_heads = 0;                  // Hkv
+  std::span<const StepRows> sequences = {};  // [B]
+  // Of all sequences that share the pools, not only of this step's.
+  std::span<const StepHead> heads = {};
+  std::span<const uint32_t> pages = {};
+  std::span<const PageSpace> spaces = {};
+  int32_t states = -1;  // the space of compensation tokens: pages of [2, D] f32, mean key and mean value; -1: none
+  // Places in `heads` and `pages` that differ from the step before; what is new and what changed.
+  std::span<const uint32_t> changed_heads = {};
+  std::span<const uint32_t> changed_pages = {};
+  std::span<const PageMove> copies = {};   // before the first layer: pages that a fork shares and this step writes to
+  std::span<const PageMove> ages = {};     // of all layers, one after the other
+  std::span<const int64_t> age_ends = {};  // [L]: those of layer l end here; empty: no page ages
+
+  int64_t num_rows() const { return sequences.empty() ? 0 : sequences.back().first_row + sequences.back().num_rows; }
+  // (sequence, KV head) pairs of a layer: the units of work of all cache operations.
+  int64_t num_heads() const { return static_cast<int64_t>(sequences.size()) * num_kv_heads; }
+  inline HeadWork Head(int64_t layer_idx, int64_t idx) const;
+  std::span<const PageMove> AgesOf(int64_t layer_idx) const {
+    if (age_ends.empty()) return {};
+    const auto at = [&](int64_t layer) {
+      return static_cast<size_t>(layer < 0 ? 0 : age_ends[static_cast<size_t>(layer)]);
+    };
+    return ages.subspan(at(layer_idx - 1), at(layer_idx) - at(layer_idx - 1));
+  }
+};
+
+// One head in this step: a table entry with the positions that it is read at.
+struct HeadWork {
+  const KvStep* step = nullptr;
+  const StepHead* head = nullptr;
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+  int64_t first_pos = 0;
+  int64_t kv_head = 0;
+
+  const KeyMask& mask() const { return head->mask; }
+  const KvLayout& layout() const { return newest().layout; }  // in which tokens are written
+  const PageSpace& newest() const { return step->spaces[static_cast<size_t>(head->newest)]; }
+  int64_t page_tokens() const { return layout().page_tokens; }
+  // Pages [aged_begin, aged_end) are kQ4: those complete when the step began, but for the newest of them.
+  int64_t aged_begin() const { return head->aged_begin; }
+  int64_t aged_end() const {
+    if (head->aged < 0) return head->aged_begin;
+    if (head->aged_end >= 0) return head->aged_end;
+    const int64_t end = first_pos / page_tokens() - 1;
+    return end > head->aged_begin ? end : head->aged_begin;
+  }
+  bool IsAged(int64_t page_idx) const { return page_idx >= aged_begin() && page_idx < aged_end(); }
+  size_t EntryOf(int64_t page_idx) const {
+    if (page_idx < head->sink_pages) return head->table + static_cast<size_t>(page_idx);
+    const int64_t behind = page_idx - head->ring_first;
+    return head->table +
+           static_cast<size_t>(head->sink_pages + (behind < head->ring_pages ? behind : behind % head->ring_pages));
+  }
+  std::byte* Page(int64_t page_idx) const {
+    const int32_t space = IsAged(page_idx) ? head->aged : head->newest;
+    return step->spaces[static_cast<size_t>(space)].Page(step->pages[EntryOf(page_idx)]);
+  }
+  // Tokens that the mean holds before the step, and those that join: [fold_begin, fold_end).
+  int64_t fold_begin() const { return FoldEnd(first_pos, head->fold_before); }
+  int64_t fold_end() const {
+    const int64_t end = FoldEnd(first_pos + num_rows, head->fold_after);
+    return end > fold_begin() ? end : fold_begin();
+  }
+  // Something to fold, or a mean to read.
+  bool Folds() const { return head->state != kNoPage && fold_end() > head->fold_from; }
+  float* State() const {
+    return reinterpret_cast<float*>(step->spaces[static_cast<size_t>(step->states)].Page(head->state));
+  }
+
+ private:
+  int64_t FoldEnd(int64_t num_tokens, int64_t lag) const {
+    return num_tokens - lag > head->fold_from ? num_tokens - lag : head->fold_from;
+  }
+};
+
+inline HeadWork KvStep::Head(int64_t layer_idx, int64_t idx) const {
+  const StepRows& rows = sequences[static_cast<size_t>(idx / num_kv_heads)];
+  const int64_t kv_head = idx % num_kv_heads;
+  HeadWork work;
+  work.step = this;
+  work.head = &heads[static_cast<size_t>(rows.first_head + layer_idx * num_kv_heads + kv_head)];
+  work.first_row = rows.first_row;
+  work.num_rows = rows.num_rows;
+  work.first_pos = rows.first_pos;
+  work.kv_head = kv_head;
+  return work;
+}
+
+}  // namespace headwise
+
+#endif  // HEADWISE_BACKEND_KV_STEP_H_

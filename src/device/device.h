@@ -1,0 +1,73 @@
+// Where tensors live and operations run: memory that may be refused, and one queue on which copies and operations are
+// done in the order in which they were put there. What is above counts on nothing being done before Wait.
+#ifndef HEADWISE_DEVICE_DEVICE_H_
+#define HEADWISE_DEVICE_DEVICE_H_
+
+#include <headwise/status.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace headwise {
+
+// Thread-safety: one thread at a time.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Zero-filled, aligned for every operation, at least to 64 bytes. An address of the device: the host must not
+  // dereference it. kOutOfMemory when the system has no more; null for 0 bytes.
+  virtual Result<std::byte*> Allocate(size_t bytes) = 0;
+  // Once everything that is on the queue is done. Large blocks go back to the system, so that resident memory follows
+  // the cache.
+  virtual void Free(std::byte* memory, size_t bytes) = 0;
+
+  // `host` may be reused on return.
+  virtual void CopyFromHost(void* to, const void* host, size_t bytes) = 0;
+  // `host` is filled once Wait has returned.
+  virtual void CopyToHost(void* host, const void* from, size_t bytes) = 0;
+  virtual void Copy(void* to, const void* from, size_t bytes) = 0;  // both in the device's memory
+
+  // Until the queue is empty. An error is the first of what was done since the last Wait.
+  virtual Status Wait() = 0;
+};
+
+// The memory of this process; its queue is the calling thread: everything is done on return.
+class HostDevice final : public Device {
+ public:
+  Result<std::byte*> Allocate(size_t bytes) override;
+  void Free(std::byte* memory, size_t bytes) override;
+  void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
+  void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
+  void Copy(void* to, const void* from, size_t bytes) override;
+  Status Wait() override { return Status::Ok(); }
+};
+
+// Memory of a device that frees itself. Its address stays. Move-only; the device must outlive it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  static Result<DeviceBuffer> Make(Device& device, size_t bytes);
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) device_->Free(data_, bytes_);
+  }
+
+  std::byte* data() const { return data_; }
+  size_t size_bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  size_t bytes_ = 0;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_DEVICE_DEVICE_H_

@@ -1,0 +1,94 @@
+#include "kv/cache_step.h"
+
+#include <algorithm>
+
+namespace headwise {
+
+void CacheStep::Add(KvCache& cache) {
+  HW_CHECK(cache.planned_tokens() > 0, "no step is planned");
+  HW_CHECK(caches_.empty() || cache.num_layers() == caches_.front()->num_layers());
+  const int64_t first_row = rows_.empty() ? 0 : rows_.back().first_row + rows_.back().num_rows;
+  caches_.push_back(&cache);
+  rows_.push_back(cache.Rows(first_row));
+}
+
+// By layer, whichever sequence they are of.
+void CacheStep::GatherAges() {
+  ages_.clear();
+  age_ends_.clear();
+  const bool none =
+      std::all_of(caches_.begin(), caches_.end(), [](const KvCache* cache) { return cache->ages().empty(); });
+  if (none) return;
+  std::vector<LayerMove> moves;
+  for (const KvCache* cache : caches_) moves.insert(moves.end(), cache->ages().begin(), cache->ages().end());
+  std::stable_sort(moves.begin(), moves.end(),
+                   [](const LayerMove& a, const LayerMove& b) { return a.layer_idx < b.layer_idx; });
+  age_ends_.assign(static_cast<size_t>(step_.num_layers), 0);
+  for (const LayerMove& move : moves) {
+    ages_.push_back(move.move);
+    age_ends_[static_cast<size_t>(move.layer_idx)] = static_cast<int64_t>(ages_.size());
+  }
+  for (size_t i = 1; i < age_ends_.size(); ++i) age_ends_[i] = std::max(age_ends_[i], age_ends_[i - 1]);
+}
+
+void CacheStep::Begin() {
+  HW_CHECK(!caches_.empty(), "a step of no sequence");
+  copies_.clear();
+  for (const KvCache* cache : caches_) copies_.insert(copies_.end(), cache->copies().begin(), cache->copies().end());
+  pools_.tables->heads.TakeChanges(changed_heads_);
+  pools_.tables->pages.TakeChanges(changed_pages_);
+  pools_.set->GetSpaces(spaces_);
+  step_.num_layers = caches_.front()->num_layers();
+  step_.num_kv_heads = caches_.front()->num_kv_heads();
+  GatherAges();
+  step_.sequences = rows_;
+  step_.heads = pools_.tables->heads.entries();
+  step_.pages = pools_.tables->pages.entries();
+  step_.spaces = spaces_;
+  step_.states = pools_.states->space();
+  step_.changed_heads = changed_heads_;
+  step_.changed_pages = changed_pages_;
+  step_.copies = copies_;
+  step_.ages = ages_;
+  step_.age_ends = age_ends_;
+  backend_->BeginStep(step_);
+  if (!copies_.empty()) backend_->CopyPages({.step = &step_});
+}
+
+void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
+  const bool compensates =
+      std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Compensates(layer_idx); });
+  backend_->AppendKv({.step = &step_, .layer_idx = layer_idx, .k = args.k, .v = args.v});
+  if (args.q.present()) {
+    backend_->Attention({.step = &step_,
+                         .layer_idx = layer_idx,
+                         .q = args.q,
+                         .q_sink = args.q_sink,
+                         .out = args.out,
+                         .lse = compensates ? args.lse : TensorView{},
+                         .alibi_slopes = args.alibi_slopes,
+                         .sink_logits = args.sink_logits,
+                         .num_q_heads = args.num_q_heads,
+                         .scale = args.scale,
+                         .compute = args.compute});
+  }
+  if (compensates) {
+    backend_->Compensate({.step = &step_,
+                          .layer_idx = layer_idx,
+                          .q = args.q,
+                          .out = args.out,
+                          .lse = args.lse,
+                          .alibi_slopes = args.alibi_slopes,
+                          .num_q_heads = args.num_q_heads,
+                          .scale = args.scale});
+  }
+  if (!step_.AgesOf(layer_idx).empty()) backend_->AgeKv({.step = &step_, .layer_idx = layer_idx});
+}
+
+void CacheStep::Finish() {
+  for (KvCache* cache : caches_) cache->FinishStep();
+  caches_.clear();
+  rows_.clear();
+}
+
+}  // namespace headwise

@@ -1,0 +1,65 @@
+// Runs the cache's part of a step, for one or several sequences: the one place that knows the order of things. Plan (in
+// every cache), Begin, then for each layer append, attend, fold and age, then Finish. The decoder, the filling of
+// caches and tests all go through here.
+#ifndef HEADWISE_KV_CACHE_STEP_H_
+#define HEADWISE_KV_CACHE_STEP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "kv/kv_cache.h"
+
+namespace headwise {
+
+// What one layer brings. T is the sum of the planned tokens of all sequences, in the order of Add.
+struct CacheLayerArgs {
+  ConstTensorView k;  // [T, Hkv*D] f32, rotated
+  ConstTensorView v;  // [T, Hkv*D] f32
+  // As in AttentionArgs; all but k and v may be absent where nobody wants attention: q then is.
+  ConstTensorView q;
+  ConstTensorView q_sink;
+  TensorView out;
+  TensorView lse;  // needed where a head of the layer compensates
+  ConstTensorView alibi_slopes;
+  ConstTensorView sink_logits;
+  int64_t num_q_heads = 0;
+  float scale = 1.0f;
+  Compute compute = Compute::kF32;
+};
+
+// Thread-safety: none. Keeps its memory from step to step.
+class CacheStep {
+ public:
+  // Both must outlive it. `pools` are those of every cache that is added.
+  CacheStep(Backend& backend, const KvPools& pools) : backend_(&backend), pools_(pools) {}
+
+  // Requires: a step of the cache is planned; Begin was not called since Finish.
+  void Add(KvCache& cache);
+  // Hands the step over: what has changed in the tables, and pages that forks share.
+  void Begin();
+  // In order of layers.
+  void RunLayer(int64_t layer_idx, const CacheLayerArgs& args);
+  // The caches go on to the next step. What this one put on the queue need not be done.
+  void Finish();
+
+  // Between Begin and Finish.
+  const KvStep& step() const { return step_; }
+
+ private:
+  void GatherAges();
+
+  Backend* backend_;
+  KvPools pools_;
+  std::vector<KvCache*> caches_;
+  KvStep step_;
+  std::vector<StepRows> rows_;
+  std::vector<PageSpace> spaces_;
+  std::vector<PageMove> copies_, ages_;
+  std::vector<int64_t> age_ends_;
+  std::vector<uint32_t> changed_heads_, changed_pages_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_KV_CACHE_STEP_H_
