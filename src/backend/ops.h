@@ -166,6 +166,7 @@ void Validate(const RopeArgs& args);
 void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const GatherRowsArgs& args);
+void Validate(const KvStep& step);  // what its operations rest on
 void Validate(const AppendKvArgs& args);
 void Validate(const CopyPagesArgs& args);
 void Validate(const AgeKvArgs& args);

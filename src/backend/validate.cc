@@ -50,18 +50,15 @@ void CheckHead(const HeadWork& work) {
   }
 }
 
-// `row_elements` is [Hkv*D] or [Hq*D] of `num_heads` heads, of `num_tokens` rows.
-void CheckStep(const KvStep* step, int64_t layer_idx, const Shape& shape, int64_t num_heads) {
+// Rows of `num_heads` heads each, as many as the step has. What the step itself says was checked when it began.
+void CheckRows(const KvStep* step, int64_t layer_idx, const Shape& shape, int64_t num_heads) {
   HW_CHECK(step != nullptr && layer_idx >= 0 && layer_idx < step->num_layers, "layer {}", layer_idx);
   HW_CHECK(step->num_kv_heads > 0 && num_heads % step->num_kv_heads == 0, "{} heads, {} KV heads", num_heads,
            step->num_kv_heads);
   HW_CHECK(step->num_rows() <= shape[0], "{} rows of {}", step->num_rows(), shape[0]);
-  for (int64_t i = 0; i < step->num_heads(); ++i) {
-    const HeadWork work = step->Head(layer_idx, i);
-    CheckHead(work);
-    HW_CHECK(shape[1] == num_heads * work.layout().head_dim, "rows of {}, {} heads of {}", shape[1], num_heads,
-             work.layout().head_dim);
-  }
+  if (step->num_heads() == 0) return;
+  const int64_t head_dim = step->Head(layer_idx, 0).layout().head_dim;
+  HW_CHECK(shape[1] == num_heads * head_dim, "rows of {}, {} heads of {}", shape[1], num_heads, head_dim);
 }
 
 void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
@@ -139,24 +136,37 @@ void Validate(const GatherRowsArgs& args) {
   for (const int32_t row : args.rows) HW_CHECK(row >= 0 && row < args.x.shape[0], "row {}", row);
 }
 
+void Validate(const KvStep& step) {
+  HW_CHECK(step.num_layers > 0 && step.num_kv_heads > 0, "{} layers of {}", step.num_layers, step.num_kv_heads);
+  for (int64_t layer_idx = 0; layer_idx < step.num_layers; ++layer_idx) {
+    for (int64_t i = 0; i < step.num_heads(); ++i) {
+      const HeadWork work = step.Head(layer_idx, i);
+      CheckHead(work);
+      HW_CHECK(work.layout().head_dim == step.spaces[0].layout.head_dim, "D {}", work.layout().head_dim);
+      HW_CHECK(
+          work.head->state == kNoPage || (step.states >= 0 && static_cast<size_t>(step.states) < step.spaces.size()),
+          "states in space {}", step.states);
+    }
+  }
+  CheckMoves(step, step.copies);
+  CheckMoves(step, step.ages);
+}
+
 void Validate(const AppendKvArgs& args) {
   HW_CHECK(args.k.shape.rank() == 2 && args.step != nullptr);
   CheckF32(args.k, args.k.shape, "k");
   CheckF32(args.v, args.k.shape, "v");
-  CheckStep(args.step, args.layer_idx, args.k.shape, args.step->num_kv_heads);
+  CheckRows(args.step, args.layer_idx, args.k.shape, args.step->num_kv_heads);
 }
 
 void Validate(const CopyPagesArgs& args) {
   HW_CHECK(args.step != nullptr);
-  CheckMoves(*args.step, args.step->copies);
   for (const PageMove& move : args.step->copies) HW_CHECK(move.from_space == move.to_space);
 }
 
 void Validate(const AgeKvArgs& args) {
   HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
-  const std::span<const PageMove> moves = args.step->AgesOf(args.layer_idx);
-  CheckMoves(*args.step, moves);
-  for (const PageMove& move : moves) {
+  for (const PageMove& move : args.step->AgesOf(args.layer_idx)) {
     const KvLayout& from = args.step->spaces[static_cast<size_t>(move.from_space)].layout;
     const KvLayout& to = args.step->spaces[static_cast<size_t>(move.to_space)].layout;
     HW_CHECK(from.format == KvFormat::kQ8 && to.format == KvFormat::kQ4, "from {} to {}", NameOf(from.format),
@@ -173,24 +183,18 @@ void Validate(const AttentionArgs& args) {
   CheckOptionalF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
-  CheckStep(args.step, args.layer_idx, q_shape, args.num_q_heads);
+  CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 
 void Validate(const CompensateArgs& args) {
   HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
-  for (int64_t i = 0; i < args.step->num_heads(); ++i) {
-    const HeadWork work = args.step->Head(args.layer_idx, i);
-    if (work.head->state == kNoPage) continue;
-    HW_CHECK(args.step->states >= 0 && static_cast<size_t>(args.step->states) < args.step->spaces.size());
-    CheckHead(work);
-  }
   if (!args.q.present()) return;
   const Shape q_shape = args.q.shape;
   CheckF32(args.q, q_shape, "q");
   CheckF32(args.out, q_shape, "out");
   CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
-  CheckStep(args.step, args.layer_idx, q_shape, args.num_q_heads);
+  CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 
 }  // namespace headwise

@@ -140,7 +140,7 @@ class CpuBackend final : public Backend {
   }
 
   size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
-  void BeginStep(const KvStep& /*step*/) override {}  // tables are read where they are
+  void BeginStep(const KvStep& step) override { Validate(step); }  // tables are read where they are
   void CopyPages(const CopyPagesArgs& args) override {
     Validate(args);
     cpu::CopyPages(args, pool_);

@@ -22,7 +22,7 @@ class RefBackend final : public Backend {
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
-  void BeginStep(const KvStep& /*step*/) override {}
+  void BeginStep(const KvStep& step) override { Validate(step); }
   void CopyPages(const CopyPagesArgs& args) override { ref::CopyPages(args); }
   void AppendKv(const AppendKvArgs& args) override { ref::AppendKv(args); }
   void AgeKv(const AgeKvArgs& args) override { ref::AgeKv(args); }
