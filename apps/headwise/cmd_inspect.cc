@@ -98,7 +98,7 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
   report.dense_bytes = PlanKvBytes(args, tokens).total();
   if (subject.plan != nullptr) args.plan = subject.plan.get();
   if (subject.engine != nullptr) {
-    args.limits.model_window = subject.engine->config().sliding_window.value_or(kNoLimit);
+    args.windows = LayerWindowsOf(subject.engine->config());
   }
   report.kv = PlanKvBytes(args, tokens);
   report.peak_bytes = PeakKvBytes(args);

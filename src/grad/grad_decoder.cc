@@ -19,6 +19,16 @@ std::span<const float> FloatsOf(const ConstTensorView& view) {
   return {static_cast<const float*>(view.data), static_cast<size_t>(view.shape.num_elements())};
 }
 
+// What `rule` means in every layer: [L].
+std::vector<ResolvedRule> RulesOfLayers(const HeadRule& rule, const ModelConfig& config, int64_t num_tokens) {
+  const LayerWindows windows = LayerWindowsOf(config);
+  std::vector<ResolvedRule> rules;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    rules.push_back(ResolveRule(rule, {.prompt_tokens = num_tokens, .max_tokens = num_tokens}, windows.At(layer_idx)));
+  }
+  return rules;
+}
+
 }  // namespace
 
 Status CheckHasGradient(const ModelConfig& config) {
@@ -65,11 +75,11 @@ template <typename Real>
 struct GradDecoder<Real>::Saved {
   int64_t num_tokens = 0;
   std::vector<int32_t> wanted;
-  std::vector<double> gates;  // empty: every head full
-  ResolvedRule full_rule;     // the model's own mask
-  ResolvedRule bounded_rule;
-  std::vector<Real> angles;               // [N, R/2, 2]
-  std::vector<std::vector<Real>> inputs;  // [L + 1] of [N, E]; without kForBackward one that is passed on
+  std::vector<double> gates;                // empty: every head full
+  std::vector<ResolvedRule> full_rules;     // [L] the model's own masks
+  std::vector<ResolvedRule> bounded_rules;  // [L], unused without gates
+  std::vector<Real> angles;                 // [N, R/2, 2]
+  std::vector<std::vector<Real>> inputs;    // [L + 1] of [N, E]; without kForBackward one that is passed on
   bool keeps_inputs = false;
   bool wants_other_mass = false;
 };
@@ -143,7 +153,7 @@ AttentionShape<Real> GradDecoder<Real>::ShapeOf(int64_t layer_idx, Path path) co
           .scale = static_cast<Real>(config.softmax_scale),
           .alibi_slopes = FloatsOf(model_->alibi_slopes),
           .sink_logits = FloatsOf(config.zero_sink ? model_->zero_sink_logits : layer.sink_logits),
-          .rule = path == Path::kFull ? saved_->full_rule : saved_->bounded_rule,
+          .rule = (path == Path::kFull ? saved_->full_rules : saved_->bounded_rules)[static_cast<size_t>(layer_idx)],
           .active = {}};
 }
 
@@ -267,17 +277,15 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   HW_CHECK(num_tokens > 0);
   HW_CHECK(args.gates == nullptr || args.gates->bounded.positions == Positions::kText);
   Saved& saved = *saved_;
-  const SequenceLimits limits{
-      .prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = config.sliding_window.value_or(kNoLimit)};
   saved.num_tokens = num_tokens;
   saved.wanted.assign(args.wanted.begin(), args.wanted.end());
   saved.keeps_inputs = args.keep == ForwardArgs::Keep::kForBackward;
   saved.wants_other_mass = false;
-  saved.full_rule = ResolveRule(HeadRule::Full(), limits);
+  saved.full_rules = RulesOfLayers(HeadRule::Full(), config, num_tokens);
   saved.gates.clear();
   if (args.gates != nullptr) {
     saved.gates.assign(args.gates->values.begin(), args.gates->values.end());
-    saved.bounded_rule = ResolveRule(args.gates->bounded, limits);
+    saved.bounded_rules = RulesOfLayers(args.gates->bounded, config, num_tokens);
   }
   const std::vector<double> frequencies = RopeFrequencies(config, num_tokens);
   saved.angles.clear();

@@ -77,6 +77,13 @@ Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
 
 }  // namespace
 
+LayerWindows LayerWindowsOf(const ModelConfig& config) {
+  LayerWindows windows;
+  if (!config.sliding_window) return windows;
+  windows.tokens.assign(static_cast<size_t>(config.num_layers), *config.sliding_window);
+  return windows;
+}
+
 Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
   HW_RETURN_IF_ERROR(CheckSizes(config, origin));
   HW_RETURN_IF_ERROR(CheckPositions(config, origin));

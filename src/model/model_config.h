@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kv/layer_windows.h"
+
 namespace headwise {
 
 enum class NormKind { kRms, kLayer };
@@ -89,6 +91,9 @@ struct ModelConfig {
             .head_dim = head_dim};
   }
 };
+
+// The windows of its layers, as everything that counts what heads keep wants them.
+LayerWindows LayerWindowsOf(const ModelConfig& config);
 
 // Every dimension positive and below 2^31, heads divide, and so on. `origin` opens the message. Parsers call it last.
 Status ValidateConfig(const ModelConfig& config, const std::string& origin);

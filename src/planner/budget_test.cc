@@ -30,7 +30,7 @@ TEST(Budget, BytesByHand) {
   // 1000 tokens are 32 pages; sink 16 and the last 128 (from 872, inside page 27) are 1 + 5.
   EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, kNoLimit), 32 * kPageBytes);
   EXPECT_EQ(RuleBytesAt(HeadRule::Stream(16, 128), Shape(), 1000, kNoLimit), 6 * kPageBytes);
-  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 1000, kNoLimit), 32 * 32 * kPageBytes);
+  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 1000, {}), 32 * 32 * kPageBytes);
   // The model's own window also bounds full heads.
   EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, 100), 4 * kPageBytes);
   HeadRule folding = HeadRule::Stream(16, 128);
@@ -45,9 +45,8 @@ TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         const int64_t tokens = std::stoll(at);
-        const auto asked =
-            std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, kNoLimit));
-        const auto bytes = static_cast<double>(PlanBytesAt(*plan, tokens, kNoLimit));
+        const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, {}));
+        const auto bytes = static_cast<double>(PlanBytesAt(*plan, tokens, {}));
         EXPECT_LE(bytes, asked) << method << " " << ratio << " at " << at;
         EXPECT_GE(bytes, 0.99 * asked) << method << " " << ratio << " at " << at;
       }
@@ -60,9 +59,9 @@ TEST(Budget, GatesMeetItByFullHeadsThenWindows) {
   for (size_t i = 0; i < gates.size(); ++i) gates[i] = static_cast<double>(i * 7 % 32) / 32;
   const auto plan = PlanFromGates(Input({{"kv-ratio", "0.25"}, {"at", "8192"}}), gates, HeadRule::Stream(16, 128), 0.5);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, kNoLimit);
-  EXPECT_LE(PlanBytesAt(*plan, 8192, kNoLimit), dense / 4);
-  EXPECT_GE(PlanBytesAt(*plan, 8192, kNoLimit), dense / 4 * 99 / 100);
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {});
+  EXPECT_LE(PlanBytesAt(*plan, 8192, {}), dense / 4);
+  EXPECT_GE(PlanBytesAt(*plan, 8192, {}), dense / 4 * 99 / 100);
   // One more full head would not fit: 256 pages each, 6 for a stream of 16 + 128.
   int64_t num_full = 0;
   for (size_t i = 0; i < gates.size(); ++i) {
@@ -74,7 +73,7 @@ TEST(Budget, GatesMeetItByFullHeadsThenWindows) {
 }
 
 TEST(Budget, BytesAtIsTheSameBudget) {
-  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, kNoLimit) / 4;
+  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}) / 4;
   const auto by_bytes = MakePlan("streaming", Input({{"kv-bytes-at", fmt::format("{}:8192", bytes)}}));
   const auto by_ratio = MakePlan("streaming", Input({{"kv-ratio", "0.25"}, {"at", "8192"}}));
   ASSERT_TRUE(by_bytes.ok() && by_ratio.ok());
