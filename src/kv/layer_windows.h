@@ -12,7 +12,7 @@ namespace headwise {
 
 // Of a layer with a window of w tokens, a query at position t reads key j if t - j < w, whatever its head's rule says.
 struct LayerWindows {
-  std::vector<int64_t> tokens;  // [L], kNoLimit where a layer has none; empty: no layer has one
+  std::vector<int64_t> tokens = {};  // [L], kNoLimit where a layer has none; empty: no layer has one
 
   int64_t At(int64_t layer_idx) const {
     if (tokens.empty()) return kNoLimit;

@@ -63,6 +63,21 @@ TEST(ResolveRule, RazorWindowHoldsAtLeastTheTokenItself) {
   EXPECT_EQ(ResolveRule(Razor(0, 5), Limits(0, 100)).recent, 1);
 }
 
+TEST(ResolveRules, EveryHeadHasTheWindowOfItsLayer) {
+  HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 2, .head_dim = 8});
+  plan.At(2, 1) = HeadRule::Stream(4, 10);
+  const LayerWindows windows{.tokens = {16, kNoLimit, 8}};
+  const std::vector<ResolvedRule> rules = ResolveRules(plan, Limits(100, 200), windows);
+  ASSERT_EQ(rules.size(), 6u);
+  EXPECT_EQ(rules[0], ResolveRule(HeadRule::Full(), Limits(100, 200), 16));
+  EXPECT_EQ(rules[1], rules[0]);
+  EXPECT_FALSE(rules[2].Bounded());
+  EXPECT_FALSE(rules[3].Bounded());
+  EXPECT_EQ(rules[4].recent, 8);
+  EXPECT_EQ(rules[5], ResolveRule(HeadRule::Stream(4, 10), Limits(100, 200), 8));
+  EXPECT_FALSE(ResolveRules(plan, Limits(100, 200), {})[4].Bounded());
+}
+
 TEST(ResolveRule, ALayersWindowIsAnUpperBoundForEveryHead) {
   const SequenceLimits limits = Limits(1000, 2000);
   EXPECT_EQ(ResolveRule(HeadRule::Full(), limits, 16).recent, 16);

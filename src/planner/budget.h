@@ -27,8 +27,8 @@ int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows
 
 struct KvBudget {
   int64_t bytes = 0;
-  int64_t at_tokens = 0;  // N
-  LayerWindows windows;   // the model's own
+  int64_t at_tokens = 0;      // N
+  LayerWindows windows = {};  // the model's own
 };
 
 // At the budget's length: of a head of this layer under `rule`, and of a plan.

@@ -21,7 +21,7 @@ struct PlannerInput {
   ModelShape shape;                        // of the model the plan is for
   std::optional<std::string> source_hash;  // of that model
   NamedOptions options;
-  LayerWindows windows;  // the model's own
+  LayerWindows windows = {};  // the model's own
   // For methods that run the model:
   std::string model;       // its folder
   int num_threads = 0;     // 0: one per core
