@@ -246,8 +246,8 @@ TEST_P(FamilyTest, HiddenStatesMatchHuggingFace) {
   EXPECT_LE(MaxDifferenceAs(hidden, Widened(golden.F32("final_hidden_a"))), 2e-6);
 }
 
-// The gradient of every gate, found by moving it.
-void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t>& ids) {
+// The gradient of every gate, found by moving it by `step`.
+void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t>& ids, double step) {
   const ModelConfig& config = model.config;
   const auto num_tokens = static_cast<int64_t>(ids.size()) - 1;
   constexpr int64_t kLast = 20;
@@ -277,12 +277,11 @@ void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t
   decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
   std::vector<double> slopes;
   for (size_t i = 0; i < gates.size(); ++i) {
-    constexpr double kStep = 1e-4;
     std::vector<double> moved = gates;
-    moved[i] += kStep;
+    moved[i] += step;
     const double above = loss(moved);
-    moved[i] -= 2 * kStep;
-    slopes.push_back((above - loss(moved)) / (2 * kStep));
+    moved[i] -= 2 * step;
+    slopes.push_back((above - loss(moved)) / (2 * step));
   }
   EXPECT_GT(MaxMagnitude(slopes), 1e-3);  // a gradient of nothing would agree with anything
   EXPECT_LE(MaxDifferenceAs(d_gates, slopes), 1e-6 * MaxMagnitude(slopes));
@@ -290,7 +289,7 @@ void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t
 
 TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
   const LoadedModel loaded(GetParam());
-  CheckGatesByFiniteDifferences(*loaded.model, GoldenTensors(GetParam() + "/golden.safetensors").Ids("ids_a"));
+  CheckGatesByFiniteDifferences(*loaded.model, GoldenTensors(GetParam() + "/golden.safetensors").Ids("ids_a"), 1e-4);
 }
 
 std::string FamilyName(const testing::TestParamInfo<std::string>& info) {
@@ -334,7 +333,8 @@ TEST(LayersThatDiffer, HiddenStatesAreThoseOfPlainLoops) {
 
 TEST(LayersThatDiffer, GateGradientsMatchFiniteDifferences) {
   const auto backend = *MakeBackend({.name = "ref"});
-  CheckGatesByFiniteDifferences(*LayeredModel().Make(*backend), LayeredIds());
+  // Its loss is bent more: at 1e-4 the third derivative shows.
+  CheckGatesByFiniteDifferences(*LayeredModel().Make(*backend), LayeredIds(), 1e-5);
 }
 
 // ---- threads ----
