@@ -139,9 +139,8 @@ class Report {
     return {.plan = result.plan.get(),
             .config = &config,
             .weights = subject_.weights,
-            .limits = {.prompt_tokens = prompt_tokens,
-                       .max_tokens = prompt_tokens + options_.num_steps,
-                       .model_window = config.sliding_window.value_or(kNoLimit)},
+            .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + options_.num_steps},
+            .windows = LayerWindowsOf(config),
             .kv_formats = subject_.kv_formats,
             .page_tokens = subject_.engine->page_tokens()};
   }

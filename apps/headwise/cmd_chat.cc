@@ -31,14 +31,19 @@ struct ChatOptions {
   bool stats = false;
 };
 
-// True if no head grows without end: all are streams with numbers, or the model's own window bounds them.
+// True if no head grows without end: all are streams with numbers, or their layers' own windows bound them.
 bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
-  const auto is_bounded = [&](const HeadRule& rule) {
-    return rule.kind == HeadRule::Kind::kStream ||
-           (rule.kind == HeadRule::Kind::kFull && config.sliding_window.has_value());
-  };
-  if (plan == nullptr) return is_bounded(HeadRule::Full());
-  return std::all_of(plan->rules.begin(), plan->rules.end(), is_bounded);
+  const LayerWindows windows = LayerWindowsOf(config);
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    const bool has_window = windows.At(layer_idx) < kNoLimit;
+    for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
+      const HeadRule rule = plan == nullptr ? HeadRule::Full() : plan->At(layer_idx, kv_head);
+      const bool is_bounded =
+          rule.kind == HeadRule::Kind::kStream || (rule.kind == HeadRule::Kind::kFull && has_window);
+      if (!is_bounded) return false;
+    }
+  }
+  return true;
 }
 
 // The next line that says something; nothing at the end of input.

@@ -2,6 +2,7 @@
 // refused.
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -98,7 +99,7 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
   report.dense_bytes = PlanKvBytes(args, tokens).total();
   if (subject.plan != nullptr) args.plan = subject.plan.get();
   if (subject.engine != nullptr) {
-    args.limits.model_window = subject.engine->config().sliding_window.value_or(kNoLimit);
+    args.windows = LayerWindowsOf(subject.engine->config());
   }
   report.kv = PlanKvBytes(args, tokens);
   report.peak_bytes = PeakKvBytes(args);
@@ -128,7 +129,12 @@ Json ModelJson(const InspectOptions& options, const Engine& engine) {
                {"source_hash", engine.source_hash()},
                {"has_tokenizer", engine.has_tokenizer()},
                {"backend", engine.backend_description()}};
-  json["sliding_window"] = config.sliding_window ? Json(*config.sliding_window) : Json();
+  json["sliding_windows"] = Json::array();
+  json["rope_thetas"] = Json::array();
+  for (const LayerConfig& layer : config.layers) {
+    json["sliding_windows"].push_back(layer.window ? Json(*layer.window) : Json());
+    json["rope_thetas"].push_back(layer.rope ? Json(config.ropes[static_cast<size_t>(*layer.rope)].theta) : Json());
+  }
   return json;
 }
 
@@ -169,15 +175,47 @@ Json Refusals(const Subject& subject, const std::vector<LengthReport>& reports) 
   return refusals;
 }
 
+// " in 15 of 18 layers", or nothing for all of them.
+std::string InLayers(int64_t num_layers, const ModelConfig& config) {
+  return num_layers == config.num_layers ? "" : fmt::format(" in {} of {} layers", num_layers, config.num_layers);
+}
+
+// "RoPE", or where layers differ "RoPE of theta 10000 in 15 of 18 layers, RoPE of theta 1e+06 in 3 of 18 layers".
+std::string PositionsText(const ModelConfig& config) {
+  if (config.positions == PositionKind::kAlibi) return "ALiBi";
+  std::vector<int64_t> num_layers(config.ropes.size());
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.rope) ++num_layers[static_cast<size_t>(*layer.rope)];
+  }
+  std::string text;
+  for (size_t i = 0; i < config.ropes.size(); ++i) {
+    const std::string theta = config.ropes.size() > 1 ? fmt::format(" of theta {:g}", config.ropes[i].theta) : "";
+    text += fmt::format("{}RoPE{}{}", i == 0 ? "" : ", ", theta, InLayers(num_layers[i], config));
+  }
+  return text.empty() ? "no positions" : text;
+}
+
+// ", sliding window 512 in 15 of 18 layers", or nothing.
+std::string WindowsText(const ModelConfig& config) {
+  std::map<int64_t, int64_t> num_layers;
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.window) ++num_layers[*layer.window];
+  }
+  std::string text;
+  for (const auto& [window, count] : num_layers) {
+    text += fmt::format(", sliding window {}{}", window, InLayers(count, config));
+  }
+  return text;
+}
+
 std::string ModelText(const InspectOptions& options, const Engine& engine) {
   const ModelConfig& config = engine.config();
   std::string text =
       fmt::format("model     {}: {}, {} layers, {} query heads, {} KV heads of {}\n", options.engine.model,
                   config.family, config.num_layers, config.num_q_heads, config.num_kv_heads, config.head_dim);
-  text += fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
-                      config.ffn_dim, config.vocab_size, config.trained_length,
-                      config.positions == PositionKind::kRope ? "RoPE" : "ALiBi",
-                      config.sliding_window ? fmt::format(", sliding window {}", *config.sliding_window) : "");
+  text +=
+      fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
+                  config.ffn_dim, config.vocab_size, config.trained_length, PositionsText(config), WindowsText(config));
   text += fmt::format("          hash {}\nbackend   {}\n", engine.source_hash(), engine.backend_description());
   return text;
 }

@@ -114,7 +114,7 @@ std::string CheckpointPath(const PlanOptions& options) {
 PlannerInput InputForShape(const ModelConfig& config, const std::map<std::string, std::optional<std::string>>& values) {
   PlannerInput input;
   input.shape = config.shape();
-  input.model_window = config.sliding_window.value_or(kNoLimit);
+  input.windows = LayerWindowsOf(config);
   std::map<std::string, std::string> given;
   for (const auto& [name, value] : values) {
     if (value) given.emplace(name, *value);

@@ -17,12 +17,6 @@ double SecondsSince(RequestState::Clock::time_point start) {
 // A row of logits is host memory; runs that want every row take smaller chunks once the vocabulary is large.
 constexpr int64_t kMaxLogitFloatsPerStep = int64_t{16} << 20;
 
-std::vector<ResolvedRule> ResolveRules(const HeadPlan& plan, const SequenceLimits& limits) {
-  std::vector<ResolvedRule> rules;
-  for (const HeadRule& rule : plan.rules) rules.push_back(ResolveRule(rule, limits));
-  return rules;
-}
-
 // What else heads of the two plans must have in common, in the words of an error.
 std::string ForkCondition(const KvFormats& formats) {
   std::string text;
@@ -40,16 +34,11 @@ std::string ForkCondition(const KvFormats& formats) {
 EngineImpl::EngineImpl(Parts parts)
     : parts_(std::move(parts)),
       dense_plan_(std::make_shared<HeadPlan>(HeadPlan::Dense(parts_.model->config.shape()))),
+      windows_(LayerWindowsOf(parts_.model->config)),
       decoder_(*parts_.model, *parts_.memory->backend, parts_.compute) {}
 
 std::shared_ptr<const HeadPlan> EngineImpl::PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const {
   return plan == nullptr ? dense_plan_ : plan;
-}
-
-SequenceLimits EngineImpl::LimitsFor(int64_t prompt_tokens, int64_t max_tokens) const {
-  return {.prompt_tokens = prompt_tokens,
-          .max_tokens = max_tokens,
-          .model_window = parts_.model->config.sliding_window.value_or(kNoLimit)};
 }
 
 int64_t EngineImpl::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const {
@@ -60,6 +49,7 @@ int64_t EngineImpl::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& l
   };
   return PeakKvBytes({.plan = &plan,
                       .limits = limits,
+                      .windows = windows_,
                       .chunk_tokens = parts_.options.chunk_tokens,
                       .page_tokens = parts_.options.page_tokens,
                       .full_pages = pages_in(parts_.memory->formats.full),
@@ -78,12 +68,17 @@ Status EngineImpl::CheckMemory(int64_t needed_bytes) const {
 Status EngineImpl::CheckPlan(const HeadPlan& plan) const {
   HW_RETURN_IF_ERROR(ValidatePlan(plan, "plan"));
   HW_RETURN_IF_ERROR(CheckPlanFits(plan, parts_.model->config.shape(), "plan"));
-  if (!parts_.model->config.sliding_window) return Status::Ok();
-  for (const HeadRule& rule : plan.rules) {
-    // The window drops sinks while the prompt is read; positions in the cache would want them back after it.
-    if (rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
-      return Status::Unsupported(
-          "plan: positions in the cache from the end of the prompt cannot be combined with the model's sliding window");
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    if (windows_.At(layer_idx) == kNoLimit) continue;
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const HeadRule& rule = plan.At(layer_idx, kv_head);
+      // The window drops sinks while the prompt is read; positions in the cache would want them back after it.
+      if (rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
+        return Status::Unsupported(fmt::format(
+            "plan: layer {}, KV head {}: positions in the cache from the end of the prompt cannot be combined with the "
+            "layer's sliding window",
+            layer_idx, kv_head));
+      }
     }
   }
   return Status::Ok();
@@ -104,7 +99,7 @@ Status EngineImpl::CheckIds(std::span<const int32_t> ids, const char* what) cons
 Result<std::shared_ptr<Sequence>> EngineImpl::Reserve(const SequenceOptions& options) const {
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   HW_RETURN_IF_ERROR(CheckPlan(*plan));
-  const SequenceLimits limits = LimitsFor(options.prompt_tokens, options.max_tokens);
+  const SequenceLimits limits{.prompt_tokens = options.prompt_tokens, .max_tokens = options.max_tokens};
   const int64_t needed_bytes = WorstCaseBytes(*plan, limits);
   HW_RETURN_IF_ERROR(CheckMemory(needed_bytes));
   if (needed_bytes > parts_.memory->available_bytes()) {
@@ -121,7 +116,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::NewSequence(const SequenceOptions&
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options));
   sequence->rope_frequencies = RopeFrequencies(parts_.model->config, options.prompt_tokens);
   sequence->cache = std::make_unique<KvCache>(parts_.memory->pools(), parts_.model->config.num_kv_heads,
-                                              ResolveRules(*sequence->plan, sequence->limits));
+                                              ResolveRules(*sequence->plan, sequence->limits, windows_));
   return sequence;
 }
 
@@ -145,7 +140,7 @@ Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence) {
 
 Result<std::shared_ptr<Sequence>> EngineImpl::Fork(const Sequence& sequence, const SequenceOptions& options) {
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options));
-  fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits));
+  fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
   if (fork->cache == nullptr) {
     return Status::InvalidInput(fmt::format(
         "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "
@@ -180,8 +175,8 @@ Result<RequestId> EngineImpl::Submit(Request request) {
   } else {
     const std::shared_ptr<const HeadPlan> plan = PlanOrDense(request.plan);
     HW_RETURN_IF_ERROR(CheckPlan(*plan));
-    HW_RETURN_IF_ERROR(
-        CheckMemory(WorstCaseBytes(*plan, LimitsFor(prompt_tokens, prompt_tokens + request.max_new_tokens))));
+    HW_RETURN_IF_ERROR(CheckMemory(
+        WorstCaseBytes(*plan, {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + request.max_new_tokens})));
   }
   state->id = next_id_++;
   state->sampler.emplace(request.sampling);

@@ -49,7 +49,6 @@ class EngineImpl {
   Status CheckMemory(int64_t needed_bytes) const;
   // Room for a sequence under these options, without its cache.
   Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options) const;
-  SequenceLimits LimitsFor(int64_t prompt_tokens, int64_t max_tokens) const;
   Status CheckPlan(const HeadPlan& plan) const;
   Status CheckIds(std::span<const int32_t> ids, const char* what) const;
   std::shared_ptr<const HeadPlan> PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const;
@@ -65,6 +64,7 @@ class EngineImpl {
 
   Parts parts_;
   std::shared_ptr<const HeadPlan> dense_plan_;
+  LayerWindows windows_;
   Decoder decoder_;
   StepOutput output_;
   RequestId next_id_ = 1;

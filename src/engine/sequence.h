@@ -13,6 +13,7 @@
 #include "kv/kv_cache.h"
 #include "kv/page_pool.h"
 #include "kv/rule.h"
+#include "model/rope.h"
 
 namespace headwise {
 
@@ -46,7 +47,7 @@ class Sequence {
 
   std::shared_ptr<const HeadPlan> plan;
   SequenceLimits limits;
-  std::vector<double> rope_frequencies;
+  SequenceFrequencies rope_frequencies;
   std::unique_ptr<KvCache> cache;
   // Every token so far, for the repetition penalty; only kept where a request asked for one. A stream of a million
   // tokens must not grow.

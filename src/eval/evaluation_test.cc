@@ -293,8 +293,7 @@ TEST_F(EvaluationTest, EqualBytesAtEveryLength) {
                             .out = (folder_ / "run").string()});
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
   for (const int64_t length : {512, 1024}) {
-    const auto full =
-        static_cast<double>(PlanBytesAt(HeadPlan::Dense(engine_->shape()), length, /*model_window=*/kNoLimit));
+    const auto full = static_cast<double>(PlanBytesAt(HeadPlan::Dense(engine_->shape()), length, /*windows=*/{}));
     for (const double ratio : {0.5, 0.25}) {
       const Cell* cell =
           FindCell(outcome->summary, ratio == 0.5 ? "streaming@0.5" : "streaming@0.25", length, "accuracy");

@@ -134,9 +134,11 @@ int64_t OpRun::CycleBytes(DType weights, int64_t kv_bytes) const {
 }
 
 ResolvedRule OpRun::Rule(const HeadRule& rule, int64_t num_tokens) const {
-  return ResolveRule(rule, {.prompt_tokens = num_tokens,
-                            .max_tokens = num_tokens,
-                            .model_window = config().sliding_window.value_or(kNoLimit)});
+  // Of layers that differ the one that reads furthest, as it takes longest.
+  int64_t widest = kNoLimit;
+  const LayerWindows windows = LayerWindowsOf(config());
+  if (!windows.tokens.empty()) widest = *std::ranges::max_element(windows.tokens);
+  return ResolveRule(rule, {.prompt_tokens = num_tokens, .max_tokens = num_tokens}, widest);
 }
 
 void OpRun::Measure(OpCase& op_case) const {

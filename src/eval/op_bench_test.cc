@@ -28,7 +28,7 @@ ModelConfig TinyConfig() {
   config.vocab_size = 80;
   config.trained_length = 128;
   config.softmax_scale = 0.25;
-  config.rope.rotary_dims = 16;
+  config.SetLayersAlike(RopeConfig{.rotary_dims = 16}, /*window=*/{});
   return config;
 }
 
@@ -40,6 +40,7 @@ ModelConfig TinyAlibiConfig() {
   config.norm_bias = true;
   config.mlp = MlpKind::kGelu;
   config.positions = PositionKind::kAlibi;
+  config.SetLayersAlike(/*rope=*/{}, /*window=*/{});
   config.alibi_slopes.assign(4, 0.1f);
   return config;
 }

@@ -114,11 +114,11 @@ OpWork NormWork(const ModelConfig& config, int64_t num_rows) {
 OpWork RopeWork(const ModelConfig& config, int64_t num_rows) {
   const int64_t num_heads = config.num_q_heads + config.num_kv_heads;
   const int64_t x_bytes = num_rows * num_heads * config.head_dim * kFloatBytes;
-  const int64_t angle_bytes = num_rows * config.rope.rotary_dims * kFloatBytes;
+  const int64_t angle_bytes = num_rows * config.ropes.front().rotary_dims * kFloatBytes;
   // x cos -+ y sin: a product and a multiply-add.
   return {.bytes_read = AsDouble(x_bytes + angle_bytes),
           .bytes_written = AsDouble(x_bytes),
-          .multiply_adds = AsDouble(num_rows * num_heads * config.rope.rotary_dims * 2)};
+          .multiply_adds = AsDouble(num_rows * num_heads * config.ropes.front().rotary_dims * 2)};
 }
 
 OpWork ActivateWork(const ModelConfig& config, int64_t num_rows) {

@@ -77,8 +77,7 @@ Result<ModelConfig> ConfigOfShape(const std::string& name) {
   config.trained_length = shape->trained_length;
   config.tied_embeddings = shape->tied_embeddings;
   config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(shape->head_dim));
-  config.rope.rotary_dims = shape->head_dim;
-  config.rope.theta = shape->rope_theta;
+  config.SetLayersAlike(RopeConfig{.rotary_dims = shape->head_dim, .theta = shape->rope_theta}, /*window=*/{});
   HW_RETURN_IF_ERROR(ValidateConfig(config, name));
   return config;
 }

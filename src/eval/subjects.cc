@@ -62,7 +62,7 @@ PlannerInput PlannerInputFor(const Engine& engine) {
   PlannerInput input;
   input.shape = engine.shape();
   input.source_hash = engine.source_hash();
-  input.model_window = engine.config().sliding_window.value_or(kNoLimit);
+  input.windows = LayerWindowsOf(engine.config());
   return input;
 }
 

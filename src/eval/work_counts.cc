@@ -40,10 +40,9 @@ int64_t KeysOf(const ResolvedRule& rule, int64_t pos) {
 }
 
 // Rules of a plan, each with the number of KV heads under it: plans have few different ones.
-std::vector<std::pair<ResolvedRule, int64_t>> DistinctRules(const HeadPlan& plan, const SequenceLimits& limits) {
+std::vector<std::pair<ResolvedRule, int64_t>> DistinctRules(const WorkArgs& args) {
   std::vector<std::pair<ResolvedRule, int64_t>> distinct;
-  for (const HeadRule& rule : plan.rules) {
-    const ResolvedRule resolved = ResolveRule(rule, limits);
+  for (const ResolvedRule& resolved : ResolveRules(*args.plan, args.limits, args.windows)) {
     const auto known =
         std::find_if(distinct.begin(), distinct.end(), [&](const auto& entry) { return entry.first == resolved; });
     if (known != distinct.end()) {
@@ -101,7 +100,7 @@ Work PrefillWork(const WorkArgs& args, int64_t num_tokens, int64_t depth) {
   Work work;
   work.linear_flops = 2.0 * static_cast<double>(args.weights.layer_params) * static_cast<double>(num_tokens) +
                       2.0 * static_cast<double>(args.weights.output_params);
-  for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
+  for (const auto& [rule, num_heads] : DistinctRules(args)) {
     work.attention_flops += static_cast<double>(CountPairs(rule, depth, depth + num_tokens)) *
                             static_cast<double>(num_heads) * FlopsPerPair(*args.config);
   }
@@ -112,7 +111,7 @@ Work DecodeWork(const WorkArgs& args, int64_t pos) {
   Work work;
   work.linear_flops = 2.0 * static_cast<double>(args.weights.layer_params + args.weights.output_params);
   work.weight_bytes = static_cast<double>(args.weights.read_bytes);
-  for (const auto& [rule, num_heads] : DistinctRules(*args.plan, args.limits)) {
+  for (const auto& [rule, num_heads] : DistinctRules(args)) {
     const double keys = static_cast<double>(CountPairs(rule, pos, pos + 1)) * static_cast<double>(num_heads);
     work.attention_flops += keys * FlopsPerPair(*args.config);
     const KvFormat format = rule.Bounded() ? args.kv_formats.bounded : args.kv_formats.full;

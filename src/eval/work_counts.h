@@ -32,6 +32,7 @@ struct WorkArgs {
   const ModelConfig* config = nullptr;
   WeightCounts weights;
   SequenceLimits limits;
+  LayerWindows windows = {};  // of the model
   KvFormats kv_formats;
   int64_t page_tokens = 32;  // decides which tokens are in aged pages
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/check.h"
 #include "model/rope.h"
@@ -17,6 +18,16 @@ size_t Size(int64_t rows, int64_t columns) {
 std::span<const float> FloatsOf(const ConstTensorView& view) {
   if (!view.present()) return {};
   return {static_cast<const float*>(view.data), static_cast<size_t>(view.shape.num_elements())};
+}
+
+// What `rule` means in every layer: [L].
+std::vector<ResolvedRule> RulesOfLayers(const HeadRule& rule, const ModelConfig& config, int64_t num_tokens) {
+  const LayerWindows windows = LayerWindowsOf(config);
+  std::vector<ResolvedRule> rules;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    rules.push_back(ResolveRule(rule, {.prompt_tokens = num_tokens, .max_tokens = num_tokens}, windows.At(layer_idx)));
+  }
+  return rules;
 }
 
 }  // namespace
@@ -65,11 +76,11 @@ template <typename Real>
 struct GradDecoder<Real>::Saved {
   int64_t num_tokens = 0;
   std::vector<int32_t> wanted;
-  std::vector<double> gates;  // empty: every head full
-  ResolvedRule full_rule;     // the model's own mask
-  ResolvedRule bounded_rule;
-  std::vector<Real> angles;               // [N, R/2, 2]
-  std::vector<std::vector<Real>> inputs;  // [L + 1] of [N, E]; without kForBackward one that is passed on
+  std::vector<double> gates;                // empty: every head full
+  std::vector<ResolvedRule> full_rules;     // [L] the model's own masks
+  std::vector<ResolvedRule> bounded_rules;  // [L], unused without gates
+  std::vector<std::vector<Real>> angles;    // by rope of the model: [N, R/2, 2]
+  std::vector<std::vector<Real>> inputs;    // [L + 1] of [N, E]; without kForBackward one that is passed on
   bool keeps_inputs = false;
   bool wants_other_mass = false;
 };
@@ -114,13 +125,16 @@ void GradDecoder<Real>::NormRowsBackward(const NormWeights& norm, const Real* x,
 }
 
 template <typename Real>
-void GradDecoder<Real>::RotateRows(Rotation rotation, int64_t num_heads, Real* x) {
-  const int64_t half = model_->config.rope.rotary_dims / 2;
+void GradDecoder<Real>::RotateRows(int64_t layer_idx, Rotation rotation, int64_t num_heads, Real* x) {
+  const std::optional<int64_t> rope = model_->config.layer(layer_idx).rope;
+  if (!rope) return;
+  const std::vector<Real>& angles = saved_->angles[static_cast<size_t>(*rope)];
+  const int64_t half = model_->config.ropes[static_cast<size_t>(*rope)].rotary_dims / 2;
   const int64_t dim = model_->config.head_dim;
   ForRows(*pool_, saved_->num_tokens, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t head = 0; head < num_heads; ++head) {
-        RotateHead(rotation, saved_->angles.data() + row * half * 2, half, x + (row * num_heads + head) * dim);
+        RotateHead(rotation, angles.data() + row * half * 2, half, x + (row * num_heads + head) * dim);
       }
     }
   });
@@ -143,7 +157,7 @@ AttentionShape<Real> GradDecoder<Real>::ShapeOf(int64_t layer_idx, Path path) co
           .scale = static_cast<Real>(config.softmax_scale),
           .alibi_slopes = FloatsOf(model_->alibi_slopes),
           .sink_logits = FloatsOf(config.zero_sink ? model_->zero_sink_logits : layer.sink_logits),
-          .rule = path == Path::kFull ? saved_->full_rule : saved_->bounded_rule,
+          .rule = (path == Path::kFull ? saved_->full_rules : saved_->bounded_rules)[static_cast<size_t>(layer_idx)],
           .active = {}};
 }
 
@@ -219,10 +233,8 @@ void GradDecoder<Real>::RunAttention(int64_t layer_idx, const Real* x, Outputs o
       for (Real& value : *each) value = std::clamp(value, -limit, limit);
     }
   }
-  if (config.positions == PositionKind::kRope) {
-    RotateRows(Rotation::kForward, config.num_q_heads, a_->q.data());
-    RotateRows(Rotation::kForward, config.num_kv_heads, a_->k.data());
-  }
+  RotateRows(layer_idx, Rotation::kForward, config.num_q_heads, a_->q.data());
+  RotateRows(layer_idx, Rotation::kForward, config.num_kv_heads, a_->k.data());
   AttendPath(layer_idx, Path::kFull, outputs);
   if (!saved_->gates.empty()) {
     AttendPath(layer_idx, Path::kBounded, outputs);
@@ -267,24 +279,24 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   HW_CHECK(num_tokens > 0);
   HW_CHECK(args.gates == nullptr || args.gates->bounded.positions == Positions::kText);
   Saved& saved = *saved_;
-  const SequenceLimits limits{
-      .prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = config.sliding_window.value_or(kNoLimit)};
   saved.num_tokens = num_tokens;
   saved.wanted.assign(args.wanted.begin(), args.wanted.end());
   saved.keeps_inputs = args.keep == ForwardArgs::Keep::kForBackward;
   saved.wants_other_mass = false;
-  saved.full_rule = ResolveRule(HeadRule::Full(), limits);
+  saved.full_rules = RulesOfLayers(HeadRule::Full(), config, num_tokens);
   saved.gates.clear();
   if (args.gates != nullptr) {
     saved.gates.assign(args.gates->values.begin(), args.gates->values.end());
-    saved.bounded_rule = ResolveRule(args.gates->bounded, limits);
+    saved.bounded_rules = RulesOfLayers(args.gates->bounded, config, num_tokens);
   }
-  const std::vector<double> frequencies = RopeFrequencies(config, num_tokens);
   saved.angles.clear();
-  for (int64_t pos = 0; pos < num_tokens; ++pos) {
-    for (const double frequency : frequencies) {
-      saved.angles.push_back(static_cast<Real>(std::cos(static_cast<double>(pos) * frequency)));
-      saved.angles.push_back(static_cast<Real>(std::sin(static_cast<double>(pos) * frequency)));
+  for (const std::vector<double>& frequencies : RopeFrequencies(config, num_tokens)) {
+    std::vector<Real>& angles = saved.angles.emplace_back();
+    for (int64_t pos = 0; pos < num_tokens; ++pos) {
+      for (const double frequency : frequencies) {
+        angles.push_back(static_cast<Real>(std::cos(static_cast<double>(pos) * frequency)));
+        angles.push_back(static_cast<Real>(std::sin(static_cast<double>(pos) * frequency)));
+      }
     }
   }
 
@@ -460,10 +472,8 @@ template <typename Real>
 void GradDecoder<Real>::BackProjections(int64_t layer_idx) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
-  if (config.positions == PositionKind::kRope) {
-    RotateRows(Rotation::kInverse, config.num_q_heads, a_->d_q.data());
-    RotateRows(Rotation::kInverse, config.num_kv_heads, a_->d_k.data());
-  }
+  RotateRows(layer_idx, Rotation::kInverse, config.num_q_heads, a_->d_q.data());
+  RotateRows(layer_idx, Rotation::kInverse, config.num_kv_heads, a_->d_k.data());
   if (config.qkv_clip) {
     const auto limit = static_cast<Real>(*config.qkv_clip);
     const auto stop_clamped = [&](const std::vector<Real>& value, std::vector<Real>& gradient) {

@@ -104,7 +104,7 @@ class GradDecoder {
 
   void NormRows(const NormWeights& norm, const Real* x, int64_t num_rows, Real* y);
   void NormRowsBackward(const NormWeights& norm, const Real* x, const Real* d_y, Real* d_x);
-  void RotateRows(Rotation rotation, int64_t num_heads, Real* x);
+  void RotateRows(int64_t layer_idx, Rotation rotation, int64_t num_heads, Real* x);
   NormRowParams NormParams(const NormWeights& norm) const;
   AttentionShape<Real> ShapeOf(int64_t layer_idx, Path path) const;
   double GateOf(int64_t layer_idx, int64_t kv_head) const;

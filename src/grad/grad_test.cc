@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "grad/grad_decoder.h"
 #include "support/golden.h"
+#include "support/layered_model.h"
 
 namespace headwise {
 namespace {
@@ -245,11 +246,9 @@ TEST_P(FamilyTest, HiddenStatesMatchHuggingFace) {
   EXPECT_LE(MaxDifferenceAs(hidden, Widened(golden.F32("final_hidden_a"))), 2e-6);
 }
 
-TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
-  const LoadedModel loaded(GetParam());
-  const ModelConfig& config = loaded.model->config;
-  const GoldenTensors golden(GetParam() + "/golden.safetensors");
-  const std::vector<int32_t> ids = golden.Ids("ids_a");
+// The gradient of every gate, found by moving it by `step`.
+void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t>& ids, double step) {
+  const ModelConfig& config = model.config;
   const auto num_tokens = static_cast<int64_t>(ids.size()) - 1;
   constexpr int64_t kLast = 20;
   const auto wanted = LastPositions(num_tokens, kLast);
@@ -259,7 +258,7 @@ TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
   for (double& gate : gates) gate = 0.1 + 0.8 * rng.Uniform();
 
   ThreadPool pool(2);
-  GradDecoder<double> decoder(*loaded.model, pool);
+  GradDecoder<double> decoder(model, pool);
   using Forward = GradDecoder<double>::ForwardArgs;
   std::vector<double> d_hidden;
   const auto loss = [&](const std::vector<double>& values) {
@@ -278,15 +277,19 @@ TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
   decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
   std::vector<double> slopes;
   for (size_t i = 0; i < gates.size(); ++i) {
-    constexpr double kStep = 1e-4;
     std::vector<double> moved = gates;
-    moved[i] += kStep;
+    moved[i] += step;
     const double above = loss(moved);
-    moved[i] -= 2 * kStep;
-    slopes.push_back((above - loss(moved)) / (2 * kStep));
+    moved[i] -= 2 * step;
+    slopes.push_back((above - loss(moved)) / (2 * step));
   }
   EXPECT_GT(MaxMagnitude(slopes), 1e-3);  // a gradient of nothing would agree with anything
   EXPECT_LE(MaxDifferenceAs(d_gates, slopes), 1e-6 * MaxMagnitude(slopes));
+}
+
+TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
+  const LoadedModel loaded(GetParam());
+  CheckGatesByFiniteDifferences(*loaded.model, GoldenTensors(GetParam() + "/golden.safetensors").Ids("ids_a"), 1e-4);
 }
 
 std::string FamilyName(const testing::TestParamInfo<std::string>& info) {
@@ -296,6 +299,43 @@ std::string FamilyName(const testing::TestParamInfo<std::string>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Tiny, FamilyTest, testing::ValuesIn(GoldenFolders(SourcePath("tests/golden/tiny"))),
                          FamilyName);
+
+// ---- layers that differ ----
+
+std::vector<int32_t> LayeredIds() {
+  Rng rng(4);
+  std::vector<int32_t> ids(60);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.Below(LayeredModel::kVocab));
+  return ids;
+}
+
+TEST(LayersThatDiffer, HiddenStatesAreThoseOfPlainLoops) {
+  const LayeredModel layered;
+  const auto backend = *MakeBackend({.name = "ref"});
+  const auto model = layered.Make(*backend);
+  const std::vector<int32_t> ids = LayeredIds();
+  const auto wanted = LastPositions(60, 60);
+  HeadPlan plan = HeadPlan::Dense(model->config.shape());
+  ThreadPool pool(2);
+  GradDecoder<double> decoder(*model, pool);
+  std::vector<double> hidden;
+  decoder.Forward({.ids = ids, .wanted = wanted, .on_attention = {}}, hidden);
+  EXPECT_LE(MaxDifferenceAs(hidden, layered.Reference(ids, plan).hidden), 1e-9);
+  // With gates of 0 every head is bounded, by its rule and by its layer's window.
+  const std::vector<double> gates(plan.rules.size());
+  for (const HeadRule& bounded : {HeadRule::Stream(3, 6), HeadRule::Stream(2, 12)}) {
+    for (HeadRule& rule : plan.rules) rule = bounded;
+    const HeadGates head_gates{.values = gates, .bounded = bounded};
+    decoder.Forward({.ids = ids, .wanted = wanted, .gates = &head_gates, .on_attention = {}}, hidden);
+    EXPECT_LE(MaxDifferenceAs(hidden, layered.Reference(ids, plan).hidden), 1e-9);
+  }
+}
+
+TEST(LayersThatDiffer, GateGradientsMatchFiniteDifferences) {
+  const auto backend = *MakeBackend({.name = "ref"});
+  // Its loss is bent more: at 1e-4 the third derivative shows.
+  CheckGatesByFiniteDifferences(*LayeredModel().Make(*backend), LayeredIds(), 1e-5);
+}
 
 // ---- threads ----
 

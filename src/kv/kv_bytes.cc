@@ -61,7 +61,7 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
     int64_t layer_extra = 0;
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
-      const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits);
+      const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits, args.windows.At(layer_idx));
       const bool holds = !in_prompt || rule.holds_from == 0;
       const HeadPeak peak = PeakOfHead(args, rule, num_tokens, step_tokens, holds);
       bytes += peak.between_steps + StateBytes(plan, rule);
@@ -112,8 +112,7 @@ PageSizes PageSizesOf(const Backend& backend, const KvLayout& layout) {
 KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
   const HeadPlan& plan = *args.plan;
   KvBytes bytes;
-  for (const HeadRule& head_rule : plan.rules) {
-    const ResolvedRule rule = ResolveRule(head_rule, args.limits);
+  for (const ResolvedRule& rule : ResolveRules(plan, args.limits, args.windows)) {
     int64_t& sum = rule.Bounded() ? bytes.bounded : bytes.full;
     sum += args.PagesOf(rule).BytesOf(KvPages(rule, num_tokens, args.page_tokens)) + StateBytes(plan, rule);
     bytes.kept_tokens += NumKeptTokens(rule, num_tokens);

@@ -42,6 +42,7 @@ PageSizes PageSizesOf(const Backend& backend, const KvLayout& layout);
 struct KvBytesArgs {
   const HeadPlan* plan = nullptr;
   SequenceLimits limits;
+  LayerWindows windows = {};   // of the model
   int64_t chunk_tokens = 512;  // prompt tokens per step
   int64_t page_tokens = 32;    // P
   PageSizes full_pages;        // of a head that keeps everything

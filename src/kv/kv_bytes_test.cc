@@ -110,6 +110,22 @@ TEST(KvBytes, EachKindOfHeadHasItsPages) {
   EXPECT_EQ(PlanKvBytes(args, 100).bounded, 4 * 100 + 2 * 60);
 }
 
+TEST(KvBytes, AFullHeadOfALayerWithAWindowKeepsTheWindow) {
+  const HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 2, .head_dim = 8});
+  KvBytesArgs args = ArgsFor(plan, 100);
+  args.windows.tokens = {20, kNoLimit, 40};
+  // Of pages of 16, the last 20 of 100 tokens lie in two (from 80), the last 40 in four (from 60), all in seven.
+  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 2 * (2 + 4) * 100);
+  EXPECT_EQ(PlanKvBytes(args, 100).full, 2 * 7 * 100);
+  EXPECT_EQ(PlanKvBytes(args, 100).kept_tokens, 2 * (20 + 100 + 40));
+  args.limits.prompt_tokens = args.limits.max_tokens = 10'000;
+  const int64_t windowed = PeakKvBytes(args);
+  args.windows = {};
+  // In a layer that is computed a step of 64 tokens comes on top; windows may straddle a page more.
+  EXPECT_GE(windowed, PlanKvBytes(args, 10'000).full / 3);
+  EXPECT_LE(windowed, PlanKvBytes(args, 10'000).full / 3 + 2 * (3 + 4 + 5) * 100);
+}
+
 // Bytes fall when a page ages: the peak looks at every length, not at the last.
 TEST(KvBytes, ThePeakCoversEveryLength) {
   HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 1, .head_dim = 8});

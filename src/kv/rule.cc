@@ -16,10 +16,10 @@ int64_t FloorToTokens(double value) {
 
 }  // namespace
 
-ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits) {
+ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int64_t layer_window) {
   ResolvedRule resolved;
-  resolved.recent = limits.model_window;
-  resolved.recent_before = limits.model_window;
+  resolved.recent = layer_window;
+  resolved.recent_before = layer_window;
   int64_t recent = kNoLimit;
   switch (rule.kind) {
     case HeadRule::Kind::kFull:
@@ -41,12 +41,23 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits) {
       break;
   }
   resolved.sink = rule.sink;
-  resolved.recent = std::min(recent, limits.model_window);
-  resolved.sink_reach = limits.model_window;
+  resolved.recent = std::min(recent, layer_window);
+  resolved.sink_reach = layer_window;
   resolved.compensate = rule.compensate;
   resolved.positions = rule.positions;
   if (rule.start == RuleStart::kEndOfPrompt) resolved.holds_from = limits.prompt_tokens;
   return resolved;
+}
+
+std::vector<ResolvedRule> ResolveRules(const HeadPlan& plan, const SequenceLimits& limits,
+                                       const LayerWindows& windows) {
+  std::vector<ResolvedRule> rules;
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      rules.push_back(ResolveRule(plan.At(layer_idx, kv_head), limits, windows.At(layer_idx)));
+    }
+  }
+  return rules;
 }
 
 bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos) {

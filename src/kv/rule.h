@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "backend/ops.h"
+#include "kv/layer_windows.h"
 
 namespace headwise {
 
 // What is known of a sequence when it is admitted. All in tokens.
 struct SequenceLimits {
   int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;           // prompt + maximum new tokens (N_limit); --max-context where there is no limit
-  int64_t model_window = kNoLimit;  // the model's own sliding window [mistral]; kNoLimit when it has none
+  int64_t max_tokens = 0;  // prompt + maximum new tokens (N_limit); --max-context where there is no limit
 };
 
 // A rule with every number fixed. The query at position t reads key j <= t when
@@ -26,11 +26,11 @@ struct SequenceLimits {
 struct ResolvedRule {
   int64_t sink = 0;
   int64_t recent = kNoLimit;
-  int64_t sink_reach = kNoLimit;  // a model's sliding window also hides sinks that are too far back
+  int64_t sink_reach = kNoLimit;  // a layer's own window also hides sinks that are too far back
   bool compensate = false;        // keys that recent and sink_reach hide are folded into one mean token
   Positions positions = Positions::kText;
   int64_t holds_from = 0;            // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
-  int64_t recent_before = kNoLimit;  // recent for those queries: the model's window or no limit
+  int64_t recent_before = kNoLimit;  // recent for those queries: the layer's window or no limit
 
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
@@ -54,8 +54,12 @@ struct TokenRange {
   friend bool operator==(const TokenRange&, const TokenRange&) = default;
 };
 
-// Fixes every number of `rule` for one sequence. Requires: ValidateRule(rule).ok().
-ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits);
+// Fixes every number of `rule` for one sequence. `layer_window` is the model's own sliding window in the head's layer
+// [mistral]; kNoLimit where it has none. Requires: ValidateRule(rule).ok().
+ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int64_t layer_window = kNoLimit);
+
+// Of every head, as in plan.rules: [L * Hkv].
+std::vector<ResolvedRule> ResolveRules(const HeadPlan& plan, const SequenceLimits& limits, const LayerWindows& windows);
 
 // May the query at `query_pos` read the key at `key_pos`? (The mean token of dropped keys is not a key.)
 bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos);

@@ -63,13 +63,27 @@ TEST(ResolveRule, RazorWindowHoldsAtLeastTheTokenItself) {
   EXPECT_EQ(ResolveRule(Razor(0, 5), Limits(0, 100)).recent, 1);
 }
 
-TEST(ResolveRule, AModelWindowIsAnUpperBoundForEveryHead) {
-  SequenceLimits limits = Limits(1000, 2000);
-  limits.model_window = 16;
-  EXPECT_EQ(ResolveRule(HeadRule::Full(), limits).recent, 16);
-  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 64), limits).recent, 16);
-  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 8), limits).recent, 8);
-  EXPECT_EQ(ResolveRule(Moa(5000, 0), limits).recent, 16);
+TEST(ResolveRules, EveryHeadHasTheWindowOfItsLayer) {
+  HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 2, .head_dim = 8});
+  plan.At(2, 1) = HeadRule::Stream(4, 10);
+  const LayerWindows windows{.tokens = {16, kNoLimit, 8}};
+  const std::vector<ResolvedRule> rules = ResolveRules(plan, Limits(100, 200), windows);
+  ASSERT_EQ(rules.size(), 6u);
+  EXPECT_EQ(rules[0], ResolveRule(HeadRule::Full(), Limits(100, 200), 16));
+  EXPECT_EQ(rules[1], rules[0]);
+  EXPECT_FALSE(rules[2].Bounded());
+  EXPECT_FALSE(rules[3].Bounded());
+  EXPECT_EQ(rules[4].recent, 8);
+  EXPECT_EQ(rules[5], ResolveRule(HeadRule::Stream(4, 10), Limits(100, 200), 8));
+  EXPECT_FALSE(ResolveRules(plan, Limits(100, 200), {})[4].Bounded());
+}
+
+TEST(ResolveRule, ALayersWindowIsAnUpperBoundForEveryHead) {
+  const SequenceLimits limits = Limits(1000, 2000);
+  EXPECT_EQ(ResolveRule(HeadRule::Full(), limits, 16).recent, 16);
+  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 64), limits, 16).recent, 16);
+  EXPECT_EQ(ResolveRule(HeadRule::Stream(4, 8), limits, 16).recent, 8);
+  EXPECT_EQ(ResolveRule(Moa(5000, 0), limits, 16).recent, 16);
 }
 
 // ---- ranges --------------------------------------------------------------------------------------------------------
@@ -99,7 +113,7 @@ std::vector<Case> RandomCases(int count) {
     HeadRule rule = pick(0, 9) == 0 ? HeadRule::Full() : HeadRule::Stream(pick(0, 12), pick(1, 30));
     if (pick(0, 9) == 0) rule = Moa(static_cast<double>(pick(-64, 64)), static_cast<double>(pick(0, 8)) / 8, 4);
     if (pick(0, 9) == 0) rule = Razor(pick(0, 20), static_cast<double>(pick(1, 8)));
-    SequenceLimits limits = Limits(pick(1, 80), 150);
+    const SequenceLimits limits = Limits(pick(1, 80), 150);
     if (rule.kind != HeadRule::Kind::kFull) {
       if (pick(0, 1) == 0) rule.start = RuleStart::kEndOfPrompt;
       if (pick(0, 1) == 0) rule.positions = Positions::kCache;
@@ -107,8 +121,8 @@ std::vector<Case> RandomCases(int count) {
     }
     // A window that hides sinks during the prompt cannot give them back at its end, which "positions: cache" would ask.
     const bool gives_back = rule.start == RuleStart::kEndOfPrompt && rule.positions == Positions::kCache;
-    if (!gives_back && pick(0, 2) == 0) limits.model_window = pick(1, 40);
-    cases.push_back({ResolveRule(rule, limits), limits.prompt_tokens});
+    const int64_t window = !gives_back && pick(0, 2) == 0 ? pick(1, 40) : kNoLimit;
+    cases.push_back({ResolveRule(rule, limits, window), limits.prompt_tokens});
   }
   return cases;
 }
@@ -256,12 +270,12 @@ TEST(SamePast, IsNeverTrueOfPastsThatDiffer) {
     for (const RuleStart start : {RuleStart::kFirstToken, RuleStart::kEndOfPrompt}) {
       for (HeadRule rule : {HeadRule::Stream(0, 8), HeadRule::Stream(3, 8), HeadRule::Stream(3, 30)}) {
         rule.start = start;
-        rules.push_back(ResolveRule(rule, {.prompt_tokens = 20, .max_tokens = 60, .model_window = window}));
+        rules.push_back(ResolveRule(rule, {.prompt_tokens = 20, .max_tokens = 60}, window));
         rule.compensate = true;
-        rules.push_back(ResolveRule(rule, {.prompt_tokens = 25, .max_tokens = 60, .model_window = window}));
+        rules.push_back(ResolveRule(rule, {.prompt_tokens = 25, .max_tokens = 60}, window));
       }
     }
-    rules.push_back(ResolveRule(HeadRule::Full(), {.prompt_tokens = 20, .max_tokens = 60, .model_window = window}));
+    rules.push_back(ResolveRule(HeadRule::Full(), {.prompt_tokens = 20, .max_tokens = 60}, window));
   }
   int64_t num_same = 0;
   for (const ResolvedRule& a : rules) {

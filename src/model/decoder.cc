@@ -4,21 +4,31 @@
 #include <array>
 #include <cmath>
 #include <map>
-
-#include "model/rope.h"
+#include <optional>
 
 namespace headwise {
 
-// Rotary angles of one step: a row of cos, sin per distinct (sequence, position).
+// Rotary angles of one step: for each rope of the model a row of cos, sin per distinct (sequence, position).
 struct Decoder::Angles {
-  std::vector<float> table;        // [A, R/2, 2]
-  std::vector<int32_t> text_rows;  // [T] row of each token's text position
-  // For layers with heads that count positions in the cache: row of SinkPosition(t) per token and KV head.
+  struct Table {
+    std::vector<float> values;  // [A, R/2, 2]
+    int64_t row_floats = 0;     // R
+
+    int64_t num_rows() const { return row_floats == 0 ? 0 : static_cast<int64_t>(values.size()) / row_floats; }
+  };
+  std::vector<Table> tables;       // by rope
+  std::vector<int32_t> text_rows;  // [T] row of each token's text position, the same in every table
+  // For layers with heads that count positions in the cache: row of SinkPosition(t) per token and KV head, in the table
+  // of the layer's rope.
   std::vector<std::vector<int32_t>> sink_rows;  // [L][T * Hkv], empty where no head of the layer needs it
-  int64_t row_floats = 0;
 
   Angles(const ModelConfig& config, std::span<const StepSequence> sequences);
-  int64_t num_rows() const { return row_floats == 0 ? 0 : static_cast<int64_t>(table.size()) / row_floats; }
+
+ private:
+  // Row of a position in the table of a rope; a new one if it has none yet.
+  int32_t Row(int64_t rope, size_t sequence_idx, const StepSequence& sequence, int64_t pos);
+
+  std::vector<std::vector<std::map<int64_t, int32_t>>> row_of_;  // by rope and sequence
 };
 
 // A step's activations, all f32.
@@ -34,27 +44,37 @@ struct Decoder::Buffers {
   TensorView lse;         // [T, Hq] read only where a head compensates
   TensorView gate;        // [T, F] only where gated
   TensorView up;          // [T, F]
-  TensorView angles;      // [A, R/2, 2]
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
+  // By rope: [A, R/2, 2].
+  std::vector<TensorView> angles;
 };
 
-Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence> sequences) {
-  if (config.positions != PositionKind::kRope) return;
-  row_floats = config.rope.rotary_dims;
-  sink_rows.resize(static_cast<size_t>(config.num_layers));
-  std::vector<std::map<int64_t, int32_t>> row_of(sequences.size());
-  const auto row = [&](size_t sequence_idx, int64_t pos) {
-    const auto [it, is_new] = row_of[sequence_idx].try_emplace(pos, static_cast<int32_t>(num_rows()));
-    if (is_new) AppendRopeAngles(*sequences[sequence_idx].rope_frequencies, pos, table);
-    return it->second;
-  };
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const int64_t first_pos = sequences[s].cache->num_tokens();
-    for (size_t i = 0; i < sequences[s].ids.size(); ++i)
-      text_rows.push_back(row(s, first_pos + static_cast<int64_t>(i)));
+int32_t Decoder::Angles::Row(int64_t rope, size_t sequence_idx, const StepSequence& sequence, int64_t pos) {
+  Table& table = tables[static_cast<size_t>(rope)];
+  auto& rows = row_of_[static_cast<size_t>(rope)][sequence_idx];
+  const auto [it, is_new] = rows.try_emplace(pos, static_cast<int32_t>(table.num_rows()));
+  if (is_new) AppendRopeAngles((*sequence.rope_frequencies)[static_cast<size_t>(rope)], pos, table.values);
+  return it->second;
+}
+
+Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence> sequences)
+    : sink_rows(static_cast<size_t>(config.num_layers)),
+      row_of_(config.ropes.size(), std::vector<std::map<int64_t, int32_t>>(sequences.size())) {
+  for (const RopeConfig& rope : config.ropes) {
+    // Text positions come first, so that their rows have the same numbers in all tables.
+    tables.push_back({.values = {}, .row_floats = rope.rotary_dims});
+    text_rows.clear();
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const int64_t first_pos = sequences[s].cache->num_tokens();
+      for (size_t i = 0; i < sequences[s].ids.size(); ++i) {
+        text_rows.push_back(
+            Row(static_cast<int64_t>(tables.size()) - 1, s, sequences[s], first_pos + static_cast<int64_t>(i)));
+      }
+    }
   }
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    const std::optional<int64_t> rope = config.layer(layer_idx).rope;
     const auto counts_in_cache = [&](const StepSequence& sequence) {
       for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
         const ResolvedRule& rule = sequence.cache->rule(layer_idx, kv_head);
@@ -62,14 +82,15 @@ Decoder::Angles::Angles(const ModelConfig& config, std::span<const StepSequence>
       }
       return false;
     };
-    if (std::none_of(sequences.begin(), sequences.end(), counts_in_cache)) continue;
+    // Without a rotation queries are the same wherever they stand.
+    if (!rope || std::none_of(sequences.begin(), sequences.end(), counts_in_cache)) continue;
     std::vector<int32_t>& rows = sink_rows[static_cast<size_t>(layer_idx)];
     for (size_t s = 0; s < sequences.size(); ++s) {
       const KvCache& cache = *sequences[s].cache;
       for (size_t i = 0; i < sequences[s].ids.size(); ++i) {
         const int64_t pos = cache.num_tokens() + static_cast<int64_t>(i);
         for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
-          rows.push_back(row(s, cache.rule(layer_idx, kv_head).SinkPosition(pos)));
+          rows.push_back(Row(*rope, s, sequences[s], cache.rule(layer_idx, kv_head).SinkPosition(pos)));
         }
       }
     }
@@ -87,7 +108,7 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angle
     Shape shape;
     bool wanted = true;
   };
-  const std::array<Wish, 14> wishes{{
+  std::vector<Wish> wishes{
       {&buffers.x, {num_tokens, config.model_dim}},
       {&buffers.normed, {num_tokens, config.model_dim}},
       {&buffers.mlp_normed, {num_tokens, config.model_dim}, config.residual == ResidualKind::kParallelTwoNorms},
@@ -99,10 +120,14 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angle
       {&buffers.lse, {num_tokens, config.num_q_heads}},
       {&buffers.gate, {num_tokens, config.ffn_dim}, config.mlp == MlpKind::kGatedSilu},
       {&buffers.up, {num_tokens, config.ffn_dim}},
-      {&buffers.angles, {angles.num_rows(), angles.row_floats / 2, 2}, angles.num_rows() > 0},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
-  }};
+  };
+  buffers.angles.resize(angles.tables.size());
+  for (size_t rope = 0; rope < angles.tables.size(); ++rope) {
+    const Angles::Table& table = angles.tables[rope];
+    wishes.push_back({&buffers.angles[rope], {table.num_rows(), table.row_floats / 2, 2}});
+  }
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
   HW_RETURN_IF_ERROR(arena_.Reset(bytes));
@@ -125,6 +150,33 @@ void Decoder::Linear(const TensorView& x, std::span<const MatMulPart> parts, Mat
   backend_->MatMul({.x = x, .parts = parts, .write = write, .compute = compute_});
 }
 
+// q and k by their text positions, q_sink by the positions of sink reads, each by the layer's own angles. True if there
+// are sink reads with queries of their own.
+bool Decoder::Rotate(int64_t layer_idx, const Angles& angles, const Buffers& buffers) {
+  const ModelConfig& config = model_->config;
+  const std::optional<int64_t> rope_idx = config.layer(layer_idx).rope;
+  if (!rope_idx) return false;
+  RopeArgs rope{.x = buffers.q,
+                .out = buffers.q,
+                .angles = buffers.angles[static_cast<size_t>(*rope_idx)],
+                .rows = angles.text_rows,
+                .num_heads = config.num_q_heads,
+                .head_dim = config.head_dim};
+  const std::vector<int32_t>& sink_rows = angles.sink_rows[static_cast<size_t>(layer_idx)];
+  if (!sink_rows.empty()) {
+    RopeArgs sink_rope = rope;
+    sink_rope.out = buffers.q_sink;
+    sink_rope.rows = sink_rows;
+    sink_rope.rows_per_token = config.num_kv_heads;
+    backend_->Rope(sink_rope);
+  }
+  backend_->Rope(rope);
+  rope.x = rope.out = buffers.k;
+  rope.num_heads = config.num_kv_heads;
+  backend_->Rope(rope);
+  return !sink_rows.empty();
+}
+
 // q, k, v -> rotate -> the cache's part, for one layer of every sequence. Reads buffers.normed, leaves the heads'
 // outputs in buffers.attended.
 void Decoder::Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, Buffers& buffers) {
@@ -140,32 +192,14 @@ void Decoder::Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, B
       backend_->Clamp({.x = x, .limit = static_cast<float>(*config.qkv_clip)});
     }
   }
-  const bool counts_in_cache = !angles.sink_rows.empty() && !angles.sink_rows[static_cast<size_t>(layer_idx)].empty();
-  if (config.positions == PositionKind::kRope) {
-    RopeArgs rope{.x = buffers.q,
-                  .out = buffers.q,
-                  .angles = buffers.angles,
-                  .rows = angles.text_rows,
-                  .num_heads = config.num_q_heads,
-                  .head_dim = config.head_dim};
-    if (counts_in_cache) {
-      RopeArgs sink_rope = rope;
-      sink_rope.out = buffers.q_sink;
-      sink_rope.rows = angles.sink_rows[static_cast<size_t>(layer_idx)];
-      sink_rope.rows_per_token = config.num_kv_heads;
-      backend_->Rope(sink_rope);
-    }
-    backend_->Rope(rope);
-    rope.x = rope.out = buffers.k;
-    rope.num_heads = config.num_kv_heads;
-    backend_->Rope(rope);
-  }
+  const bool has_sink_queries = Rotate(layer_idx, angles, buffers);
 
-  // ALiBi has no rotation: the sink distance enters through SinkPos alone, so queries are the same for all ranges.
+  // Where nothing is rotated queries are the same for all ranges: under ALiBi the sink distance enters through SinkPos
+  // alone, and without positions not at all.
   step.RunLayer(layer_idx, {.k = buffers.k,
                             .v = buffers.v,
                             .q = buffers.q,
-                            .q_sink = counts_in_cache ? buffers.q_sink : TensorView{},
+                            .q_sink = has_sink_queries ? buffers.q_sink : TensorView{},
                             .out = buffers.attended,
                             .lse = buffers.lse,
                             .alibi_slopes = model_->alibi_slopes,
@@ -211,8 +245,9 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
     cache_step.Add(*sequence.cache);
   }
   cache_step.Begin();
-  if (buffers.angles.present()) {
-    backend_->device().CopyFromHost(buffers.angles.data, angles.table.data(), angles.table.size() * sizeof(float));
+  for (size_t rope = 0; rope < angles.tables.size(); ++rope) {
+    const std::vector<float>& values = angles.tables[rope].values;
+    backend_->device().CopyFromHost(buffers.angles[rope].data, values.data(), values.size() * sizeof(float));
   }
 
   backend_->Embed({.table = model_->weights.embedding, .ids = ids, .out = buffers.x});

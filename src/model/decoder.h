@@ -12,6 +12,7 @@
 #include "device/arena.h"
 #include "kv/cache_step.h"
 #include "model/model.h"
+#include "model/rope.h"
 
 namespace headwise {
 
@@ -19,7 +20,7 @@ namespace headwise {
 struct StepSequence {
   KvCache* cache = nullptr;
   std::span<const int32_t> ids;                           // new tokens, as many as the cache has planned
-  const std::vector<double>* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence; unused by ALiBi
+  const SequenceFrequencies* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence
   std::span<const int32_t> wanted;                        // indices into `ids` whose logits are wanted
 };
 
@@ -45,6 +46,7 @@ class Decoder {
   struct Angles;
 
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
+  bool Rotate(int64_t layer_idx, const Angles& angles, const Buffers& buffers);
   void Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "model/gguf_export.h"
 #include "model/gguf_model.h"
 #include "model/load_config.h"
 #include "support/describe_config.h"
@@ -54,11 +55,11 @@ TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
     const auto file = SampleFile(expected, *OpenSafetensorsFolder(folder).value(), folder);
     const auto found = GgufModelConfig(*file);
     ASSERT_TRUE(found.ok()) << found.status().message();
-    if (expected.rope.scaling == RopeConfig::Scaling::kLlama3) {
-      const RopeConfig plain{.rotary_dims = expected.rope.rotary_dims,
-                             .theta = expected.rope.theta,
+    if (!expected.ropes.empty() && expected.ropes[0].scaling == RopeConfig::Scaling::kLlama3) {
+      const RopeConfig plain{.rotary_dims = expected.ropes[0].rotary_dims,
+                             .theta = expected.ropes[0].theta,
                              .freq_divisors = Llama3Divisors(expected)};
-      expected.rope = plain;
+      expected.ropes = {plain};
     }
     EXPECT_EQ(Describe(*found), Describe(expected)) << folder;
     ++num_compared;
@@ -66,26 +67,42 @@ TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
   EXPECT_GE(num_compared, 19u);
 }
 
+TEST(GgufConfig, LayersThatDifferAreNotWritten) {
+  for (const char* name : {"qwen2", "mistral-window"}) {
+    ModelConfig config = GoldenConfig(name);
+    ASSERT_TRUE(GgufMetadataOf(config, Json::object()).ok());
+    config.layers[1].window = 5;
+    const Status status = GgufMetadataOf(config, Json::object()).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << name;
+    EXPECT_THAT(status.message(), HasSubstr("windows or positions differ from layer to layer")) << name;
+  }
+  ModelConfig config = GoldenConfig("llama-mha");
+  config.layers[1].rope = std::nullopt;
+  EXPECT_EQ(GgufMetadataOf(config, Json::object()).status().code(), StatusCode::kUnsupported);
+  config.layers[0].rope = std::nullopt;
+  EXPECT_EQ(GgufMetadataOf(config, Json::object()).status().code(), StatusCode::kUnsupported);
+}
+
 TEST(GgufConfig, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("llama-mha"), "f");
   metadata.SetF32("llama.attention.layer_norm_rms_epsilon", static_cast<double>(1e-6f));
   metadata.SetF32("llama.rope.freq_base", static_cast<double>(1234567.0f));
   EXPECT_EQ(MustRead(metadata).norm_eps, 1e-6);
-  EXPECT_EQ(MustRead(metadata).rope.theta, 1234567.0);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).theta, 1234567.0);
 }
 
 TEST(GgufConfig, MistralIsTheLlamaWithAWindowUnlessNamed) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("mistral-window"), "f");
   EXPECT_EQ(MustRead(metadata).family, "mistral");
-  EXPECT_EQ(MustRead(metadata).sliding_window, 16);
+  EXPECT_EQ(WindowOfAll(MustRead(metadata)), 16);
   metadata = SampleMetadata(GoldenConfig("mistral-gqa"), "f");
   EXPECT_EQ(MustRead(metadata).family, "mistral");
-  EXPECT_EQ(MustRead(metadata).sliding_window, std::nullopt);
+  EXPECT_EQ(WindowOfAll(MustRead(metadata)), std::nullopt);
   metadata.SetString(kGgufFamilyKey, "");
   EXPECT_EQ(MustRead(metadata).family, "llama");
   metadata.SetU32("llama.attention.sliding_window", 4096);
   EXPECT_EQ(MustRead(metadata).family, "mistral");
-  EXPECT_EQ(MustRead(metadata).sliding_window, 4096);
+  EXPECT_EQ(WindowOfAll(MustRead(metadata)), 4096);
   metadata.SetString(kGgufFamilyKey, "llama");
   EXPECT_THAT(Error(metadata), HasSubstr("f: \"llama.attention.sliding_window\" is 4096"));
 }
@@ -93,9 +110,9 @@ TEST(GgufConfig, MistralIsTheLlamaWithAWindowUnlessNamed) {
 TEST(GgufConfig, AQwen2WindowIsOfAllLayers) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("qwen2"), "f");
   const GgufTensorNames tensors = Tensors({"attn_q.bias"});
-  EXPECT_EQ(MustRead(metadata, tensors).sliding_window, std::nullopt);
+  EXPECT_EQ(WindowOfAll(MustRead(metadata, tensors)), std::nullopt);
   metadata.SetU32("qwen2.attention.sliding_window", 64);
-  EXPECT_EQ(MustRead(metadata, tensors).sliding_window, 64);
+  EXPECT_EQ(WindowOfAll(MustRead(metadata, tensors)), 64);
   EXPECT_THAT(Error(metadata), HasSubstr("\"attention_bias\": false is not supported"));
   EXPECT_EQ(Error(metadata, Tensors({"attn_q.bias", "attn_output.bias"})),
             "f: tensor \"blk.0.attn_output.bias\" has no place in family qwen2");
@@ -115,16 +132,16 @@ TEST(GgufConfig, TensorsTellOfBiasesSinksAndTies) {
 
 TEST(GgufConfig, RopeScalings) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("llama-mha"), "f");
-  EXPECT_EQ(MustRead(metadata).rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).scaling, RopeConfig::Scaling::kNone);
   metadata.SetF32("llama.rope.scale_linear", 4.0);  // of the format's first year
-  EXPECT_EQ(MustRead(metadata).rope.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).scaling, RopeConfig::Scaling::kLinear);
   metadata.SetF32("llama.rope.scaling.factor", 8.0);
-  EXPECT_EQ(MustRead(metadata).rope.factor, 8.0);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).factor, 8.0);
   metadata.SetString("llama.rope.scaling.type", "none");
-  EXPECT_EQ(MustRead(metadata).rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).scaling, RopeConfig::Scaling::kNone);
   metadata.SetString("llama.rope.scaling.type", "linear");
   metadata.SetF32("llama.rope.scaling.factor", 0.0);
-  EXPECT_EQ(MustRead(metadata).rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_EQ(MustRead(metadata).ropes.at(0).scaling, RopeConfig::Scaling::kNone);
 }
 
 TEST(GgufConfig, EveryShareOfAHeadMayTurn) {
@@ -137,7 +154,7 @@ TEST(GgufConfig, EveryShareOfAHeadMayTurn) {
     }
     for (int64_t dims = 2; dims <= head_dim; dims += 2) {
       metadata.SetU32("gptneox.rope.dimension_count", dims);
-      ASSERT_EQ(MustRead(metadata).rope.rotary_dims, dims) << head_dim;
+      ASSERT_EQ(MustRead(metadata).ropes.at(0).rotary_dims, dims) << head_dim;
     }
   }
 }

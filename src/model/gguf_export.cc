@@ -27,8 +27,7 @@ class KeyWriter {
   std::string architecture_;
 };
 
-void SetRope(const ModelConfig& config, KeyWriter& keys) {
-  const RopeConfig& rope = config.rope;
+void SetRope(const RopeConfig& rope, KeyWriter& keys) {
   keys.Size("rope.dimension_count", rope.rotary_dims);
   keys.Number("rope.freq_base", rope.theta);
   const bool is_linear = rope.scaling == RopeConfig::Scaling::kLinear;
@@ -54,6 +53,12 @@ Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& check
   if (architecture == nullptr) {
     return Status::Unsupported(fmt::format("family {} has no architecture in GGUF files", config.family));
   }
+  const std::optional<LayerConfig> layer = config.CommonLayer();
+  if (!layer || layer->rope.has_value() != (config.positions == PositionKind::kRope)) {
+    return Status::Unsupported(
+        fmt::format("family {}: windows or positions differ from layer to layer, for which architecture {} has no keys",
+                    config.family, architecture->name));
+  }
   GgufMetadata metadata;
   metadata.SetString("general.architecture", std::string(architecture->name));
   metadata.SetString("general.type", "model");
@@ -72,12 +77,12 @@ Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& check
   keys.Size("attention.value_length", config.head_dim);
   keys.Number(config.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
               config.norm_eps);
-  if (config.positions == PositionKind::kRope) {
-    SetRope(config, keys);
+  if (layer->rope) {
+    SetRope(config.ropes[static_cast<size_t>(*layer->rope)], keys);
   } else {
     keys.Number("attention.max_alibi_bias", MaxAlibiBias(config, checkpoint));
   }
-  if (config.sliding_window) keys.Size("attention.sliding_window", *config.sliding_window);
+  if (layer->window) keys.Size("attention.sliding_window", *layer->window);
   if (config.qkv_clip) keys.Number("attention.clamp_kqv", *config.qkv_clip);
   if (config.family == "gpt_neox") keys.Bool("use_parallel_residual", config.residual != ResidualKind::kSerial);
   const double usual_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
@@ -88,13 +93,15 @@ Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& check
 }
 
 std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
-  if (config.positions != PositionKind::kRope) return {};
-  if (!config.rope.freq_divisors.empty()) return config.rope.freq_divisors;
-  if (config.rope.scaling != RopeConfig::Scaling::kLlama3) return {};
-  ModelConfig unscaled = config;
-  unscaled.rope.scaling = RopeConfig::Scaling::kNone;
-  const std::vector<double> before = RopeFrequencies(unscaled, 0);
-  const std::vector<double> after = RopeFrequencies(config, 0);
+  // Models with several have no place in the format: GgufMetadataOf.
+  if (config.ropes.size() != 1) return {};
+  const RopeConfig& rope = config.ropes.front();
+  if (!rope.freq_divisors.empty()) return rope.freq_divisors;
+  if (rope.scaling != RopeConfig::Scaling::kLlama3) return {};
+  RopeConfig unscaled = rope;
+  unscaled.scaling = RopeConfig::Scaling::kNone;
+  const std::vector<double> before = RopeFrequencies(unscaled, config.trained_length, 0);
+  const std::vector<double> after = RopeFrequencies(rope, config.trained_length, 0);
   std::vector<float> divisors;
   for (size_t i = 0; i < before.size(); ++i) divisors.push_back(static_cast<float>(before[i] / after[i]));
   return divisors;

@@ -98,9 +98,14 @@ Result<ModelConfig> GgufModelConfig(const GgufFile& file) {
   HW_ASSIGN_OR_RETURN(const Json json, GgufConfigJson(file.metadata(), NamesIn(file)));
   HW_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromJson(json, file.origin()));
   if (!file.Has(kGgufRopeFreqs)) return config;
-  HW_ASSIGN_OR_RETURN(const ConstTensorView divisors, file.Get(kGgufRopeFreqs, Shape{config.rope.rotary_dims / 2}));
+  if (config.ropes.size() != 1) {
+    return Status::Unsupported(fmt::format("{}: tensor \"{}\" in a model with {} rotary embeddings, expected one",
+                                           file.origin(), kGgufRopeFreqs, config.ropes.size()));
+  }
+  RopeConfig& rope = config.ropes.front();
+  HW_ASSIGN_OR_RETURN(const ConstTensorView divisors, file.Get(kGgufRopeFreqs, Shape{rope.rotary_dims / 2}));
   for (int64_t i = 0; i < divisors.shape[0]; ++i) {
-    config.rope.freq_divisors.push_back(LoadAsF32(divisors.dtype, divisors.data, i));
+    rope.freq_divisors.push_back(LoadAsF32(divisors.dtype, divisors.data, i));
   }
   HW_RETURN_IF_ERROR(ValidateConfig(config, file.origin()));
   return config;

@@ -65,7 +65,7 @@ TEST(LoadConfig, TheBundledModel) {
   EXPECT_EQ(config->num_layers, 8);
   EXPECT_EQ(config->head_dim, 64);
   EXPECT_EQ(config->q_heads_per_kv_head(), 2);
-  EXPECT_EQ(config->rope.theta, 1e6);
+  EXPECT_EQ(config->ropes.at(0).theta, 1e6);
   EXPECT_TRUE(config->tied_embeddings);
   EXPECT_THAT(config->eos_ids, ElementsAre(1, 3));
 }
@@ -74,23 +74,23 @@ TEST(LoadConfig, WhatEachFamilyIsMadeOf) {
   const ModelConfig gqa = MustParse(GoldenJson("llama-gqa"));
   EXPECT_EQ(gqa.head_dim, 32);
   EXPECT_EQ(gqa.num_kv_heads, 2);
-  EXPECT_EQ(gqa.rope.rotary_dims, 32);
+  EXPECT_EQ(gqa.ropes.at(0).rotary_dims, 32);
   EXPECT_EQ(gqa.softmax_scale, 1.0 / std::sqrt(32.0));
 
   const ModelConfig llama3 = MustParse(GoldenJson("llama-rope-llama3"));
-  EXPECT_EQ(llama3.rope.scaling, RopeConfig::Scaling::kLlama3);
-  EXPECT_EQ(llama3.rope.factor, 8.0);
-  EXPECT_EQ(llama3.rope.original_max_position, 64);
-  EXPECT_EQ(MustParse(GoldenJson("llama-rope-linear")).rope.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(llama3.ropes.at(0).scaling, RopeConfig::Scaling::kLlama3);
+  EXPECT_EQ(llama3.ropes.at(0).factor, 8.0);
+  EXPECT_EQ(llama3.ropes.at(0).original_max_position, 64);
+  EXPECT_EQ(MustParse(GoldenJson("llama-rope-linear")).ropes.at(0).scaling, RopeConfig::Scaling::kLinear);
 
-  EXPECT_EQ(MustParse(GoldenJson("mistral-window")).sliding_window, 16);
-  EXPECT_EQ(MustParse(GoldenJson("mistral-gqa")).sliding_window, std::nullopt);
+  EXPECT_EQ(WindowOfAll(MustParse(GoldenJson("mistral-window"))), 16);
+  EXPECT_EQ(WindowOfAll(MustParse(GoldenJson("mistral-gqa"))), std::nullopt);
 
   const ModelConfig qwen2 = MustParse(GoldenJson("qwen2"));
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && qwen2.tied_embeddings);
 
   const ModelConfig neox = MustParse(GoldenJson("gpt_neox"));
-  EXPECT_EQ(neox.rope.rotary_dims, 8);
+  EXPECT_EQ(neox.ropes.at(0).rotary_dims, 8);
   EXPECT_EQ(neox.residual, ResidualKind::kParallelTwoNorms);
   EXPECT_EQ(neox.mlp, MlpKind::kGelu);
   EXPECT_TRUE(neox.qkv_bias && neox.o_bias && neox.mlp_bias && neox.norm_bias);
@@ -194,18 +194,18 @@ TEST(LoadConfig, DefaultsOfAbsentKeys) {
       Describe(MustParse({{"model_type", "llama"}})),
       "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
       "false false false false positions 0 rope 128 10000 0 1 1 4 0 divisors [] slopes [] scale 0.0883883 clip -1 "
-      "window -1 sinks false false bos 1 eos [2]");
+      "rope 0 window -1 sinks false false bos 1 eos [2]");
   const ModelConfig mistral = MustParse({{"model_type", "mistral"}});
   EXPECT_EQ(mistral.num_kv_heads, 8);
-  EXPECT_EQ(mistral.sliding_window, 4096);
+  EXPECT_EQ(WindowOfAll(mistral), 4096);
   EXPECT_EQ(mistral.trained_length, 131072);
   const ModelConfig qwen2 = MustParse({{"model_type", "qwen2"}, {"num_attention_heads", 64}});
   EXPECT_EQ(qwen2.num_kv_heads, 32);
-  EXPECT_EQ(qwen2.sliding_window, std::nullopt);
+  EXPECT_EQ(WindowOfAll(qwen2), std::nullopt);
   EXPECT_EQ(qwen2.bos_id, std::nullopt);
   EXPECT_THAT(qwen2.eos_ids, IsEmpty());
   const ModelConfig neox = MustParse({{"model_type", "gpt_neox"}});
-  EXPECT_EQ(neox.rope.rotary_dims, 24);
+  EXPECT_EQ(neox.ropes.at(0).rotary_dims, 24);
   EXPECT_EQ(neox.residual, ResidualKind::kParallelTwoNorms);
   const ModelConfig falcon = MustParse({{"model_type", "falcon"}});
   EXPECT_EQ(falcon.ffn_dim, 4 * 4544);
@@ -215,45 +215,89 @@ TEST(LoadConfig, DefaultsOfAbsentKeys) {
   EXPECT_EQ(mpt.model_dim, 2048);
   EXPECT_EQ(mpt.ffn_dim, 8192);
   // null is none, and not the default, where the two differ.
-  EXPECT_EQ(MustParse({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window, std::nullopt);
+  EXPECT_EQ(WindowOfAll(MustParse({{"model_type", "mistral"}, {"sliding_window", nullptr}})), std::nullopt);
   EXPECT_EQ(MustParse({{"model_type", "mistral"}, {"num_key_value_heads", nullptr}}).num_kv_heads, 32);
   EXPECT_THAT(MustParse({{"model_type", "llama"}, {"eos_token_id", nullptr}}).eos_ids, IsEmpty());
   EXPECT_THAT(MustParse({{"model_type", "llama"}, {"eos_token_id", -1}}).eos_ids, IsEmpty());
 }
 
+TEST(LoadConfig, LayersThatCannotBeAreRefused) {
+  const ModelConfig good = MustParse(GoldenJson("llama-mha"));
+  const auto error = [&](const auto& change) {
+    ModelConfig config = good;
+    change(config);
+    return ValidateConfig(config, "c").message();
+  };
+  EXPECT_EQ(error([](ModelConfig&) {}), "");
+  EXPECT_EQ(error([](ModelConfig& c) { c.layers[1].rope = std::nullopt; }), "");
+  EXPECT_EQ(error([](ModelConfig& c) { c.layers.pop_back(); }), "c: windows and positions of 1 layers, expected 2");
+  EXPECT_EQ(error([](ModelConfig& c) { c.layers[1].window = 0; }),
+            "c: layer 1: sliding window is 0, expected at least 1");
+  EXPECT_EQ(error([](ModelConfig& c) { c.layers[1].rope = 1; }), "c: layer 1: rotary embedding 1 of 1");
+  EXPECT_EQ(error([](ModelConfig& c) { c.layers[0].rope = -1; }), "c: layer 0: rotary embedding -1 of 1");
+  EXPECT_EQ(error([](ModelConfig& c) {
+              c.ropes.push_back(c.ropes[0]);
+              c.ropes[1].theta = 0;
+            }),
+            "c: rope theta is 0, expected more than 1");
+  ModelConfig alibi = MustParse(GoldenJson("mpt"));
+  alibi.ropes = good.ropes;
+  EXPECT_EQ(ValidateConfig(alibi, "c").message(), "c: both ALiBi and a rotary embedding, expected one of them");
+  Json json = GoldenJson("llama-mha");
+  json["num_hidden_layers"] = 1'000'000'000;
+  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("layers is 1000000000, expected 1 to 4096"));
+}
+
 TEST(LoadConfig, RopeUnderItsManyNames) {
   Json json = GoldenJson("llama-mha", "config.v4.json");
   json["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
-  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(MustParse(json).ropes.at(0).scaling, RopeConfig::Scaling::kLinear);
   json["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
-  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kDynamicNtk);
-  EXPECT_EQ(MustParse(json).rope.factor, 4.0);
+  EXPECT_EQ(MustParse(json).ropes.at(0).scaling, RopeConfig::Scaling::kDynamicNtk);
+  EXPECT_EQ(MustParse(json).ropes.at(0).factor, 4.0);
   json["rope_scaling"] = Json::object();
-  EXPECT_EQ(MustParse(json).rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_EQ(MustParse(json).ropes.at(0).scaling, RopeConfig::Scaling::kNone);
   // Without its own length, llama3 scales from the trained one.
   json["rope_scaling"] = {
       {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}, {"rope_theta", 5e5}};
-  EXPECT_EQ(MustParse(json).rope.original_max_position, 512);
-  EXPECT_EQ(MustParse(json).rope.theta, 5e5);
+  EXPECT_EQ(MustParse(json).ropes.at(0).original_max_position, 512);
+  EXPECT_EQ(MustParse(json).ropes.at(0).theta, 5e5);
   json["original_max_position_embeddings"] = 128;
-  EXPECT_EQ(MustParse(json).rope.original_max_position, 128);
+  EXPECT_EQ(MustParse(json).ropes.at(0).original_max_position, 128);
 }
 
-TEST(LoadConfig, QwenWindowsAreUniformOrRefused) {
+// -1 where a layer has none.
+std::vector<int64_t> Windows(const ModelConfig& config) {
+  std::vector<int64_t> windows;
+  for (const LayerConfig& layer : config.layers) windows.push_back(layer.window.value_or(-1));
+  return windows;
+}
+
+// As Hugging Face's Qwen2Config: from max_window_layers on, unless layer_types says which.
+TEST(LoadConfig, QwenWindowsAreOfTheUpperLayers) {
   Json json = GoldenJson("qwen2", "config.v4.json");
   json.update(Json{{"use_sliding_window", true}, {"sliding_window", 16}});
-  EXPECT_EQ(MustParse(json).sliding_window, std::nullopt);  // max_window_layers 28 of 2 layers
+  EXPECT_EQ(WindowOfAll(MustParse(json)), std::nullopt);  // max_window_layers 28 of 2 layers
   json["max_window_layers"] = 0;
-  EXPECT_EQ(MustParse(json).sliding_window, 16);
+  EXPECT_EQ(WindowOfAll(MustParse(json)), 16);
   json["max_window_layers"] = 1;
-  EXPECT_EQ(ParseStatus(json).code(), StatusCode::kUnsupported);
-  EXPECT_THAT(ParseStatus(json).message(), HasSubstr("from layer 1 of 2"));
+  EXPECT_THAT(Windows(MustParse(json)), ElementsAre(-1, 16));
+  json["num_hidden_layers"] = 30;
+  json.erase("max_window_layers");
+  EXPECT_EQ(Windows(MustParse(json))[27], -1);
+  EXPECT_EQ(Windows(MustParse(json))[28], 16);
+  EXPECT_EQ(MustParse(json).CommonLayer(), std::nullopt);
+  json["num_hidden_layers"] = 2;
+  json["max_window_layers"] = 1;
   json["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_EQ(MustParse(json).sliding_window, 16);
+  EXPECT_EQ(WindowOfAll(MustParse(json)), 16);
   json["layer_types"] = {"full_attention", "full_attention"};
-  EXPECT_EQ(MustParse(json).sliding_window, std::nullopt);
-  json["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_EQ(ParseStatus(json).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(WindowOfAll(MustParse(json)), std::nullopt);
+  json["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_THAT(Windows(MustParse(json)), ElementsAre(16, -1));
+  Json mistral = GoldenJson("mistral-window");
+  mistral["layer_types"] = json["layer_types"];
+  EXPECT_EQ(ParseStatus(mistral).code(), StatusCode::kUnsupported);
   json["layer_types"] = {"full_attention"};
   EXPECT_EQ(ParseStatus(json).code(), StatusCode::kInvalidInput);
   json["use_sliding_window"] = false;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace headwise {
 namespace {
@@ -14,7 +16,7 @@ Status CheckSizes(const ModelConfig& config, const std::string& origin) {
     int64_t limit;
   };
   // Beyond any published model, and low enough that no product of sizes of one tensor leaves int64.
-  for (const Dimension& dim : {Dimension{"layers", config.num_layers, 4096},
+  for (const Dimension& dim : {Dimension{"layers", config.num_layers, kMaxLayers},
                                {"model dim", config.model_dim, 1 << 20},
                                {"ffn dim", config.ffn_dim, 1 << 22},
                                {"query heads", config.num_q_heads, 4096},
@@ -34,15 +36,7 @@ Status CheckSizes(const ModelConfig& config, const std::string& origin) {
   return Status::Ok();
 }
 
-Status CheckPositions(const ModelConfig& config, const std::string& origin) {
-  if (config.positions == PositionKind::kAlibi) {
-    if (static_cast<int64_t>(config.alibi_slopes.size()) != config.num_q_heads) {
-      return Status::InvalidInput(fmt::format("{}: {} ALiBi slopes for {} query heads", origin,
-                                              config.alibi_slopes.size(), config.num_q_heads));
-    }
-    return Status::Ok();
-  }
-  const RopeConfig& rope = config.rope;
+Status CheckRope(const ModelConfig& config, const RopeConfig& rope, const std::string& origin) {
   if (rope.rotary_dims < 2 || rope.rotary_dims % 2 != 0 || rope.rotary_dims > config.head_dim) {
     return Status::InvalidInput(fmt::format("{}: {} rotary dimensions of a head dim of {}, expected an even number",
                                             origin, rope.rotary_dims, config.head_dim));
@@ -65,6 +59,41 @@ Status CheckPositions(const ModelConfig& config, const std::string& origin) {
   return Status::Ok();
 }
 
+Status CheckPositions(const ModelConfig& config, const std::string& origin) {
+  if (config.positions == PositionKind::kRope) {
+    for (const RopeConfig& rope : config.ropes) HW_RETURN_IF_ERROR(CheckRope(config, rope, origin));
+    return Status::Ok();
+  }
+  if (static_cast<int64_t>(config.alibi_slopes.size()) != config.num_q_heads) {
+    return Status::InvalidInput(
+        fmt::format("{}: {} ALiBi slopes for {} query heads", origin, config.alibi_slopes.size(), config.num_q_heads));
+  }
+  if (!config.ropes.empty()) {
+    return Status::InvalidInput(fmt::format("{}: both ALiBi and a rotary embedding, expected one of them", origin));
+  }
+  return Status::Ok();
+}
+
+Status CheckLayers(const ModelConfig& config, const std::string& origin) {
+  if (static_cast<int64_t>(config.layers.size()) != config.num_layers) {
+    return Status::InvalidInput(fmt::format("{}: windows and positions of {} layers, expected {}", origin,
+                                            config.layers.size(), config.num_layers));
+  }
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    const LayerConfig& layer = config.layer(layer_idx);
+    if (layer.window && *layer.window < 1) {
+      return Status::InvalidInput(
+          fmt::format("{}: layer {}: sliding window is {}, expected at least 1", origin, layer_idx, *layer.window));
+    }
+    const auto num_ropes = static_cast<int64_t>(config.ropes.size());
+    if (layer.rope && (*layer.rope < 0 || *layer.rope >= num_ropes)) {
+      return Status::InvalidInput(
+          fmt::format("{}: layer {}: rotary embedding {} of {}", origin, layer_idx, *layer.rope, num_ropes));
+    }
+  }
+  return Status::Ok();
+}
+
 Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
   const auto check = [&](const char* what, int32_t id) {
     if (id >= 0 && id < config.vocab_size) return Status::Ok();
@@ -77,14 +106,34 @@ Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
 
 }  // namespace
 
+void ModelConfig::SetLayersAlike(std::optional<RopeConfig> rope, std::optional<int64_t> window) {
+  LayerConfig layer{.window = window, .rope = {}};
+  ropes.clear();
+  if (rope) {
+    ropes.push_back(*std::move(rope));
+    layer.rope = 0;
+  }
+  layers.assign(static_cast<size_t>(num_layers), layer);
+}
+
+std::optional<LayerConfig> ModelConfig::CommonLayer() const {
+  if (layers.empty() || !std::ranges::all_of(layers, [&](const LayerConfig& each) { return each == layers[0]; })) {
+    return std::nullopt;
+  }
+  return layers[0];
+}
+
+LayerWindows LayerWindowsOf(const ModelConfig& config) {
+  LayerWindows windows;
+  for (const LayerConfig& layer : config.layers) windows.tokens.push_back(layer.window.value_or(kNoLimit));
+  return windows;
+}
+
 Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
   HW_RETURN_IF_ERROR(CheckSizes(config, origin));
   HW_RETURN_IF_ERROR(CheckPositions(config, origin));
   HW_RETURN_IF_ERROR(CheckTokenIds(config, origin));
-  if (config.sliding_window && *config.sliding_window < 1) {
-    return Status::InvalidInput(
-        fmt::format("{}: sliding window is {}, expected at least 1", origin, *config.sliding_window));
-  }
+  HW_RETURN_IF_ERROR(CheckLayers(config, origin));
   if (!(config.norm_eps >= 0) || !(config.softmax_scale > 0)) {
     return Status::InvalidInput(fmt::format("{}: norm epsilon {} or softmax scale {} is out of range", origin,
                                             config.norm_eps, config.softmax_scale));

@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "kv/layer_windows.h"
+#include "model/layer_config.h"
+
 namespace headwise {
 
 enum class NormKind { kRms, kLayer };
@@ -27,21 +30,6 @@ enum class ResidualKind {
 };
 
 enum class PositionKind { kRope, kAlibi };
-
-// Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says, then
-// divided by freq_divisors[i].
-struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kLlama3, kDynamicNtk };
-  int64_t rotary_dims = 0;  // the first rotary_dims of head_dim are rotated, in halves (Hugging Face order)
-  double theta = 10000.0;
-  Scaling scaling = Scaling::kNone;
-  double factor = 1.0;
-  double low_freq_factor = 1.0;       // kLlama3
-  double high_freq_factor = 4.0;      // kLlama3
-  int64_t original_max_position = 0;  // kLlama3
-  std::vector<float> freq_divisors;   // [rotary_dims / 2], or empty: all 1
-  // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
-};
 
 struct ModelConfig {
   std::string family;  // registry name, the plan's `architecture`
@@ -66,12 +54,12 @@ struct ModelConfig {
   bool mlp_bias = false;
 
   PositionKind positions = PositionKind::kRope;
-  RopeConfig rope;                        // kRope
-  std::vector<float> alibi_slopes;        // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
-                                          // falcon's are already times 1 / sqrt(D)
-  double softmax_scale = 0;               // 1 / sqrt(D) unless the model says otherwise
-  std::optional<double> qkv_clip;         // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
-  std::optional<int64_t> sliding_window;  // key j is read if t - j < window [mistral]
+  std::vector<RopeConfig> ropes;    // kRope: the different ones, few
+  std::vector<LayerConfig> layers;  // [L]
+  std::vector<float> alibi_slopes;  // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
+                                    // falcon's are already times 1 / sqrt(D)
+  double softmax_scale = 0;         // 1 / sqrt(D) unless the model says otherwise
+  std::optional<double> qkv_clip;   // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
   // Sink logit per query head in the softmax denominator [streaming-llm §3.3 eq.2]: `zero_sink` means 0 everywhere;
   // learned values come with the layer's weights.
   bool zero_sink = false;
@@ -79,6 +67,12 @@ struct ModelConfig {
 
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;
+
+  // Layers that are all alike, as those of most models are: one rope, or none, and one window, or none.
+  void SetLayersAlike(std::optional<RopeConfig> rope, std::optional<int64_t> window);
+  // What every layer is, where all are alike.
+  std::optional<LayerConfig> CommonLayer() const;
+  const LayerConfig& layer(int64_t layer_idx) const { return layers[static_cast<size_t>(layer_idx)]; }
 
   int64_t q_heads_per_kv_head() const { return num_q_heads / num_kv_heads; }
   ModelShape shape() const {
@@ -89,6 +83,9 @@ struct ModelConfig {
             .head_dim = head_dim};
   }
 };
+
+// The windows of its layers, as everything that counts what heads keep wants them.
+LayerWindows LayerWindowsOf(const ModelConfig& config);
 
 // Every dimension positive and below 2^31, heads divide, and so on. `origin` opens the message. Parsers call it last.
 Status ValidateConfig(const ModelConfig& config, const std::string& origin);

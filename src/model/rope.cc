@@ -19,13 +19,11 @@ double ScaleLlama3(const RopeConfig& rope, double frequency) {
 
 }  // namespace
 
-std::vector<double> RopeFrequencies(const ModelConfig& config, int64_t prompt_tokens) {
-  if (config.positions != PositionKind::kRope) return {};
-  const RopeConfig& rope = config.rope;
+std::vector<double> RopeFrequencies(const RopeConfig& rope, int64_t trained_length, int64_t prompt_tokens) {
   const auto dims = static_cast<double>(rope.rotary_dims);
   double theta = rope.theta;
   if (rope.scaling == RopeConfig::Scaling::kDynamicNtk && dims > 2) {
-    const auto trained = static_cast<double>(config.trained_length);
+    const auto trained = static_cast<double>(trained_length);
     const double length = std::max(trained, static_cast<double>(prompt_tokens));
     theta *= std::pow(rope.factor * length / trained - (rope.factor - 1.0), dims / (dims - 2.0));
   }
@@ -36,6 +34,14 @@ std::vector<double> RopeFrequencies(const ModelConfig& config, int64_t prompt_to
     if (rope.scaling == RopeConfig::Scaling::kLlama3) frequency = ScaleLlama3(rope, frequency);
     if (!rope.freq_divisors.empty()) frequency /= rope.freq_divisors[static_cast<size_t>(i)];
     frequencies.push_back(frequency);
+  }
+  return frequencies;
+}
+
+SequenceFrequencies RopeFrequencies(const ModelConfig& config, int64_t prompt_tokens) {
+  SequenceFrequencies frequencies;
+  for (const RopeConfig& rope : config.ropes) {
+    frequencies.push_back(RopeFrequencies(rope, config.trained_length, prompt_tokens));
   }
   return frequencies;
 }

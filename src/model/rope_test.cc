@@ -20,31 +20,31 @@ ModelConfig Golden(const std::string& name) {
 TEST(RopeFrequencies, Llama3ScalingAsDivisors) {
   const ModelConfig by_formula = Golden("llama-rope-llama3");
   ModelConfig by_divisors = by_formula;
-  by_divisors.rope.scaling = RopeConfig::Scaling::kNone;
-  by_divisors.rope.freq_divisors = Llama3Divisors(by_formula);
-  EXPECT_EQ(by_divisors.rope.freq_divisors.front(), 1.0f);
-  EXPECT_EQ(by_divisors.rope.freq_divisors.back(), 8.0f);
-  const std::vector<double> expected = RopeFrequencies(by_formula, 1);
-  const std::vector<double> found = RopeFrequencies(by_divisors, 1);
+  by_divisors.ropes[0].scaling = RopeConfig::Scaling::kNone;
+  by_divisors.ropes[0].freq_divisors = Llama3Divisors(by_formula);
+  EXPECT_EQ(by_divisors.ropes[0].freq_divisors.front(), 1.0f);
+  EXPECT_EQ(by_divisors.ropes[0].freq_divisors.back(), 8.0f);
+  const std::vector<double> expected = RopeFrequencies(by_formula, 1)[0];
+  const std::vector<double> found = RopeFrequencies(by_divisors, 1)[0];
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-7 * expected[i]) << i;
 }
 
 TEST(RopeFrequencies, DivisorsComeAfterScaling) {
   ModelConfig config = Golden("llama-rope-linear");
-  const std::vector<double> linear = RopeFrequencies(config, 1);
-  config.rope.freq_divisors.assign(linear.size(), 4.0f);
-  for (size_t i = 0; i < linear.size(); ++i) EXPECT_DOUBLE_EQ(RopeFrequencies(config, 1)[i], linear[i] / 4) << i;
+  const std::vector<double> linear = RopeFrequencies(config, 1)[0];
+  config.ropes[0].freq_divisors.assign(linear.size(), 4.0f);
+  for (size_t i = 0; i < linear.size(); ++i) EXPECT_DOUBLE_EQ(RopeFrequencies(config, 1)[0][i], linear[i] / 4) << i;
 }
 
 TEST(RopeFrequencies, DivisorsThatCannotBeAreRefused) {
   ModelConfig config = Golden("llama-mha");
-  const auto size = static_cast<size_t>(config.rope.rotary_dims / 2);
-  config.rope.freq_divisors.assign(size, 1.0f);
+  const auto size = static_cast<size_t>(config.ropes[0].rotary_dims / 2);
+  config.ropes[0].freq_divisors.assign(size, 1.0f);
   EXPECT_TRUE(ValidateConfig(config, "c").ok());
-  config.rope.freq_divisors.back() = 0.0f;
+  config.ropes[0].freq_divisors.back() = 0.0f;
   EXPECT_EQ(ValidateConfig(config, "c").message(), "c: a rope frequency has the divisor 0, expected more than 0");
-  config.rope.freq_divisors.pop_back();
+  config.ropes[0].freq_divisors.pop_back();
   EXPECT_EQ(ValidateConfig(config, "c").message(), "c: 7 divisors of 8 rope frequencies");
 }
 

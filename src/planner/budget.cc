@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "kv/kv_bytes.h"
 
@@ -30,25 +31,76 @@ Result<KvBudget> ParseBytesAt(const std::string& text) {
       fmt::format("--kv-bytes-at: found \"{}\", expected BYTES:TOKENS, for example 5000000:8192", text));
 }
 
-}  // namespace
-
-int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t model_window) {
-  HeadPlan one;
-  one.shape = shape;
-  one.rules = {rule};
-  return PlanBytesAt(one, num_tokens, model_window);
+int64_t LayerOf(const ModelShape& shape, size_t head) {
+  return static_cast<int64_t>(head) / shape.num_kv_heads;
 }
 
-int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_window) {
+// Bytes of bounded heads by the width of their windows: they grow with it, in steps of a page, and layers with the same
+// window of the model's own cost the same.
+class WindowCosts {
+ public:
+  WindowCosts(const ModelShape& shape, std::span<const size_t> heads, const WindowRule& rule, const KvBudget& budget)
+      : shape_(shape), rule_(rule), budget_(budget) {
+    for (const size_t head : heads) ++heads_under_[budget.windows.At(LayerOf(shape, head))];
+  }
+
+  int64_t OfHead(int64_t recent, int64_t layer_window) const {
+    return RuleBytesAt(rule_(recent), shape_, budget_.at_tokens, layer_window);
+  }
+  int64_t OfAll(int64_t recent) const {
+    int64_t bytes = 0;
+    for (const auto& [layer_window, num_heads] : heads_under_) bytes += OfHead(recent, layer_window) * num_heads;
+    return bytes;
+  }
+
+ private:
+  const ModelShape& shape_;
+  const WindowRule& rule_;
+  const KvBudget& budget_;
+  std::map<int64_t, int64_t> heads_under_;  // heads by their layer's own window
+};
+
+// The widest window up to `most` that `fits`, which holds for one token.
+template <typename Fits>
+int64_t WidestWindow(int64_t most, const Fits& fits) {
+  int64_t widest = 1;
+  int64_t too_wide = most + 1;
+  while (too_wide - widest > 1) {
+    const int64_t middle = widest + (too_wide - widest) / 2;
+    (fits(middle) ? widest : too_wide) = middle;
+  }
+  return widest;
+}
+
+}  // namespace
+
+int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t layer_window) {
+  HeadPlan one;
+  one.shape = shape;
+  one.shape.num_layers = one.shape.num_kv_heads = 1;
+  one.rules = {rule};
+  return PlanBytesAt(one, num_tokens, {.tokens = {layer_window}});
+}
+
+int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows) {
   const int64_t page_bytes = 2 * kPageTokens * plan.shape.head_dim * kBytesPerNumber;
   const KvBytesArgs args{
       .plan = &plan,
-      .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = model_window},
+      .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens},
+      .windows = windows,
       .page_tokens = kPageTokens,
       .full_pages = {.newest = page_bytes},
       .bounded_pages = {.newest = page_bytes},
   };
   return PlanKvBytes(args, num_tokens).total();
+}
+
+int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, const KvBudget& budget, int64_t layer_idx) {
+  return RuleBytesAt(rule, shape, budget.at_tokens, budget.windows.At(layer_idx));
+}
+
+int64_t PlanBytesAt(const HeadPlan& plan, const KvBudget& budget) {
+  return PlanBytesAt(plan, budget.at_tokens, budget.windows);
 }
 
 Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
@@ -58,7 +110,7 @@ Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
       return Status::InvalidInput("--kv-bytes-at: found --kv-ratio or --at too, expected one budget");
     }
     HW_ASSIGN_OR_RETURN(KvBudget budget, ParseBytesAt(options.StringOr("kv-bytes-at", "")));
-    budget.model_window = input.model_window;
+    budget.windows = input.windows;
     return std::optional<KvBudget>(budget);
   }
   if (options.Has("kv-ratio") != options.Has("at")) {
@@ -66,64 +118,55 @@ Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
   }
   if (!options.Has("kv-ratio")) return std::optional<KvBudget>();
   KvBudget budget;
-  budget.model_window = input.model_window;
+  budget.windows = input.windows;
   HW_ASSIGN_OR_RETURN(const double ratio, options.DoubleOr("kv-ratio", 1.0, 1e-6, 1.0));
   HW_ASSIGN_OR_RETURN(budget.at_tokens, options.IntOr("at", 0, 1, kMaxTokens));
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(input.shape), budget.at_tokens, input.model_window);
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(input.shape), budget);
   budget.bytes = static_cast<int64_t>(std::floor(ratio * static_cast<double>(dense)));
   return std::optional<KvBudget>(budget);
 }
 
 Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowRule& rule, const KvBudget& budget) {
   if (bounded.empty()) return Status::Ok();
-  const auto head_bytes = [&](int64_t recent) {
-    return RuleBytesAt(rule(recent), plan.shape, budget.at_tokens, budget.model_window);
-  };
-  HeadPlan others = plan;  // the same plan without the bounded heads
+  const WindowCosts costs(plan.shape, bounded, rule, budget);
+  int64_t left = budget.bytes;
   std::vector<bool> is_bounded(plan.rules.size(), false);
   for (const size_t head : bounded) is_bounded[head] = true;
-  others.rules.clear();
   for (size_t head = 0; head < plan.rules.size(); ++head) {
-    if (!is_bounded[head]) others.rules.push_back(plan.rules[head]);
+    if (!is_bounded[head]) left -= RuleBytesAt(plan.rules[head], plan.shape, budget, LayerOf(plan.shape, head));
   }
-  const int64_t left = budget.bytes - PlanBytesAt(others, budget.at_tokens, budget.model_window);
-  const auto count = static_cast<int64_t>(bounded.size());
-  if (head_bytes(1) * count > left) {
+  if (costs.OfAll(1) > left) {
     return Status::InvalidInput(fmt::format("KV budget: {} bytes at {} tokens; this plan needs at least {} bytes",
-                                            budget.bytes, budget.at_tokens,
-                                            budget.bytes - left + head_bytes(1) * count));
+                                            budget.bytes, budget.at_tokens, budget.bytes - left + costs.OfAll(1)));
   }
-  // The bytes of a head grow with its window, in steps of a page.
-  const auto widest_within = [&](int64_t bytes) {
-    int64_t fits = 1;
-    int64_t too_wide = budget.at_tokens + 1;
-    while (too_wide - fits > 1) {
-      const int64_t middle = fits + (too_wide - fits) / 2;
-      (head_bytes(middle) <= bytes ? fits : too_wide) = middle;
-    }
-    return fits;
-  };
-  const int64_t recent = widest_within(left / count);
-  const int64_t page_more =
-      std::min(budget.at_tokens, widest_within(head_bytes(std::min(recent + 1, budget.at_tokens))));
-  int64_t rest = left - head_bytes(recent) * count;
+  const int64_t recent = WidestWindow(budget.at_tokens, [&](int64_t window) { return costs.OfAll(window) <= left; });
+  int64_t rest = left - costs.OfAll(recent);
+  const int64_t next = std::min(recent + 1, budget.at_tokens);
   for (const size_t head : bounded) {
-    const int64_t extra = head_bytes(page_more) - head_bytes(recent);
-    const bool widen = extra > 0 && extra <= rest;
-    plan.rules[head] = rule(widen ? page_more : recent);
-    if (widen) rest -= extra;
+    const int64_t layer_window = budget.windows.At(LayerOf(plan.shape, head));
+    const int64_t page_more = costs.OfHead(next, layer_window);
+    const int64_t extra = page_more - costs.OfHead(recent, layer_window);
+    plan.rules[head] = rule(recent);
+    if (extra <= 0 || extra > rest) continue;
+    rest -= extra;
+    plan.rules[head] = rule(WidestWindow(
+        budget.at_tokens, [&](int64_t window) { return costs.OfHead(window, layer_window) <= page_more; }));
   }
   return Status::Ok();
 }
 
 Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups,
                               const HeadRule& bounded_rule, const KvBudget& budget) {
-  const auto full_bytes = RuleBytesAt(HeadRule::Full(), plan.shape, budget.at_tokens, budget.model_window);
-  const auto bounded_bytes = RuleBytesAt(bounded_rule, plan.shape, budget.at_tokens, budget.model_window);
-  int64_t bytes = bounded_bytes * static_cast<int64_t>(plan.rules.size());
+  std::vector<int64_t> more_if_full;  // by layer
+  int64_t bytes = 0;
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    const int64_t bounded_bytes = RuleBytesAt(bounded_rule, plan.shape, budget, layer_idx);
+    more_if_full.push_back(RuleBytesAt(HeadRule::Full(), plan.shape, budget, layer_idx) - bounded_bytes);
+    bytes += bounded_bytes * plan.shape.num_kv_heads;
+  }
   int64_t num_full = 0;
   for (const std::vector<size_t>& group : groups) {
-    bytes += (full_bytes - bounded_bytes) * static_cast<int64_t>(group.size());
+    for (const size_t head : group) bytes += more_if_full[static_cast<size_t>(LayerOf(plan.shape, head))];
     if (bytes > budget.bytes) break;
     ++num_full;
   }
@@ -144,8 +187,8 @@ Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size
 }
 
 std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget) {
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(plan.shape), budget.at_tokens, budget.model_window);
-  const int64_t bytes = PlanBytesAt(plan, budget.at_tokens, budget.model_window);
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(plan.shape), budget);
+  const int64_t bytes = PlanBytesAt(plan, budget);
   const auto ratio = [&](int64_t part) { return static_cast<double>(part) / static_cast<double>(dense); };
   return fmt::format(
       "KV at {} tokens in f16 pages of {}: {} bytes of {} with every head full, ratio {:.4f} (asked {:.4f})",

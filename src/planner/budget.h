@@ -20,15 +20,20 @@
 
 namespace headwise {
 
-// One KV head's or one plan's bytes once a prompt of `num_tokens` is in.
-int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t model_window);
-int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_window);
+// One KV head's or one plan's bytes once a prompt of `num_tokens` is in. `layer_window`: the model's own in the head's
+// layer, kNoLimit where it has none.
+int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t layer_window);
+int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows);
 
 struct KvBudget {
   int64_t bytes = 0;
-  int64_t at_tokens = 0;            // N
-  int64_t model_window = kNoLimit;  // the model's own sliding window
+  int64_t at_tokens = 0;      // N
+  LayerWindows windows = {};  // the model's own
 };
+
+// At the budget's length: of a head of this layer under `rule`, and of a plan.
+int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, const KvBudget& budget, int64_t layer_idx);
+int64_t PlanBytesAt(const HeadPlan& plan, const KvBudget& budget);
 
 // The option names that BudgetFromOptions reads.
 inline constexpr std::string_view kBudgetOptions[] = {"kv-ratio", "at", "kv-bytes-at"};
@@ -41,12 +46,14 @@ Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input);
 using WindowRule = std::function<HeadRule(int64_t recent)>;
 
 // Gives the heads `bounded` (indices into plan.rules) the widest equal window that fits, then, in the order given,
-// a page more to as many as still fit. An error if even a window of one token does not fit: it says how many bytes
-// that needs.
+// a page more to as many as still fit. Where a layer's own window is narrower than that, its heads cost no more than it
+// and leave the rest to the others. An error if even a window of one token does not fit: it says how many bytes that
+// needs.
 Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowRule& rule, const KvBudget& budget);
 
-// Groups of heads (single heads, or layers), best first: as many full as fit while the others have `bounded_rule`;
-// then FitWindows over those. Returns the number of full groups.
+// Groups of heads (single heads, or layers), best first: as many full as fit while the others have `bounded_rule`, up
+// to the first that does not; then FitWindows over those. Returns the number of full groups. A full head of a layer
+// with its own window costs that window.
 Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups,
                               const HeadRule& bounded_rule, const KvBudget& budget);
 

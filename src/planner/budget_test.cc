@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
+#include "base/json.h"
 #include "planner/gates.h"
 
 namespace headwise {
@@ -30,7 +32,7 @@ TEST(Budget, BytesByHand) {
   // 1000 tokens are 32 pages; sink 16 and the last 128 (from 872, inside page 27) are 1 + 5.
   EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, kNoLimit), 32 * kPageBytes);
   EXPECT_EQ(RuleBytesAt(HeadRule::Stream(16, 128), Shape(), 1000, kNoLimit), 6 * kPageBytes);
-  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 1000, kNoLimit), 32 * 32 * kPageBytes);
+  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 1000, {}), 32 * 32 * kPageBytes);
   // The model's own window also bounds full heads.
   EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, 100), 4 * kPageBytes);
   HeadRule folding = HeadRule::Stream(16, 128);
@@ -45,9 +47,8 @@ TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         const int64_t tokens = std::stoll(at);
-        const auto asked =
-            std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, kNoLimit));
-        const auto bytes = static_cast<double>(PlanBytesAt(*plan, tokens, kNoLimit));
+        const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, {}));
+        const auto bytes = static_cast<double>(PlanBytesAt(*plan, tokens, {}));
         EXPECT_LE(bytes, asked) << method << " " << ratio << " at " << at;
         EXPECT_GE(bytes, 0.99 * asked) << method << " " << ratio << " at " << at;
       }
@@ -60,9 +61,9 @@ TEST(Budget, GatesMeetItByFullHeadsThenWindows) {
   for (size_t i = 0; i < gates.size(); ++i) gates[i] = static_cast<double>(i * 7 % 32) / 32;
   const auto plan = PlanFromGates(Input({{"kv-ratio", "0.25"}, {"at", "8192"}}), gates, HeadRule::Stream(16, 128), 0.5);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, kNoLimit);
-  EXPECT_LE(PlanBytesAt(*plan, 8192, kNoLimit), dense / 4);
-  EXPECT_GE(PlanBytesAt(*plan, 8192, kNoLimit), dense / 4 * 99 / 100);
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {});
+  EXPECT_LE(PlanBytesAt(*plan, 8192, {}), dense / 4);
+  EXPECT_GE(PlanBytesAt(*plan, 8192, {}), dense / 4 * 99 / 100);
   // One more full head would not fit: 256 pages each, 6 for a stream of 16 + 128.
   int64_t num_full = 0;
   for (size_t i = 0; i < gates.size(); ++i) {
@@ -73,8 +74,86 @@ TEST(Budget, GatesMeetItByFullHeadsThenWindows) {
   EXPECT_EQ(num_full, (32 * 256 / 4 - 32 * 5) / (256 - 5));
 }
 
+// 8 layers of 4 heads, three with a window of 512 tokens and then one without.
+PlannerInput WindowedInput(std::map<std::string, std::string> options) {
+  PlannerInput input = Input(std::move(options));
+  for (int64_t layer_idx = 0; layer_idx < input.shape.num_layers; ++layer_idx) {
+    input.windows.tokens.push_back(layer_idx % 4 == 3 ? kNoLimit : 512);
+  }
+  return input;
+}
+
+// Never above, and short of it by less than a page of one head.
+void ExpectMeets(const HeadPlan& plan, const PlannerInput& input, double ratio, int64_t tokens) {
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), tokens, input.windows);
+  const auto asked = static_cast<int64_t>(std::floor(ratio * static_cast<double>(dense)));
+  const int64_t bytes = PlanBytesAt(plan, tokens, input.windows);
+  EXPECT_LE(bytes, asked);
+  EXPECT_GT(bytes, asked - kPageBytes);
+}
+
+TEST(LayersThatDiffer, EveryMethodMeetsABudgetOfTheirRealBytes) {
+  const PlannerInput plain = WindowedInput({});
+  // 256 pages of 32 tokens, of which a window of 512 has 16.
+  ASSERT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, plain.windows),
+            Shape().num_kv_heads * (Shape().num_layers / 4) * (256 + 3 * 16) * kPageBytes);
+  std::vector<double> gates(plain.shape.num_layers * plain.shape.num_kv_heads);
+  for (size_t i = 0; i < gates.size(); ++i) gates[i] = static_cast<double>(i * 7 % gates.size()) / 64;
+  for (const char* ratio : {"0.05", "0.125", "0.25", "0.5", "0.93"}) {
+    const PlannerInput input = WindowedInput({{"kv-ratio", ratio}, {"at", "8192"}});
+    for (const char* method : {"streaming", "uniform", "random"}) {
+      SCOPED_TRACE(fmt::format("{} {}", method, ratio));
+      const auto plan = MakePlan(method, input);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      ExpectMeets(*plan, input, std::stod(ratio), 8192);
+    }
+    SCOPED_TRACE(ratio);
+    const auto by_gates = PlanFromGates(input, gates, HeadRule::Stream(16, 128), 0.5);
+    ASSERT_TRUE(by_gates.ok()) << by_gates.status().message();
+    ExpectMeets(*by_gates, input, std::stod(ratio), 8192);
+  }
+}
+
+TEST(LayersThatDiffer, ZigzagKeepsAsManyLayersFullAsTheirBytesAllow) {
+  HeadPlan earlier = HeadPlan::Dense(Shape());
+  earlier.method = "zigzag";
+  for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+    // Windowed layers first: what they cost is small.
+    const double gate = layer_idx % 4 == 3 ? 0.2 : 0.8;
+    earlier.scores.insert(earlier.scores.end(), static_cast<size_t>(Shape().num_kv_heads), gate);
+  }
+  const PlannerInput input = WindowedInput({{"kv-ratio", "0.3"}, {"at", "8192"}});
+  const auto plan = RefitPlan(earlier, input, "earlier");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ExpectMeets(*plan, input, 0.3, 8192);
+  for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+    EXPECT_EQ(plan->At(layer_idx, 0).kind == HeadRule::Kind::kFull, layer_idx % 4 != 3) << layer_idx;
+  }
+}
+
+TEST(LayersThatDiffer, MoaChoosesAndWidensByTheBytesOfEachLayer) {
+  HeadPlan earlier = HeadPlan::Dense(Shape());
+  earlier.method = "moa";
+  const auto num_heads = static_cast<size_t>(Shape().num_layers * Shape().num_kv_heads);
+  // Losses of an eighth, a half and all of the text: all heads would rather read more.
+  Json losses = Json::array();
+  for (size_t head = 0; head < num_heads; ++head) {
+    for (const double loss : {1.0 + 0.01 * static_cast<double>(head), 0.5, 0.0}) losses.push_back(loss);
+  }
+  earlier.report_json =
+      Json{{"lengths", {8192}},
+           {"influence", {{"rules", {{0, 0.125}, {0, 0.5}, {0, 1}}}, {"losses", Json::array({losses})}}}}
+          .dump();
+  for (const char* ratio : {"0.4", "0.7"}) {
+    const PlannerInput input = WindowedInput({{"kv-ratio", ratio}, {"at", "8192"}});
+    const auto plan = RefitPlan(earlier, input, "earlier");
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    ExpectMeets(*plan, input, std::stod(ratio), 8192);
+  }
+}
+
 TEST(Budget, BytesAtIsTheSameBudget) {
-  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, kNoLimit) / 4;
+  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}) / 4;
   const auto by_bytes = MakePlan("streaming", Input({{"kv-bytes-at", fmt::format("{}:8192", bytes)}}));
   const auto by_ratio = MakePlan("streaming", Input({{"kv-ratio", "0.25"}, {"at", "8192"}}));
   ASSERT_TRUE(by_bytes.ok() && by_ratio.ok());

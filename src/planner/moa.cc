@@ -13,8 +13,8 @@ constexpr int kBetaSteps = 8;
 constexpr int kLowestAlpha = -1;
 constexpr int kHighestAlpha = 3;
 
-SequenceLimits LimitsAt(int64_t num_tokens, int64_t model_window = kNoLimit) {
-  return {.prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = model_window};
+SequenceLimits LimitsAt(int64_t num_tokens) {
+  return {.prompt_tokens = num_tokens, .max_tokens = num_tokens};
 }
 
 bool IsAlwaysFull(const HeadRule& rule) {
@@ -87,7 +87,8 @@ SampleInfluence ProfileSample(GradDecoder<float>& decoder, const TokenSample& sa
                                    Influence::For(Influence::By::kDistance, num_tokens, config.num_q_heads, kMoaBlock));
   decoder.Backward({.d_hidden = d_hidden, .d_gates = {}, .influence = influence});
 
-  const SequenceLimits limits = LimitsAt(num_tokens + 1, config.sliding_window.value_or(kNoLimit));
+  const SequenceLimits limits = LimitsAt(num_tokens + 1);
+  const LayerWindows windows = LayerWindowsOf(config);
   const int64_t group = config.q_heads_per_kv_head();
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
@@ -98,7 +99,7 @@ SampleInfluence ProfileSample(GradDecoder<float>& decoder, const TokenSample& sa
         for (size_t d = 0; d < distances.size(); ++d) distances[d] += sums[d];
       }
       for (const HeadRule& rule : rules) {
-        result.rule_losses.push_back(HiddenLoss(distances, ResolveRule(rule, limits)));
+        result.rule_losses.push_back(HiddenLoss(distances, ResolveRule(rule, limits, windows.At(layer_idx))));
       }
     }
   }
@@ -127,8 +128,8 @@ void WidenToBudget(HeadPlan& plan, const KvBudget& budget) {
     }
     for (const HeadRule& kind : kinds) {
       const int64_t count = std::count(layer.begin(), layer.end(), kind);
-      const int64_t before = RuleBytesAt(kind, plan.shape, budget.at_tokens, budget.model_window) * count;
-      const int64_t left = budget.bytes - PlanBytesAt(plan, budget.at_tokens, budget.model_window);
+      const int64_t before = RuleBytesAt(kind, plan.shape, budget, layer_idx) * count;
+      const int64_t left = budget.bytes - PlanBytesAt(plan, budget);
       const auto widened = [&](int64_t tokens) {
         HeadRule rule = kind;
         rule.alpha += static_cast<double>(tokens);
@@ -138,17 +139,16 @@ void WidenToBudget(HeadPlan& plan, const KvBudget& budget) {
       int64_t too_wide = budget.at_tokens + 1;
       while (too_wide - fits > 1) {
         const int64_t middle = fits + (too_wide - fits) / 2;
-        const int64_t bytes = RuleBytesAt(widened(middle), plan.shape, budget.at_tokens, budget.model_window) * count;
+        const int64_t bytes = RuleBytesAt(widened(middle), plan.shape, budget, layer_idx) * count;
         (bytes - before <= left ? fits : too_wide) = middle;
       }
       // Of the spans that cost as much the narrowest: where the text is short of a span, a wider one would only cost
       // more at lengths that the budget says nothing of.
-      const int64_t spent = RuleBytesAt(widened(fits), plan.shape, budget.at_tokens, budget.model_window);
+      const int64_t spent = RuleBytesAt(widened(fits), plan.shape, budget, layer_idx);
       int64_t too_narrow = -1;
       while (fits - too_narrow > 1) {
         const int64_t middle = too_narrow + (fits - too_narrow) / 2;
-        const bool is_as_wide =
-            RuleBytesAt(widened(middle), plan.shape, budget.at_tokens, budget.model_window) == spent;
+        const bool is_as_wide = RuleBytesAt(widened(middle), plan.shape, budget, layer_idx) == spent;
         (is_as_wide ? fits : too_narrow) = middle;
       }
       std::replace(layer.begin(), layer.end(), HeadRule(kind), widened(fits));

@@ -180,6 +180,11 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
   return state;
 }
 
+// Of a prompt of `length` tokens.
+int64_t KeptTokens(const HeadRule& rule, int64_t length, int64_t layer_window) {
+  return NumKeptTokens(ResolveRule(rule, {.prompt_tokens = length, .max_tokens = length}, layer_window), length);
+}
+
 // Density limits at every profiled length [moa §4.2 eq.5], or one limit of real bytes.
 RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& options, std::span<const HeadRule> rules,
                               const ProfileState& profile, const std::optional<KvBudget>& budget) {
@@ -195,25 +200,25 @@ RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& optio
   for (std::vector<double>& losses : problem.losses) {
     for (double& loss : losses) loss /= static_cast<double>(options.samples_per_length);
   }
-  const auto add_limit = [&](double limit, const auto& cost_of) {
+  const auto add_limit = [&](double limit, const auto& cost_in_layer) {
     std::vector<double> costs;
     for (int64_t head = 0; head < num_heads; ++head) {
-      for (const HeadRule& rule : rules) costs.push_back(cost_of(rule));
+      for (const HeadRule& rule : rules) costs.push_back(cost_in_layer(head / input.shape.num_kv_heads, rule));
     }
     problem.costs.push_back(std::move(costs));
     problem.cost_limits.push_back(limit);
   };
   if (budget) {
-    add_limit(static_cast<double>(budget->bytes), [&](const HeadRule& rule) {
-      return static_cast<double>(RuleBytesAt(rule, input.shape, budget->at_tokens, budget->model_window));
+    add_limit(static_cast<double>(budget->bytes), [&](int64_t layer_idx, const HeadRule& rule) {
+      return static_cast<double>(RuleBytesAt(rule, input.shape, *budget, layer_idx));
     });
     return problem;
   }
   for (const int64_t length : options.lengths) {
-    const SequenceLimits limits{.prompt_tokens = length, .max_tokens = length, .model_window = input.model_window};
-    add_limit(std::floor(options.density * static_cast<double>(length * num_heads)), [&](const HeadRule& rule) {
-      return static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), length));
-    });
+    add_limit(std::floor(options.density * static_cast<double>(length * num_heads)),
+              [&](int64_t layer_idx, const HeadRule& rule) {
+                return static_cast<double>(KeptTokens(rule, length, input.windows.At(layer_idx)));
+              });
   }
   return problem;
 }
@@ -328,11 +333,11 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
       options.validation_length, figure("validation_loss"), figure("dense_validation_loss")));
   if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
   // How much of the shortest, middle and longest text a head keeps on average: its score.
-  for (const HeadRule& rule : plan.rules) {
+  for (size_t head = 0; head < plan.rules.size(); ++head) {
+    const int64_t layer_window = input.windows.At(static_cast<int64_t>(head) / input.shape.num_kv_heads);
     double kept = 0;
     for (const int64_t length : options.lengths) {
-      const SequenceLimits limits{.prompt_tokens = length, .max_tokens = length, .model_window = input.model_window};
-      kept += static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), length)) / static_cast<double>(length);
+      kept += static_cast<double>(KeptTokens(plan.rules[head], length, layer_window)) / static_cast<double>(length);
     }
     plan.scores.push_back(kept / static_cast<double>(options.lengths.size()));
   }

@@ -93,12 +93,12 @@ Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vecto
     if (length < 1 || length > (int64_t{1} << 40)) {
       return Status::InvalidInput(fmt::format("--at: found {}, expected a number of tokens from 1", length));
     }
-    comparison.dense_kv_bytes.push_back(PlanBytesAt(HeadPlan::Dense(plans.front().plan.shape), length, kNoLimit));
+    comparison.dense_kv_bytes.push_back(PlanBytesAt(HeadPlan::Dense(plans.front().plan.shape), length, /*windows=*/{}));
   }
   comparison.lengths = std::move(lengths);
   for (size_t a = 0; a < plans.size(); ++a) {
     std::vector<int64_t>& bytes = comparison.kv_bytes.emplace_back();
-    for (const int64_t length : comparison.lengths) bytes.push_back(PlanBytesAt(plans[a].plan, length, kNoLimit));
+    for (const int64_t length : comparison.lengths) bytes.push_back(PlanBytesAt(plans[a].plan, length, /*windows=*/{}));
     for (size_t b = a + 1; b < plans.size(); ++b) comparison.overlaps.push_back(OverlapOf(plans, a, b));
   }
   return comparison;

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/ops.h"
 #include "base/named_options.h"
+#include "kv/layer_windows.h"
 
 namespace headwise {
 
@@ -21,7 +21,7 @@ struct PlannerInput {
   ModelShape shape;                        // of the model the plan is for
   std::optional<std::string> source_hash;  // of that model
   NamedOptions options;
-  int64_t model_window = kNoLimit;  // the model's own sliding window, tokens
+  LayerWindows windows = {};  // the model's own
   // For methods that run the model:
   std::string model;       // its folder
   int num_threads = 0;     // 0: one per core

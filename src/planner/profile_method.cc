@@ -25,8 +25,8 @@ void AddHiddenMass(GradDecoder<float>& decoder, const TokenSample& sample, const
                    std::vector<double>& mass) {
   const ModelConfig& config = decoder.model().config;
   const auto num_tokens = static_cast<int64_t>(sample.ids.size());
-  const SequenceLimits limits{
-      .prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = config.sliding_window.value_or(kNoLimit)};
+  const SequenceLimits limits{.prompt_tokens = num_tokens, .max_tokens = num_tokens};
+  const LayerWindows windows = LayerWindowsOf(config);
   std::vector<float> out(static_cast<size_t>(num_tokens * config.num_q_heads * config.head_dim));
   std::vector<float> lse(static_cast<size_t>(num_tokens * config.num_q_heads));
   std::vector<float> hidden;
@@ -36,7 +36,7 @@ void AddHiddenMass(GradDecoder<float>& decoder, const TokenSample& sample, const
        .on_attention =
            [&](const AttentionView<float>& view) {
              AttentionShape<float> shape = view.shape;
-             shape.rule = ResolveRule(rule, limits);
+             shape.rule = ResolveRule(rule, limits, windows.At(view.layer_idx));
              AttentionForward(
                  AttentionForwardArgs<float>{
                      .shape = shape, .q = view.q, .k = view.k, .v = view.v, .out = out.data(), .lse = lse.data()},

@@ -167,10 +167,10 @@ Result<HeadPlan> PlanOfScopes(const PlannerInput& input, std::span<const int64_t
       plan.rules[head] =
           plan.scores[head] >= static_cast<double>(context) && cap >= context ? HeadRule::Full() : stream;
     }
-    return budget ? PlanBytesAt(plan, budget->at_tokens, budget->model_window) : 0;
+    return budget ? PlanBytesAt(plan, *budget) : 0;
   };
   cap_windows(context);
-  if (budget && PlanBytesAt(plan, budget->at_tokens, budget->model_window) > budget->bytes) {
+  if (budget && PlanBytesAt(plan, *budget) > budget->bytes) {
     int64_t fits = 0;
     int64_t too_wide = context;
     while (too_wide - fits > 1) {

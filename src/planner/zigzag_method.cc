@@ -18,34 +18,40 @@ struct LayerChoice {
   int64_t num_full = 0;
 };
 
-// How many layers stay full, and which first.
-Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<double>& gates, const HeadRule& rule,
-                                 const std::optional<KvBudget>& budget) {
-  LayerChoice choice;
-  const int64_t num_layers = input.shape.num_layers;
-  if (budget) {
-    // Every layer costs the same, so their number does not depend on which they are.
-    const int64_t full = RuleBytesAt(HeadRule::Full(), input.shape, budget->at_tokens, budget->model_window);
-    const int64_t bounded = RuleBytesAt(rule, input.shape, budget->at_tokens, budget->model_window);
-    const int64_t left = budget->bytes - bounded * num_layers * input.shape.num_kv_heads;
-    const int64_t a_layer = (full - bounded) * input.shape.num_kv_heads;
-    choice.num_full = a_layer <= 0 ? num_layers : std::clamp(left / a_layer, int64_t{0}, num_layers);
-  } else {
-    HW_ASSIGN_OR_RETURN(const double sparsity, input.options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
-    choice.num_full = num_layers - std::llround(sparsity * static_cast<double>(num_layers));
-  }
-  TransportProblem problem{.num_layers = num_layers,
+// Layers by what making them full saves, where DuoAttention has as many full heads as `num_full` layers.
+Result<LayerChoice> OrderLayers(const PlannerInput& input, const std::vector<double>& gates, int64_t num_full) {
+  TransportProblem problem{.num_layers = input.shape.num_layers,
                            .heads_per_layer = input.shape.num_kv_heads,
                            .gates = gates,
                            .is_retrieval = std::vector<bool>(gates.size(), false)};
   HW_ASSIGN_OR_RETURN(problem.omega, input.options.DoubleOr("omega", problem.omega, 0.0, 1.0));
-  // DuoAttention at the same sparsity.
   const std::vector<size_t> by_gate = HeadsByGate(gates);
-  for (int64_t i = 0; i < choice.num_full * input.shape.num_kv_heads; ++i) {
+  for (int64_t i = 0; i < num_full * input.shape.num_kv_heads; ++i) {
     problem.is_retrieval[by_gate[static_cast<size_t>(i)]] = true;
   }
-  choice.order = LayersBySaving(problem);
-  return choice;
+  return LayerChoice{.order = LayersBySaving(problem), .num_full = num_full};
+}
+
+// How many layers stay full, and which first.
+Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<double>& gates, const HeadRule& rule,
+                                 const std::optional<KvBudget>& budget) {
+  const int64_t num_layers = input.shape.num_layers;
+  if (!budget) {
+    HW_ASSIGN_OR_RETURN(const double sparsity, input.options.DoubleOr("sparsity", 0.5, 0.0, 1.0));
+    return OrderLayers(input, gates, num_layers - std::llround(sparsity * static_cast<double>(num_layers)));
+  }
+  // Which layers come first depends on how many there are, and how many fit on which come first: layers with windows of
+  // the model's own cost less. The most whose first layers fit.
+  for (int64_t num_full = num_layers;; --num_full) {
+    HW_ASSIGN_OR_RETURN(const LayerChoice choice, OrderLayers(input, gates, num_full));
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < num_layers; ++i) {
+      bytes += RuleBytesAt(i < num_full ? HeadRule::Full() : rule, input.shape, *budget,
+                           choice.order[static_cast<size_t>(i)]) *
+               input.shape.num_kv_heads;
+    }
+    if (num_full == 0 || bytes <= budget->bytes) return choice;
+  }
 }
 
 // Re-training with one gate a layer, from the choice as it stands [zigzag §2.3]; the layers' order is then that of

@@ -231,8 +231,9 @@ std::vector<double> Oracle(const AttentionCase& test_case, const AttentionData& 
 ResolvedRule RandomRule(std::mt19937_64& rng, int64_t num_tokens) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   HeadRule rule = HeadRule::Stream(below(40), 1 + below(70));
-  SequenceLimits limits{.prompt_tokens = 1 + below(num_tokens), .max_tokens = num_tokens};
-  if (below(4) == 0) limits.model_window = 5 + below(60);
+  const SequenceLimits limits{.prompt_tokens = 1 + below(num_tokens), .max_tokens = num_tokens};
+  int64_t window = kNoLimit;
+  if (below(4) == 0) window = 5 + below(60);
   switch (below(6)) {
     case 0:
       rule = HeadRule::Full();
@@ -242,7 +243,7 @@ ResolvedRule RandomRule(std::mt19937_64& rng, int64_t num_tokens) {
       break;
     case 2:
       rule.compensate = true;
-      limits.model_window = kNoLimit;
+      window = kNoLimit;
       break;
     case 3:
       rule.compensate = true;
@@ -254,7 +255,7 @@ ResolvedRule RandomRule(std::mt19937_64& rng, int64_t num_tokens) {
     default:
       break;
   }
-  return ResolveRule(rule, limits);
+  return ResolveRule(rule, limits, window);
 }
 
 // Random chunks that respect the ends of prompts.

@@ -19,6 +19,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool alibi = config->positions == headwise::PositionKind::kAlibi;
   HW_CHECK(!alibi || static_cast<int64_t>(config->alibi_slopes.size()) == config->num_q_heads, "{}",
            config->alibi_slopes.size());
-  HW_CHECK(alibi || config->rope.rotary_dims <= config->head_dim, "{}", config->rope.rotary_dims);
+  for (const headwise::RopeConfig& rope : config->ropes) {
+    HW_CHECK(!alibi && rope.rotary_dims <= config->head_dim, "{}", rope.rotary_dims);
+  }
+  HW_CHECK(static_cast<int64_t>(config->layers.size()) == config->num_layers, "{}", config->layers.size());
   return 0;
 }

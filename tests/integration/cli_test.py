@@ -2,6 +2,7 @@
 """The headwise command as a user meets it: results, messages and exit statuses, on the bundled model."""
 import json
 import os
+import shutil
 import struct
 
 from cli_support import MODEL, CliTest, line_prompt, main, read_safetensors
@@ -90,6 +91,23 @@ class Run(CliTest):
                                          "--prefill", 128, "--reps", 5, "--json").stdout)
         self.assertEqual(bench["model"]["kv_dtype"], "q4,f16")
         self.assertLess(bench["plans"][0]["decode"][0]["kv_bytes_read"], 258 * 32 * 132)
+
+    def test_layers_with_windows_of_their_own(self):
+        model = self.path / "windowed"
+        shutil.copytree(MODEL.parent.parent / "tests/golden/tiny/qwen2", model)
+        config = json.loads((model / "config.json").read_text())
+        config.pop("layer_types", None)
+        config |= {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+        (model / "config.json").write_text(json.dumps(config))
+        text = self.succeeds("inspect", "--model", model).stdout
+        self.assertIn(b", RoPE, sliding window 16 in 1 of 2 layers\n", text)
+        inspected = json.loads(self.succeeds("inspect", "--model", model, "--lengths", 3200, "--json").stdout)
+        self.assertEqual(inspected["model"]["sliding_windows"], [None, 16])
+        kv = inspected["kv"][0]
+        self.assertEqual(kv["kept_tokens"], inspected["model"]["kv_heads"] * (3200 + 16))
+        self.assertEqual(kv["kv_bytes_full"], 100 * kv["kv_bytes_bounded"])  # of pages of 32 tokens
+        self.refuses("quantize", "--model", model, "--out", self.path / "windowed.gguf", "--type", "f32",
+                     says="differ from layer to layer")
 
     def test_max_context_bounds_the_answer(self):
         done = self.succeeds("run", "--model", MODEL, "--prompt", "Once upon a time", "--max-new-tokens", -1,

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "model/model_config.h"
@@ -18,14 +20,27 @@ inline std::string Describe(const ModelConfig& c) {
   text += fmt::format("norm {} {} mlp {} residual {} tied {} bias {} {} {} {} ", static_cast<int>(c.norm), c.norm_eps,
                       static_cast<int>(c.mlp), static_cast<int>(c.residual), c.tied_embeddings, c.norm_bias, c.qkv_bias,
                       c.o_bias, c.mlp_bias);
-  text += fmt::format("positions {} rope {} {} {} {} {} {} {} divisors [{:.6}] slopes [{}] ",
-                      static_cast<int>(c.positions), c.rope.rotary_dims, c.rope.theta, static_cast<int>(c.rope.scaling),
-                      c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor, c.rope.original_max_position,
-                      fmt::join(c.rope.freq_divisors, ", "), fmt::join(c.alibi_slopes, ", "));
-  text += fmt::format("scale {:.6} clip {} window {} sinks {} {} bos {} eos [{}]", c.softmax_scale,
-                      c.qkv_clip.value_or(-1), c.sliding_window.value_or(-1), c.zero_sink, c.learned_sinks,
-                      c.bos_id.value_or(-1), fmt::join(c.eos_ids, ", "));
+  text += fmt::format("positions {} ", static_cast<int>(c.positions));
+  for (const RopeConfig& rope : c.ropes) {
+    text += fmt::format("rope {} {} {} {} {} {} {} divisors [{:.6}] ", rope.rotary_dims, rope.theta,
+                        static_cast<int>(rope.scaling), rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                        rope.original_max_position, fmt::join(rope.freq_divisors, ", "));
+  }
+  text += fmt::format("slopes [{}] scale {:.6} clip {} ", fmt::join(c.alibi_slopes, ", "), c.softmax_scale,
+                      c.qkv_clip.value_or(-1));
+  // Once where all layers are alike.
+  for (size_t i = 0; i < (c.CommonLayer() ? 1 : c.layers.size()); ++i) {
+    text += fmt::format("rope {} window {} ", c.layers[i].rope.value_or(-1), c.layers[i].window.value_or(-1));
+  }
+  text += fmt::format("sinks {} {} bos {} eos [{}]", c.zero_sink, c.learned_sinks, c.bos_id.value_or(-1),
+                      fmt::join(c.eos_ids, ", "));
   return text;
+}
+
+// The window of a model whose layers are alike; -2 where they differ.
+inline std::optional<int64_t> WindowOfAll(const ModelConfig& config) {
+  const std::optional<LayerConfig> layer = config.CommonLayer();
+  return layer ? layer->window : -2;
 }
 
 }  // namespace headwise

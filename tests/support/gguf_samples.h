@@ -73,11 +73,11 @@ class FakeGgufFile final : public GgufFile {
 
 // By how much llama3 scaling divides each frequency.
 inline std::vector<float> Llama3Divisors(const ModelConfig& config) {
-  ModelConfig plain = config;
-  plain.rope.scaling = RopeConfig::Scaling::kNone;
-  const std::vector<double> scaled = RopeFrequencies(config, 1);
+  RopeConfig plain = config.ropes.at(0);
+  plain.scaling = RopeConfig::Scaling::kNone;
+  const std::vector<double> scaled = RopeFrequencies(config, 1).at(0);
   std::vector<float> divisors;
-  for (const double frequency : RopeFrequencies(plain, 1)) {
+  for (const double frequency : RopeFrequencies(plain, config.trained_length, 1)) {
     divisors.push_back(static_cast<float>(frequency / scaled[divisors.size()]));
   }
   return divisors;
@@ -106,12 +106,13 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
   set_float(config.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
             config.norm_eps);
   if (config.positions == PositionKind::kRope) {
-    set_float("rope.freq_base", config.rope.theta);
-    metadata.SetU32(key("rope.dimension_count"), config.rope.rotary_dims);
-    const bool linear = config.rope.scaling == RopeConfig::Scaling::kLinear;
-    if (linear || config.rope.scaling == RopeConfig::Scaling::kDynamicNtk) {
+    const RopeConfig& rope = config.ropes.at(0);
+    set_float("rope.freq_base", rope.theta);
+    metadata.SetU32(key("rope.dimension_count"), rope.rotary_dims);
+    const bool linear = rope.scaling == RopeConfig::Scaling::kLinear;
+    if (linear || rope.scaling == RopeConfig::Scaling::kDynamicNtk) {
       metadata.SetString(key("rope.scaling.type"), linear ? "linear" : "dynamic");
-      set_float("rope.scaling.factor", config.rope.factor);
+      set_float("rope.scaling.factor", rope.factor);
     }
   } else {
     set_float("attention.max_alibi_bias", 8.0);
@@ -120,7 +121,8 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
     metadata.SetBool(key("use_parallel_residual"), config.residual == ResidualKind::kParallelTwoNorms);
   }
   if (config.qkv_clip) set_float("attention.clamp_kqv", *config.qkv_clip);
-  if (config.sliding_window) metadata.SetU32(key("attention.sliding_window"), *config.sliding_window);
+  const std::optional<int64_t> window = config.CommonLayer().value().window;
+  if (window) metadata.SetU32(key("attention.sliding_window"), *window);
   if (config.zero_sink) metadata.SetBool(kGgufZeroSinkKey, true);
   if (config.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *config.bos_id);
   if (!config.eos_ids.empty()) metadata.SetU32("tokenizer.ggml.eos_token_id", config.eos_ids[0]);
@@ -138,7 +140,7 @@ inline std::unique_ptr<FakeGgufFile> SampleFile(const ModelConfig& config, const
     const auto file_name = GgufTensorName(architecture, name);
     if (view.ok() && file_name) file->Add(*file_name, *view, GgufRowOrder(architecture, config, name));
   }
-  if (config.rope.scaling == RopeConfig::Scaling::kLlama3) {
+  if (!config.ropes.empty() && config.ropes[0].scaling == RopeConfig::Scaling::kLlama3) {
     const std::vector<float> divisors = Llama3Divisors(config);
     file->Add(kGgufRopeFreqs, {divisors.data(), DType::kF32, {static_cast<int64_t>(divisors.size())}});
   }

@@ -45,9 +45,9 @@ class PlantedModel {
     config.qkv_bias = true;
     config.norm_eps = 1e-9;
     config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(kDim));
-    config.rope.rotary_dims = kDim / 2;
-    config.rope.theta = 20.0;  // fast frequencies: one token more or less is far
-    frequencies_ = RopeFrequencies(config, 0);
+    // Fast frequencies: one token more or less is far.
+    config.SetLayersAlike(RopeConfig{.rotary_dims = kDim / 2, .theta = 20.0}, /*window=*/{});
+    frequencies_ = RopeFrequencies(config, 0).at(0);
 
     ModelWeights weights;
     std::vector<float> embedding(kVocab * kModelDim);

@@ -50,24 +50,24 @@ Status TimeNorm(const OpRun& run) {
 }
 
 Status CheckRope(const OpRun& run) {
-  if (run.config().positions == PositionKind::kRope) return Status::Ok();
+  if (!run.config().ropes.empty()) return Status::Ok();
   return Status::InvalidInput("this model has no rotary embedding");
 }
 
 Status TimeRope(const OpRun& run) {
   if (!CheckRope(run).ok()) return Status::Ok();
   const ModelConfig& config = run.config();
+  const RopeConfig& rope = config.ropes.front();  // of several, all take as long
   for (const int64_t num_rows : run.options().rows) {
-    const std::vector<double> frequencies = RopeFrequencies(config, num_rows);
+    const std::vector<double> frequencies = RopeFrequencies(rope, config.trained_length, num_rows);
     std::vector<float> table;
     std::vector<int32_t> text_rows;
     for (int64_t pos = 0; pos < num_rows; ++pos) {
       AppendRopeAngles(frequencies, pos, table);
       text_rows.push_back(static_cast<int32_t>(pos));
     }
-    HW_ASSIGN_OR_RETURN(
-        const RandomTensor angles,
-        RandomTensor::Make(run.backend(), {num_rows, config.rope.rotary_dims / 2, 2}, run.options().seed));
+    HW_ASSIGN_OR_RETURN(const RandomTensor angles,
+                        RandomTensor::Make(run.backend(), {num_rows, rope.rotary_dims / 2, 2}, run.options().seed));
     run.backend().device().CopyFromHost(angles.view().data, table.data(), table.size() * sizeof(float));
     HW_ASSIGN_OR_RETURN(
         const RandomTensor q,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace headwise {
 namespace {
@@ -72,12 +73,12 @@ Status CheckRopeKeys(const JsonObject& config, const char* where) {
   return Status::Ok();
 }
 
-Status ReadLlama3Scaling(const JsonObject& scaling, const JsonObject& config, ModelConfig& model) {
-  RopeConfig& rope = model.rope;
+Status ReadLlama3Scaling(const JsonObject& scaling, const JsonObject& config, int64_t trained_length,
+                         RopeConfig& rope) {
   HW_ASSIGN_OR_RETURN(rope.low_freq_factor, scaling.Double("low_freq_factor"));
   HW_ASSIGN_OR_RETURN(rope.high_freq_factor, scaling.Double("high_freq_factor"));
   constexpr const char* kLength = "original_max_position_embeddings";
-  HW_ASSIGN_OR_RETURN(const int64_t scaling_length, ReadSize(scaling, kLength, model.trained_length));
+  HW_ASSIGN_OR_RETURN(const int64_t scaling_length, ReadSize(scaling, kLength, trained_length));
   HW_ASSIGN_OR_RETURN(rope.original_max_position, ReadSize(config, kLength, scaling_length));
   if (rope.low_freq_factor <= 0 || rope.high_freq_factor <= rope.low_freq_factor) {
     return Status::InvalidInput(fmt::format("{}: low_freq_factor {} and high_freq_factor {}, expected 0 < low < high",
@@ -86,8 +87,7 @@ Status ReadLlama3Scaling(const JsonObject& scaling, const JsonObject& config, Mo
   return Status::Ok();
 }
 
-Status ReadScaling(const JsonObject& scaling, const JsonObject& config, ModelConfig& model) {
-  RopeConfig& rope = model.rope;
+Status ReadScaling(const JsonObject& scaling, const JsonObject& config, int64_t trained_length, RopeConfig& rope) {
   HW_ASSIGN_OR_RETURN(const std::string old_name, scaling.StringOr("type", "default"));
   HW_ASSIGN_OR_RETURN(const std::string type, scaling.StringOr("rope_type", old_name));
   if (type == "default") return Status::Ok();
@@ -105,7 +105,7 @@ Status ReadScaling(const JsonObject& scaling, const JsonObject& config, ModelCon
     return Status::InvalidInput(
         fmt::format("{}: \"factor\" is {}, expected at least 1", scaling.origin(), rope.factor));
   }
-  return type == "llama3" ? ReadLlama3Scaling(scaling, config, model) : Status::Ok();
+  return type == "llama3" ? ReadLlama3Scaling(scaling, config, trained_length, rope) : Status::Ok();
 }
 
 }  // namespace
@@ -136,6 +136,12 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
     const int64_t otherwise = use_default ? defaults.kv_heads : model.num_q_heads;
     HW_ASSIGN_OR_RETURN(model.num_kv_heads, ReadSize(config, keys.kv_heads, otherwise));
   }
+  // As ValidateConfig, which is asked when the list is there.
+  if (model.num_layers > kMaxLayers) {
+    return Status::InvalidInput(
+        fmt::format("{}: layers is {}, expected 1 to {}", config.origin(), model.num_layers, kMaxLayers));
+  }
+  model.layers.resize(static_cast<size_t>(model.num_layers));
   if (model.num_q_heads > kMaxHeads) {
     return Status::InvalidInput(fmt::format("{}: \"{}\" is {}, expected at most {}", config.origin(), keys.q_heads,
                                             model.num_q_heads, kMaxHeads));
@@ -156,19 +162,20 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
 
 Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model) {
   model.positions = PositionKind::kRope;
+  RopeConfig rope;
   const char* share_key = keys.share != nullptr ? keys.share : "partial_rotary_factor";
   HW_ASSIGN_OR_RETURN(double share, config.DoubleOr(share_key, keys.default_share));
   HW_ASSIGN_OR_RETURN(const double theta, config.DoubleOr("rope_theta", 10000.0));
-  HW_ASSIGN_OR_RETURN(model.rope.theta, config.DoubleOr(keys.theta, theta));
+  HW_ASSIGN_OR_RETURN(rope.theta, config.DoubleOr(keys.theta, theta));
   // The old name wins where a config has both, and an empty object is none, as in Hugging Face.
   const auto holds = [&](const char* key) { return config.Has(key) && !config.At(key).empty(); };
   const char* where = holds("rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (holds(where)) {
-    HW_ASSIGN_OR_RETURN(const JsonObject rope, config.Object(where));
+    HW_ASSIGN_OR_RETURN(const JsonObject parameters, config.Object(where));
     HW_RETURN_IF_ERROR(CheckRopeKeys(config, where));
-    HW_ASSIGN_OR_RETURN(model.rope.theta, rope.DoubleOr("rope_theta", model.rope.theta));
-    HW_ASSIGN_OR_RETURN(share, rope.DoubleOr("partial_rotary_factor", share));
-    HW_RETURN_IF_ERROR(ReadScaling(rope, config, model));
+    HW_ASSIGN_OR_RETURN(rope.theta, parameters.DoubleOr("rope_theta", rope.theta));
+    HW_ASSIGN_OR_RETURN(share, parameters.DoubleOr("partial_rotary_factor", share));
+    HW_RETURN_IF_ERROR(ReadScaling(parameters, config, model.trained_length, rope));
   }
   if (!(share > 0.0 && share <= 1.0)) {
     return Status::InvalidInput(
@@ -178,39 +185,45 @@ Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& mod
     return Status::Unsupported(
         fmt::format("{}: \"{}\": {} is not supported in this family, expected 1", config.origin(), share_key, share));
   }
-  model.rope.rotary_dims = static_cast<int64_t>(static_cast<double>(model.head_dim) * share);
+  rope.rotary_dims = static_cast<int64_t>(static_cast<double>(model.head_dim) * share);
+  model.ropes = {std::move(rope)};
+  for (LayerConfig& layer : model.layers) layer.rope = 0;
   return Status::Ok();
 }
 
-Result<std::optional<LayerType>> ReadLayerTypes(const JsonObject& config, int64_t num_layers) {
+Result<std::optional<std::vector<LayerType>>> ReadLayerTypes(const JsonObject& config, int64_t num_layers) {
   constexpr const char* kKey = "layer_types";
-  if (!config.Has(kKey)) return std::optional<LayerType>();
-  const Json& types = config.At(kKey);
-  if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers) {
+  if (!config.Has(kKey)) return std::optional<std::vector<LayerType>>();
+  const Json& names = config.At(kKey);
+  if (!names.is_array() || static_cast<int64_t>(names.size()) != num_layers) {
     return Status::InvalidInput(
         fmt::format("{}: \"{}\" is not a list of {} layer types", config.origin(), kKey, num_layers));
   }
-  for (const Json& type : types) {
-    if (type != "full_attention" && type != "sliding_attention") {
+  std::vector<LayerType> types;
+  for (const Json& name : names) {
+    if (name != "full_attention" && name != "sliding_attention") {
       return Status::Unsupported(fmt::format("{}: \"{}\" has {}, expected \"full_attention\" or \"sliding_attention\"",
                                              config.origin(), kKey,
-                                             type.dump(-1, ' ', false, Json::error_handler_t::replace)));
+                                             name.dump(-1, ' ', false, Json::error_handler_t::replace)));
     }
-    if (type != types[0]) {
-      return Status::Unsupported(
-          fmt::format("{}: \"{}\" differ from layer to layer, which is not supported", config.origin(), kKey));
-    }
+    types.push_back(name == "full_attention" ? LayerType::kFull : LayerType::kSliding);
   }
-  return std::optional<LayerType>(types[0] == "full_attention" ? LayerType::kFull : LayerType::kSliding);
+  return std::optional(std::move(types));
 }
 
 Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model) {
-  HW_ASSIGN_OR_RETURN(const auto type, ReadLayerTypes(config, model.num_layers));
-  if (type && (*type == LayerType::kSliding) != window.has_value()) {
-    return Status::InvalidInput(fmt::format("{}: \"layer_types\" say {} attention, but there is {} window",
-                                            config.origin(), window ? "full" : "sliding", window ? "a" : "no"));
+  HW_ASSIGN_OR_RETURN(const auto types, ReadLayerTypes(config, model.num_layers));
+  for (const LayerType type : types.value_or(std::vector<LayerType>())) {
+    if (type != types->front()) {
+      return Status::Unsupported(fmt::format(
+          "{}: \"layer_types\" differ from layer to layer, which is not supported in this family", config.origin()));
+    }
+    if ((type == LayerType::kSliding) != window.has_value()) {
+      return Status::InvalidInput(fmt::format("{}: \"layer_types\" say {} attention, but there is {} window",
+                                              config.origin(), window ? "full" : "sliding", window ? "a" : "no"));
+    }
   }
-  model.sliding_window = window;
+  for (LayerConfig& layer : model.layers) layer.window = window;
   return Status::Ok();
 }
 

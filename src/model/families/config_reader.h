@@ -40,8 +40,8 @@ struct ShapeDefaults {
 };
 
 // Sizes, heads (head_dim defaults to hidden / heads), vocabulary, trained length, token ids, tied embeddings, softmax
-// scale 1 / sqrt(D), zero sink. Refuses quantised checkpoints. Every size that it leaves in `model` is 1 to 2^31 - 1,
-// heads at most kMaxHeads.
+// scale 1 / sqrt(D), zero sink; layers without windows or rotation. Refuses quantised checkpoints. Every size that it
+// leaves in `model` is 1 to 2^31 - 1, heads at most kMaxHeads, layers at most kMaxLayers.
 Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults, ModelConfig& model);
 
 // A size: 1 to 2^31 - 1. With `if_absent` 0 the key is required.
@@ -56,13 +56,15 @@ struct RopeKeys {
   const char* share = nullptr;
   double default_share = 1.0;
 };
-// The old keys (theta, rope_scaling) or rope_parameters, in which the same stand under one roof.
+// The old keys (theta, rope_scaling) or rope_parameters, in which the same stand under one roof: one rope, of all
+// layers. Requires: ReadShape.
 Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model);
 
 enum class LayerType { kFull, kSliding };
-// "layer_types", absent in older configs: the type of all layers. Layers that differ are refused.
-Result<std::optional<LayerType>> ReadLayerTypes(const JsonObject& config, int64_t num_layers);
-// Takes the window into `model` unless "layer_types" contradicts it.
+// "layer_types": [num_layers], or none in older configs.
+Result<std::optional<std::vector<LayerType>>> ReadLayerTypes(const JsonObject& config, int64_t num_layers);
+// Gives the window, or none, to all layers, for families whose layers are alike: "layer_types" that say otherwise are
+// refused.
 Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model);
 
 // An option that is only supported at one value: any other is refused by name rather than ignored.

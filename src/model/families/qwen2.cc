@@ -16,21 +16,25 @@ constexpr ShapeDefaults kDefaults = {.vocab = 151936,
                                      .kv_heads = 32,
                                      .trained_length = 32768};
 
-// The window of all layers or of none. The layers below max_window_layers have none, unless layer_types says which.
-Result<std::optional<int64_t>> ReadWindow(const JsonObject& config, int64_t num_layers) {
-  std::optional<int64_t> window;
+// The layers from max_window_layers on have the window, or those that layer_types names.
+Status ReadWindows(const JsonObject& config, ModelConfig& model) {
   HW_ASSIGN_OR_RETURN(const bool use_window, config.BoolOr("use_sliding_window", false));
   const bool null_window = config.Names("sliding_window") && !config.Has("sliding_window");
-  if (!use_window || null_window) return window;
-  HW_ASSIGN_OR_RETURN(window, ReadSize(config, "sliding_window", 4096));
-  HW_ASSIGN_OR_RETURN(const auto type, ReadLayerTypes(config, num_layers));
-  if (type) return *type == LayerType::kSliding ? window : std::nullopt;
+  std::optional<int64_t> window;
+  if (use_window && !null_window) {
+    HW_ASSIGN_OR_RETURN(window, ReadSize(config, "sliding_window", 4096));
+  }
   HW_ASSIGN_OR_RETURN(const int64_t first, config.IntOr("max_window_layers", 28));
-  if (first <= 0) return window;
-  if (first >= num_layers) return std::optional<int64_t>();
-  return Status::Unsupported(
-      fmt::format("{}: a sliding window from layer {} of {} on is not supported, expected all layers or none",
-                  config.origin(), first, num_layers));
+  HW_ASSIGN_OR_RETURN(const auto types, ReadLayerTypes(config, model.num_layers));
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const bool slides = types ? (*types)[i] == LayerType::kSliding : window && static_cast<int64_t>(i) >= first;
+    if (slides && !window) {
+      return Status::InvalidInput(
+          fmt::format("{}: \"layer_types\" say sliding attention, but there is no window", config.origin()));
+    }
+    if (slides) model.layers[i].window = window;
+  }
+  return Status::Ok();
 }
 
 Result<ModelConfig> ReadConfig(const JsonObject& config) {
@@ -40,8 +44,7 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
   HW_RETURN_IF_ERROR(RequireBool(config, "use_mrope", false, false));
   HW_RETURN_IF_ERROR(RequireBool(config, "attention_bias", true, true));
   HW_RETURN_IF_ERROR(RequireBool(config, "mlp_bias", false, false));
-  HW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, ReadWindow(config, model.num_layers));
-  HW_RETURN_IF_ERROR(SetSlidingWindow(config, window, model));
+  HW_RETURN_IF_ERROR(ReadWindows(config, model));
   model.qkv_bias = true;
   return model;
 }

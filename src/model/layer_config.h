@@ -1,0 +1,39 @@
+// What may differ from layer to layer of one model: how far its attention reads, and how it knows positions.
+#ifndef HEADWISE_MODEL_LAYER_CONFIG_H_
+#define HEADWISE_MODEL_LAYER_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace headwise {
+
+// Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says, then
+// divided by freq_divisors[i].
+struct RopeConfig {
+  enum class Scaling { kNone, kLinear, kLlama3, kDynamicNtk };
+  int64_t rotary_dims = 0;  // the first rotary_dims of head_dim are rotated, in halves (Hugging Face order)
+  double theta = 10000.0;
+  Scaling scaling = Scaling::kNone;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;           // kLlama3
+  double high_freq_factor = 4.0;          // kLlama3
+  int64_t original_max_position = 0;      // kLlama3
+  std::vector<float> freq_divisors = {};  // [rotary_dims / 2], or empty: all 1
+  // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
+};
+
+// More than any published model has.
+inline constexpr int64_t kMaxLayers = 4096;
+
+struct LayerConfig {
+  std::optional<int64_t> window;  // key j is read if t - j < window [mistral]; none: every key
+  // Index into ModelConfig::ropes; none: nothing is rotated, as under ALiBi or in a layer without positions (NoPE).
+  std::optional<int64_t> rope;
+
+  friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_MODEL_LAYER_CONFIG_H_
