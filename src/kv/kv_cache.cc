@@ -36,6 +36,7 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
       page_tokens_(pools.full.newest->layout().page_tokens),
       heads_(rules.size()),
       compensates_(rules.size() / static_cast<size_t>(num_kv_heads)),
+      counts_positions_(compensates_.size()),
       spare_(static_cast<size_t>(pools.states->space() + 1) * kNumPageUses) {
   CheckPools(pools.full, pools.full.newest->layout());
   CheckPools(pools.bounded, pools.full.newest->layout());
@@ -47,7 +48,10 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     head.begin = head.sink_pages;
     head.ring_pages = RingPagesAt(head.rule, 0, page_tokens_);
     if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, 0, page_tokens_);
-    if (head.Compensates()) compensates_[i / static_cast<size_t>(num_kv_heads)] = 1;
+    const size_t layer_idx = i / static_cast<size_t>(num_kv_heads);
+    if (head.Compensates()) compensates_[layer_idx] = 1;
+    const bool counts_positions = head.rule.positions == Positions::kCache && head.rule.Bounded() && head.rule.sink > 0;
+    if (counts_positions) counts_positions_[layer_idx] = 1;
     const bool has_window = head.rule.sink_reach < kNoLimit || head.rule.recent_before < kNoLimit;
     if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
@@ -238,6 +242,7 @@ void KvCache::Drop(const Head& head, PagePool& pool, uint32_t page) {
 Status KvCache::PlanStep(int64_t num_new) {
   HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
   HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
+  if (is_lost_) return Status::OutOfMemory("an earlier step of this text failed for want of memory: it cannot go on");
   aside_ = IsWide(num_new);
   if (!aside_ && NothingChanges()) {
     planned_ = 1;
@@ -499,6 +504,11 @@ void KvCache::FinishStep() {
   aside_ = false;
 }
 
+void KvCache::AbandonStep() {
+  FinishStep();
+  is_lost_ = true;
+}
+
 // ---- forks ----------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<KvCache> KvCache::Fork() const {
@@ -519,6 +529,7 @@ std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const 
   }
   auto fork = std::make_unique<KvCache>(pools_, num_kv_heads_, std::move(rules));
   fork->num_tokens_ = num_tokens_;
+  fork->is_lost_ = is_lost_;
   for (size_t i = 0; i < heads_.size(); ++i) fork->TakePages(fork->heads_[i], *this, heads_[i]);
   fork->peak_bytes_ = fork->bytes_.total();
   fork->DescribeHeads();

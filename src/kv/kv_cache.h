@@ -68,8 +68,13 @@ class KvCache {
   const std::vector<LayerMove>& ages() const { return ages_; }
   // Whether a head of the layer has a compensation token.
   bool Compensates(int64_t layer_idx) const { return compensates_[static_cast<size_t>(layer_idx)] != 0; }
+  // Whether a head of the layer counts positions in its cache, and has sinks that it reads so.
+  bool CountsPositions(int64_t layer_idx) const { return counts_positions_[static_cast<size_t>(layer_idx)] != 0; }
   // Once the planned step is on its way to the device: what it dropped may be used by steps behind it.
   void FinishStep();
+  // In place of FinishStep where the planned step does not run: its pages hold no tokens, and the cache can only be
+  // given up. PlanStep says so from then on.
+  void AbandonStep();
 
   // Pages held now, shared ones included, and compensation state.
   KvCacheBytes Bytes() const { return bytes_; }
@@ -156,15 +161,17 @@ class KvCache {
   int64_t num_tokens_ = 0;
   KvCacheBytes bytes_;
   int64_t peak_bytes_ = 0;
-  std::vector<Head> heads_;         // [L * Hkv]
-  std::vector<char> compensates_;   // [L]
-  HeadRegion described_;            // of heads_ between steps, and in steps that change nothing in their reading
-  mutable bool may_share_ = false;  // a fork was made since the last step: the page that grows may be shared
-  std::vector<size_t> watched_;     // of heads_: those that a model's window makes drop pages of sinks
+  std::vector<Head> heads_;             // [L * Hkv]
+  std::vector<char> compensates_;       // [L]
+  std::vector<char> counts_positions_;  // [L]
+  HeadRegion described_;                // of heads_ between steps, and in steps that change nothing in their reading
+  mutable bool may_share_ = false;      // a fork was made since the last step: the page that grows may be shared
+  std::vector<size_t> watched_;         // of heads_: those that a model's window makes drop pages of sinks
 
   // The planned step.
   int64_t planned_ = 0;
-  bool aside_ = false;  // heads are read through tables of this step alone: aside_heads_, aside_pages_
+  bool is_lost_ = false;  // a step was planned and did not run
+  bool aside_ = false;    // heads are read through tables of this step alone: aside_heads_, aside_pages_
   HeadRegion aside_heads_;
   PageRegion aside_pages_;
   std::vector<PageMove> copies_;

@@ -5,6 +5,7 @@
 #define HEADWISE_MODEL_DECODER_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,7 +13,7 @@
 #include "device/arena.h"
 #include "kv/cache_step.h"
 #include "model/model.h"
-#include "model/rope.h"
+#include "model/step_angles.h"
 
 namespace headwise {
 
@@ -30,7 +31,7 @@ struct StepOutput {
   std::vector<float> hidden;  // [R, E] after the last norm
 };
 
-// Thread-safety: none.
+// Thread-safety: none. The caches of all its steps are over the same pools.
 class Decoder {
  public:
   // What products are computed in; `compute` is a wish that a backend may exceed.
@@ -38,16 +39,15 @@ class Decoder {
       : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
 
   // Reads the new tokens into every cache and fills `output`. Requires: each cache has planned this step. An error
-  // (memory for activations, the device) is one of the whole step; before any cache changed where it is kOutOfMemory.
+  // (memory for activations, the device) is one of the whole step: none of its sequences can go on.
   Status Step(std::span<const StepSequence> sequences, StepOutput& output);
 
  private:
   struct Buffers;
-  struct Angles;
 
-  Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, const Angles& angles, Buffers& buffers);
-  bool Rotate(int64_t layer_idx, const Angles& angles, const Buffers& buffers);
-  void Attend(int64_t layer_idx, CacheStep& step, const Angles& angles, Buffers& buffers);
+  Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
+  bool Rotate(int64_t layer_idx, const Buffers& buffers);
+  void Attend(int64_t layer_idx, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
   void Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write);
@@ -56,6 +56,12 @@ class Decoder {
   Backend* backend_;
   Compute compute_;
   Arena arena_;
+  // Of the step under way; kept because a step of one token is short.
+  std::optional<CacheStep> cache_step_;
+  StepAngles angles_;
+  std::vector<AngledSequence> angled_;
+  std::vector<int32_t> ids_;          // [T]
+  std::vector<int32_t> wanted_rows_;  // [R]
 };
 
 }  // namespace headwise

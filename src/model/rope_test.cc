@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/load_config.h"
+#include "model/step_angles.h"
 #include "support/gguf_samples.h"
 #include "support/golden.h"
 
@@ -46,6 +47,21 @@ TEST(RopeFrequencies, DivisorsThatCannotBeAreRefused) {
   EXPECT_EQ(ValidateConfig(config, "c").message(), "c: a rope frequency has the divisor 0, expected more than 0");
   config.ropes[0].freq_divisors.pop_back();
   EXPECT_EQ(ValidateConfig(config, "c").message(), "c: 7 divisors of 8 rope frequencies");
+}
+
+// As sines of the whole angle give them, at any distance.
+TEST(AngleTable, IsWhatSinesSay) {
+  const std::vector<double> frequencies = RopeFrequencies(Golden("llama-rope-llama3"), 1)[0];
+  AngleTable table(frequencies);
+  for (const int64_t pos : {0, 1, 255, 256, 257, 511, 4095, 131071, 1000003, 987654321}) {
+    std::vector<float> expected, found;
+    AppendRopeAngles(frequencies, pos, expected);
+    table.Append(pos, found);
+    ASSERT_EQ(found.size(), expected.size());
+    // One unit in the last place of a float, and what a double can say of an angle so large.
+    const double tolerance = 6e-8 + 1e-15 * static_cast<double>(pos);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], tolerance) << pos << " " << i;
+  }
 }
 
 }  // namespace
