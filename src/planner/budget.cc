@@ -6,13 +6,9 @@
 #include <charconv>
 #include <cmath>
 
-#include "kv/kv_bytes.h"
-
 namespace headwise {
 namespace {
 
-constexpr int64_t kPageTokens = 32;
-constexpr int64_t kBytesPerNumber = 2;  // f16
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 Result<KvBudget> ParseBytesAt(const std::string& text) {
@@ -31,25 +27,6 @@ Result<KvBudget> ParseBytesAt(const std::string& text) {
 }
 
 }  // namespace
-
-int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t model_window) {
-  HeadPlan one;
-  one.shape = shape;
-  one.rules = {rule};
-  return PlanBytesAt(one, num_tokens, model_window);
-}
-
-int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, int64_t model_window) {
-  const int64_t page_bytes = 2 * kPageTokens * plan.shape.head_dim * kBytesPerNumber;
-  const KvBytesArgs args{
-      .plan = &plan,
-      .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens, .model_window = model_window},
-      .page_tokens = kPageTokens,
-      .full_pages = {.newest = page_bytes},
-      .bounded_pages = {.newest = page_bytes},
-  };
-  return PlanKvBytes(args, num_tokens).total();
-}
 
 Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
   const NamedOptions& options = input.options;
@@ -149,7 +126,7 @@ std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget) {
   const auto ratio = [&](int64_t part) { return static_cast<double>(part) / static_cast<double>(dense); };
   return fmt::format(
       "KV at {} tokens in f16 pages of {}: {} bytes of {} with every head full, ratio {:.4f} (asked {:.4f})",
-      budget.at_tokens, kPageTokens, bytes, dense, ratio(bytes), ratio(budget.bytes));
+      budget.at_tokens, kPlanBytesPageTokens, bytes, dense, ratio(bytes), ratio(budget.bytes));
 }
 
 }  // namespace headwise
