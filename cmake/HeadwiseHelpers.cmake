@@ -1,7 +1,30 @@
-# headwise_sources(a.cc b.cc): adds this folder's sources to the one library, `headwise`. The layers inside it are kept
-# apart by tools/check_layers.py, which reads the include graph.
+# headwise_library(NAME FOLDERS a b LINKS other PACKAGES x::y): the static library headwise_NAME, for users of an installed
+# headwise headwise::NAME, of the folders' sources. Folders that are not there are not missed.
+function(headwise_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;LINKS;PACKAGES")
+  set(HEADWISE_LIBRARY headwise_${name})
+  add_library(${HEADWISE_LIBRARY} STATIC)
+  add_library(headwise::${name} ALIAS ${HEADWISE_LIBRARY})
+  target_compile_features(${HEADWISE_LIBRARY} PUBLIC cxx_std_20)
+  set_target_properties(${HEADWISE_LIBRARY} PROPERTIES EXPORT_NAME ${name} CXX_EXTENSIONS OFF
+                                                       POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${HEADWISE_LIBRARY} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  list(TRANSFORM arg_LINKS PREPEND headwise_)
+  target_link_libraries(${HEADWISE_LIBRARY}
+    PUBLIC ${arg_LINKS}
+    PRIVATE $<BUILD_INTERFACE:headwise_private> ${arg_PACKAGES}
+            $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:PkgConfig::hwy>)
+  foreach(folder ${arg_FOLDERS})
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+      add_subdirectory(${folder})
+    endif()
+  endforeach()
+endfunction()
+
+# headwise_sources(a.cc b.cc): adds this folder's sources to its library, ${HEADWISE_LIBRARY}.
 function(headwise_sources)
-  target_sources(headwise PRIVATE ${ARGN})
+  target_sources(${HEADWISE_LIBRARY} PRIVATE ${ARGN})
 endfunction()
 
 # After so many seconds a test is taken for hung. Sanitizers slow the whole-model tests down more than tenfold.
@@ -13,13 +36,18 @@ if(HEADWISE_SANITIZE)
   set(HEADWISE_TEST_SECONDS 7200)
 endif()
 
-# headwise_test(NAME a_test.cc b_test.cc): one GoogleTest program of these files.
+# headwise_test(NAME a_test.cc b_test.cc): one GoogleTest program of these files. It links its folder's library, outside
+# src all of them.
 function(headwise_test name)
   if(NOT HEADWISE_BUILD_TESTS)
     return()
   endif()
   add_executable(${name}_test ${ARGN})
-  target_link_libraries(${name}_test PRIVATE headwise headwise_private headwise_test_support GTest::gmock GTest::gtest_main)
+  set(library headwise)
+  if(HEADWISE_LIBRARY)
+    set(library ${HEADWISE_LIBRARY})
+  endif()
+  target_link_libraries(${name}_test PRIVATE ${library} headwise_private headwise_test_support GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE HEADWISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                   HEADWISE_SANITIZED=${HEADWISE_SANITIZED})
   include(GoogleTest)

@@ -7,28 +7,39 @@ import re
 import sys
 
 # Folder -> folders it may include, lower layers included. Sub-folders of backend stand for themselves.
+UP_TO_DEVICE = {"base", "tensor", "device"}
+UP_TO_BACKEND = UP_TO_DEVICE | {"backend"}
+UP_TO_KV = UP_TO_BACKEND | {"kv"}
+UP_TO_MODEL = UP_TO_KV | {"weights", "model"}
+UP_TO_ENGINE = UP_TO_MODEL | {"text", "engine"}
 LAYERS = {
     "base": set(),
     "tensor": {"base"},
     "device": {"tensor", "base"},
     "text": {"base"},
-    "backend": {"device", "tensor", "base"},
-    "backend/ref": {"backend", "tensor", "base"},
-    "backend/cpu": {"backend", "tensor", "base"},
+    "device": {"base", "tensor"},
+    "backend": UP_TO_DEVICE,
+    "backend/ref": UP_TO_BACKEND,
+    "backend/cpu": UP_TO_BACKEND,
     "weights": {"tensor", "base"},
+    "kv": UP_TO_BACKEND | {"text"},
+    "model": UP_TO_KV | {"weights"},
+    "engine": UP_TO_MODEL | {"text"},
+    "bench": UP_TO_ENGINE | {"backend/cpu"},
     "data": {"text", "base"},
-    "kv": {"backend", "tensor", "base"},
-    "model": {"kv", "weights", "backend", "tensor", "base"},
-    "grad": {"model", "kv", "weights", "backend", "backend/cpu", "tensor", "base"},
-    "engine": {"model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "planner": {"engine", "grad", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
-    "eval": {"planner", "engine", "data", "model", "text", "kv", "weights", "backend", "tensor", "base"},
+    "grad": UP_TO_MODEL | {"backend/cpu"},
+    "planner": UP_TO_ENGINE | {"grad", "data"},
+    "eval": UP_TO_ENGINE | {"planner", "data", "bench"},
     "report": {"eval", "planner", "text", "kv", "base"},
 }
+# What headwise_core is made of: an embedder links it without the libraries above.
+CORE = UP_TO_ENGINE | {"backend/ref", "backend/cpu"}
 # Files that put backends together: the only ones in `backend` that know the implementations.
 COMPOSERS = {"backend/all_backends.cc"}
-# Public headers are declared for everyone.
+# Public headers, in angle brackets, are declared for everyone.
 INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"')
+# They include each other and the standard library: nothing else is installed with them.
+PUBLIC_INCLUDE = re.compile(r"^\s*#include\s+<(headwise/\w+\.h|\w+)>")
 
 
 def folder_of(path):
@@ -38,9 +49,19 @@ def folder_of(path):
     return parts[0]
 
 
+def wrong_public_includes(folder):
+    for path in sorted(folder.glob("*.h")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.lstrip().startswith("#include") and not PUBLIC_INCLUDE.match(line):
+                yield f"{path.name}:{number}: {line.strip()}: expected <headwise/...> or a standard header"
+
+
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent / "src"
-    wrong = []
+    source = pathlib.Path(__file__).resolve().parent.parent
+    root = source / "src"
+    wrong = list(wrong_public_includes(source / "include" / "headwise"))
+    wrong += [f"LAYERS: {folder} is part of core and may not include {', '.join(sorted(LAYERS[folder] - CORE))}"
+              for folder in sorted(CORE) if LAYERS[folder] - CORE]
     num_files = 0
     for path in sorted(root.rglob("*")):
         if path.suffix not in (".h", ".cc"):

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/cpu_info.h"
-#include "eval/random_model.h"
+#include "bench/random_model.h"
 #include "tensor/blocks.h"
 
 namespace headwise {

@@ -10,7 +10,7 @@
 
 #include "backend/cpu/ceilings.h"
 #include "base/json.h"
-#include "eval/bench.h"
+#include "bench/bench.h"
 #include "tensor/dtype.h"
 
 namespace headwise {

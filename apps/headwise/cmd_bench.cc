@@ -11,13 +11,13 @@
 #include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
+#include "bench/bench.h"
+#include "bench/random_model.h"
+#include "bench/work_counts.h"
 #include "bench_common.h"
 #include "commands.h"
 #include "common_options.h"
 #include "engine/engine_impl.h"
-#include "eval/bench.h"
-#include "eval/random_model.h"
-#include "eval/work_counts.h"
 #include "model/model_config.h"
 
 namespace headwise {

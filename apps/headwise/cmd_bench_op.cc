@@ -15,11 +15,11 @@
 #include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
+#include "bench/op_bench.h"
+#include "bench/random_model.h"
 #include "bench_common.h"
 #include "commands.h"
 #include "common_options.h"
-#include "eval/op_bench.h"
-#include "eval/random_model.h"
 
 namespace headwise {
 namespace {

@@ -15,10 +15,10 @@
 #include "common_options.h"
 #include "generate.h"
 #include "kv/kv_bytes.h"
+#include "kv/plan_svg.h"
+#include "kv/plan_view.h"
 #include "kv/rule_json.h"
 #include "model/model_config.h"
-#include "planner/plan_svg.h"
-#include "planner/plan_view.h"
 
 namespace headwise {
 namespace {

@@ -12,12 +12,12 @@
 #include "commands.h"
 #include "common_options.h"
 #include "generate.h"
+#include "kv/plan_view.h"
 #include "model/load_config.h"
 #include "model/model.h"
 #include "planner/budget.h"
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
-#include "planner/plan_view.h"
 #include "planner/planner.h"
 #include "weights/weight_source.h"
 

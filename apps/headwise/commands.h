@@ -1,5 +1,6 @@
-// The subcommands of `headwise`: one file each, one row each in main.cc. A command declares its options here and hands
-// back what to run; it never prints an error or exits by itself.
+// The subcommands of `headwise`: one file each, one row each in all_commands.cc, and in core_commands.cc if
+// headwise_core is all that one needs. A command declares its options here and hands back what to run; it never prints
+// an error or exits by itself.
 #ifndef HEADWISE_APPS_COMMANDS_H_
 #define HEADWISE_APPS_COMMANDS_H_
 
@@ -7,6 +8,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
+#include <span>
+#include <utility>
 
 namespace headwise {
 
@@ -15,6 +19,11 @@ struct CommandLine {
   CLI::App& app;
   std::function<Status()> run;
 };
+
+using AddCommand = void (*)(CommandLine& line);
+
+// The subcommands of this program, in the order of --help.
+std::span<const AddCommand> Commands();
 
 // Each adds one subcommand to `line.app`.
 void AddRunCommand(CommandLine& line);

@@ -1,4 +1,5 @@
-// The headwise command: one subcommand per file, wiring only. Exit status: 0 done, 1 the input was wrong, 2 wrong
+// The headwise command: one subcommand per file, wiring only; which ones there are says a table of its own
+// (all_commands.cc, core_commands.cc). Exit status: 0 done, 1 the input was wrong, 2 wrong
 // usage.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,18 +20,6 @@ namespace {
 
 constexpr int kInputError = 1;
 constexpr int kUsageError = 2;
-
-constexpr void (*kCommands[])(headwise::CommandLine&) = {
-    headwise::AddRunCommand,       //
-    headwise::AddChatCommand,      //
-    headwise::AddInspectCommand,   //
-    headwise::AddLogitsCommand,    //
-    headwise::AddTokenizeCommand,  //
-    headwise::AddPlanCommand,      //
-    headwise::AddEvalCommand,      //
-    headwise::AddBenchCommand,     //
-    headwise::AddQuantizeCommand,  //
-};
 
 // stdout belongs to results; everything else goes to stderr.
 void SetUpLog() {
@@ -66,7 +55,7 @@ int Run(int argc, char** argv) {
   CLI::App app("headwise: long-context LLM inference in which every KV head has its own cache rule", "headwise");
   app.require_subcommand(1);
   headwise::CommandLine line{.app = app, .run = nullptr};
-  for (const auto add_command : kCommands) add_command(line);
+  for (const headwise::AddCommand add_command : headwise::Commands()) add_command(line);
   const std::string unknown =
       FindUnknownSubcommand(app, std::span(argv, static_cast<size_t>(argc)).subspan(argc > 0 ? 1 : 0));
   if (!unknown.empty()) {

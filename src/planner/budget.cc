@@ -7,13 +7,9 @@
 #include <cmath>
 #include <map>
 
-#include "kv/kv_bytes.h"
-
 namespace headwise {
 namespace {
 
-constexpr int64_t kPageTokens = 32;
-constexpr int64_t kBytesPerNumber = 2;  // f16
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 Result<KvBudget> ParseBytesAt(const std::string& text) {
@@ -73,27 +69,6 @@ int64_t WidestWindow(int64_t most, const Fits& fits) {
 }
 
 }  // namespace
-
-int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t layer_window) {
-  HeadPlan one;
-  one.shape = shape;
-  one.shape.num_layers = one.shape.num_kv_heads = 1;
-  one.rules = {rule};
-  return PlanBytesAt(one, num_tokens, {.tokens = {layer_window}});
-}
-
-int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows) {
-  const int64_t page_bytes = 2 * kPageTokens * plan.shape.head_dim * kBytesPerNumber;
-  const KvBytesArgs args{
-      .plan = &plan,
-      .limits = {.prompt_tokens = num_tokens, .max_tokens = num_tokens},
-      .windows = windows,
-      .page_tokens = kPageTokens,
-      .full_pages = {.newest = page_bytes},
-      .bounded_pages = {.newest = page_bytes},
-  };
-  return PlanKvBytes(args, num_tokens).total();
-}
 
 int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, const KvBudget& budget, int64_t layer_idx) {
   return RuleBytesAt(rule, shape, budget.at_tokens, budget.windows.At(layer_idx));
@@ -192,7 +167,7 @@ std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget) {
   const auto ratio = [&](int64_t part) { return static_cast<double>(part) / static_cast<double>(dense); };
   return fmt::format(
       "KV at {} tokens in f16 pages of {}: {} bytes of {} with every head full, ratio {:.4f} (asked {:.4f})",
-      budget.at_tokens, kPageTokens, bytes, dense, ratio(bytes), ratio(budget.bytes));
+      budget.at_tokens, kPlanBytesPageTokens, bytes, dense, ratio(bytes), ratio(budget.bytes));
 }
 
 }  // namespace headwise

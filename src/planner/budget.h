@@ -1,9 +1,7 @@
 // Plans of equal bytes: a budget of real KV bytes, sinks, windows and compensation counted in, and the ways in which
 // methods spend one. Each method has one knob (docs/planners.md); the windows of bounded heads take up what is
-// left, head by head, so that a plan ends within a page of the budget and never above it.
-//
-// Bytes are those of the cpu backend's default cache, f16 in pages of 32 tokens, whatever format a plan then runs in.
-// Other formats scale all plans alike; only q4, whose newest pages are q8, favours heads that keep much.
+// left, head by head, so that a plan ends within a page of the budget and never above it. Bytes are those of
+// kv/plan_bytes.h.
 #ifndef HEADWISE_PLANNER_BUDGET_H_
 #define HEADWISE_PLANNER_BUDGET_H_
 
@@ -15,15 +13,11 @@
 #include <span>
 #include <vector>
 
+#include "kv/plan_bytes.h"
 #include "kv/rule.h"
 #include "planner/planner.h"
 
 namespace headwise {
-
-// One KV head's or one plan's bytes once a prompt of `num_tokens` is in. `layer_window`: the model's own in the head's
-// layer, kNoLimit where it has none.
-int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t layer_window);
-int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows);
 
 struct KvBudget {
   int64_t bytes = 0;

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/plan_svg.h"
-#include "planner/plan_view.h"
+#include "kv/plan_svg.h"
+#include "kv/plan_view.h"
 
 namespace headwise {
 namespace {

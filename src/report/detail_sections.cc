@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "planner/plan_svg.h"
+#include "kv/plan_svg.h"
 #include "report/html.h"
 #include "report/sections.h"
 #include "text/escape.h"

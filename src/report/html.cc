@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "planner/plan_svg.h"
+#include "kv/plan_svg.h"
 #include "report/page_style.h"
 #include "text/escape.h"
 

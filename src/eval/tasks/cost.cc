@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/process_memory.h"
-#include "eval/bench.h"
+#include "bench/bench.h"
 #include "eval/task_run.h"
 #include "eval/tasks/haystack.h"
 #include "eval/tasks/tasks.h"

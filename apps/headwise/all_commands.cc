@@ -1,0 +1,21 @@
+// `headwise`: everything.
+#include "commands.h"
+
+namespace headwise {
+
+std::span<const AddCommand> Commands() {
+  static constexpr AddCommand kCommands[] = {
+      AddRunCommand,       //
+      AddChatCommand,      //
+      AddInspectCommand,   //
+      AddLogitsCommand,    //
+      AddTokenizeCommand,  //
+      AddPlanCommand,      //
+      AddEvalCommand,      //
+      AddBenchCommand,     //
+      AddQuantizeCommand,  //
+  };
+  return kCommands;
+}
+
+}  // namespace headwise

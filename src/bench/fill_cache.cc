@@ -1,0 +1,73 @@
+#include "bench/fill_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "base/rng.h"
+#include "kv/cache_step.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kStepTokens = 256;
+
+// Drawn once: every step and layer takes the same values from another place on.
+class NormalRows {
+ public:
+  static Result<NormalRows> Make(Device& device, int64_t row_elements, uint64_t seed) {
+    NormalRows rows;
+    rows.row_elements_ = row_elements;
+    Rng rng(seed);
+    std::vector<float> values(static_cast<size_t>((kStepTokens + kShifts) * row_elements));
+    for (float& value : values) {
+      // Box and Muller; 1 - u is never 0.
+      const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
+      value = static_cast<float>(radius * std::cos(2 * std::numbers::pi * rng.Uniform()));
+    }
+    HW_ASSIGN_OR_RETURN(rows.memory_, DeviceBuffer::Make(device, values.size() * sizeof(float)));
+    device.CopyFromHost(rows.memory_.data(), values.data(), values.size() * sizeof(float));
+    return rows;
+  }
+
+  // [num_rows, row_elements] f32
+  ConstTensorView Rows(int64_t shift, int64_t num_rows) const {
+    const auto* begin = reinterpret_cast<const float*>(memory_.data()) + shift % kShifts * row_elements_;
+    return ConstTensorView(begin, DType::kF32, {num_rows, row_elements_});
+  }
+
+ private:
+  static constexpr int64_t kShifts = 61;  // a prime
+
+  int64_t row_elements_ = 0;
+  DeviceBuffer memory_;
+};
+
+}  // namespace
+
+Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
+  Backend& backend = *sequence.memory()->backend;
+  KvCache& cache = *sequence.cache;
+  const int64_t row_elements = cache.num_kv_heads() * cache.head_dim();
+  HW_ASSIGN_OR_RETURN(const NormalRows rows, NormalRows::Make(backend.device(), row_elements, seed));
+  CacheStep step(backend, cache.pools());
+  int64_t shift = 0;
+  for (int64_t left = num_tokens; left > 0;) {
+    const int64_t num_new = std::min({left, kStepTokens, cache.MaxStepTokens()});
+    HW_RETURN_IF_ERROR(cache.PlanStep(num_new));
+    step.Add(cache);
+    step.Begin();
+    for (int64_t layer_idx = 0; layer_idx < cache.num_layers(); ++layer_idx) {
+      CacheLayerArgs args;
+      args.k = rows.Rows(++shift, num_new);
+      args.v = rows.Rows(shift + 30, num_new);
+      step.RunLayer(layer_idx, args);
+    }
+    step.Finish();
+    left -= num_new;
+  }
+  return backend.device().Wait();
+}
+
+}  // namespace headwise

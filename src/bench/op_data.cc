@@ -1,0 +1,210 @@
+#include "bench/op_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/cpu_info.h"
+#include "base/format_bytes.h"
+#include "base/rng.h"
+
+namespace headwise {
+namespace {
+
+// Numbers are drawn once and repeated, a prime number of them so that rows differ.
+constexpr int64_t kBankValues = 65521;
+// The same for pages.
+constexpr int64_t kBankPages = 61;
+// Neighbouring pages of one head: what a chunk of 512 tokens of a prompt fills.
+constexpr int64_t kRunTokens = 512;
+// Whole multiples of this get huge pages, as the cache's own pages do.
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
+int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+int64_t BytesOf(const std::vector<LinearWeights>& launch) {
+  int64_t bytes = 0;
+  for (const LinearWeights& part : launch) bytes += part.weight.size_bytes();
+  return bytes;
+}
+
+}  // namespace
+
+Status CheckMemory(int64_t bytes, const char* what) {
+  const int64_t machine = PhysicalMemoryBytes();
+  if (machine == 0 || bytes <= machine / 4 * 3) return Status::Ok();
+  return Status::OutOfMemory(
+      fmt::format("{} would take {} of this machine's {}", what, FormatBytes(bytes), FormatBytes(machine)));
+}
+
+Result<RandomTensor> RandomTensor::Make(Backend& backend, const Shape& shape, uint64_t seed) {
+  RandomTensor tensor;
+  const int64_t num_elements = shape.num_elements();
+  HW_ASSIGN_OR_RETURN(tensor.memory_,
+                      DeviceBuffer::Make(backend.device(), static_cast<size_t>(num_elements) * sizeof(float)));
+  tensor.view_ = {.data = tensor.memory_.data(), .dtype = DType::kF32, .shape = shape};
+  Rng rng(seed);
+  std::vector<float> bank(static_cast<size_t>(std::min(num_elements, kBankValues)));
+  // Uniform on [-1, 1] has variance 1/3.
+  for (float& value : bank) value = static_cast<float>((2 * rng.Uniform() - 1) * std::sqrt(3.0));
+  for (int64_t at = 0; at < num_elements; at += kBankValues) {
+    const int64_t count = std::min(kBankValues, num_elements - at);
+    backend.device().CopyFromHost(static_cast<float*>(tensor.view_.data) + at, bank.data(),
+                                  static_cast<size_t>(count) * sizeof(float));
+  }
+  return tensor;
+}
+
+int64_t MatrixCycle::bytes() const {
+  int64_t bytes = 0;
+  for (const std::vector<LinearWeights>& launch : launches) bytes += BytesOf(launch);
+  return bytes;
+}
+
+Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backend> backend,
+                                    const std::vector<LinearWeights>& shapes, int64_t min_bytes) {
+  MatrixCycle cycle;
+  cycle.backend = std::move(backend);
+  const int64_t num_copies = std::max<int64_t>(1, CeilDiv(min_bytes, BytesOf(shapes)));
+  HW_RETURN_IF_ERROR(CheckMemory(num_copies * BytesOf(shapes), "weights to cycle through"));
+  for (int64_t copy = 0; copy < num_copies; ++copy) {
+    std::vector<LinearWeights>& launch = cycle.launches.emplace_back();
+    for (const LinearWeights& part : shapes) {
+      const Shape& shape = part.weight.shape;
+      RandomMatrix made = random.Make(shape[0], shape[1], 1.0 / std::sqrt(static_cast<double>(shape[1])));
+      if (made.memory == nullptr) {
+        return Status::OutOfMemory(fmt::format("no memory for a matrix of {}", FormatBytes(part.weight.size_bytes())));
+      }
+      HW_ASSIGN_OR_RETURN(const ConstTensorView adopted, cycle.backend->AdoptWeights(made.view));
+      if (adopted.data == made.view.data) cycle.owned.push_back(std::move(made.memory));
+      launch.push_back({.weight = adopted, .bias = {}});
+    }
+  }
+  return cycle;
+}
+
+RandomPages::RandomPages(const Backend& backend, const Wanted& wanted)
+    : wanted_(wanted), newest_(wanted.layout), page_sizes_(PageSizesOf(backend, wanted.layout)) {
+  newest_.format = NewestFormat(wanted.layout.format);
+  const int64_t page_tokens = wanted.layout.page_tokens;
+  const int64_t end_page = CeilDiv(wanted.first_pos + wanted.num_rows, page_tokens);
+  const int64_t rule_sink = CeilDiv(wanted.rule.sink, page_tokens);
+  const int64_t oldest = std::max<int64_t>(0, wanted.first_pos - wanted.rule.recent);
+  num_sink_ = std::min(rule_sink, end_page);
+  recent_first_ = std::max(rule_sink, oldest / page_tokens);
+  num_recent_ = std::max<int64_t>(0, end_page - recent_first_);
+  if (page_sizes_.ages()) aged_ = AgedPages(wanted.rule, wanted.first_pos, page_tokens);
+}
+
+bool RandomPages::IsAged(int64_t idx) const {
+  return aged_.Contains(idx < num_sink_ ? idx : recent_first_ + idx - num_sink_);
+}
+
+int64_t RandomPages::BytesOfHead() const {
+  PageCounts pages;
+  for (int64_t idx = 0; idx < num_pages(); ++idx) ++(IsAged(idx) ? pages.aged : pages.newest);
+  return page_sizes_.BytesOf(pages);
+}
+
+Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed) {
+  RandomPages pages(backend, wanted);
+  const int64_t layer_bytes = wanted.num_kv_heads * pages.BytesOfHead();
+  const int64_t num_layers = std::max<int64_t>(1, CeilDiv(min_bytes, layer_bytes));
+  pages.bytes_ = num_layers * layer_bytes;
+  HW_RETURN_IF_ERROR(CheckMemory(pages.bytes_, "KV pages"));
+  const int64_t whole_pages = CeilDiv(pages.bytes_, kHugePageBytes) * kHugePageBytes;
+  HW_ASSIGN_OR_RETURN(pages.memory_, DeviceBuffer::Make(backend.device(), static_cast<size_t>(whole_pages)));
+  pages.Place(num_layers);
+  HW_RETURN_IF_ERROR(pages.Fill(backend, seed));
+  return pages;
+}
+
+// In the order in which the chunks of a prompt would take them.
+void RandomPages::Place(int64_t num_layers) {
+  const int64_t num_heads = num_layers * wanted_.num_kv_heads;
+  addresses_.resize(static_cast<size_t>(num_heads * num_pages()));
+  numbers_.resize(addresses_.size());
+  std::iota(numbers_.begin(), numbers_.end(), 0u);
+  const int64_t run_pages = std::max<int64_t>(1, kRunTokens / wanted_.layout.page_tokens);
+  std::byte* next = memory_.data();
+  for (int64_t first = 0; first < num_pages(); first += run_pages) {
+    for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
+      for (int64_t idx = first; idx < std::min(first + run_pages, num_pages()); ++idx) {
+        addresses_[static_cast<size_t>(head_idx * num_pages() + idx)] = next;
+        next += IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
+      }
+    }
+  }
+  KvLayout aged = newest_;
+  aged.format = KvFormat::kQ4;
+  spaces_ = {{.layout = newest_, .page_bytes = page_sizes_.newest, .extents = addresses_},
+             {.layout = aged, .page_bytes = page_sizes_.aged, .extents = addresses_}};
+  for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
+    heads_.push_back(
+        {.mask = {.sink = wanted_.rule.sink, .recent = wanted_.rule.recent, .sink_reach = wanted_.rule.sink_reach},
+         .table = static_cast<uint32_t>(head_idx * num_pages()),
+         .sink_pages = num_sink_,
+         .ring_first = recent_first_,
+         .newest = 0,
+         .aged = page_sizes_.ages() ? 1 : -1,
+         .aged_begin = aged_.begin});
+  }
+}
+
+// A few pages are written by the backend, token by token, and made older; all are copies of them.
+Status RandomPages::Fill(Backend& backend, uint64_t seed) {
+  Device& device = backend.device();
+  const int64_t num_tokens = kBankPages * newest_.page_tokens;
+  HW_ASSIGN_OR_RETURN(const RandomTensor k, RandomTensor::Make(backend, {num_tokens, newest_.head_dim}, seed));
+  HW_ASSIGN_OR_RETURN(const RandomTensor v, RandomTensor::Make(backend, {num_tokens, newest_.head_dim}, seed + 1));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer newest,
+                      DeviceBuffer::Make(device, static_cast<size_t>(kBankPages * page_sizes_.newest)));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer aged,
+                      DeviceBuffer::Make(device, static_cast<size_t>(kBankPages * page_sizes_.aged)));
+  // Each bank is one extent.
+  std::byte* const bases[] = {newest.data(), aged.data()};
+  std::vector<PageSpace> banks = spaces_;
+  for (size_t i = 0; i < banks.size(); ++i) {
+    banks[i].extents = {&bases[i], 1};
+    banks[i].extent_shift = 31;
+  }
+  const StepHead head{};
+  const StepRows rows{.num_rows = num_tokens};
+  std::vector<PageMove> ages;
+  for (uint32_t i = 0; page_sizes_.ages() && i < kBankPages; ++i) ages.push_back({.to_space = 1, .from = i, .to = i});
+  std::vector<uint32_t> numbers(static_cast<size_t>(kBankPages));
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  const int64_t age_end = static_cast<int64_t>(ages.size());
+  KvStep step{.num_layers = 1, .num_kv_heads = 1};
+  step.sequences = {&rows, 1};
+  step.heads = {&head, 1};
+  step.pages = numbers;
+  step.spaces = banks;
+  step.ages = ages;
+  step.age_ends = {&age_end, 1};
+  backend.BeginStep(step);
+  backend.AppendKv({.step = &step, .layer_idx = 0, .k = k.view(), .v = v.view()});
+  backend.AgeKv({.step = &step, .layer_idx = 0});
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const bool is_aged = IsAged(static_cast<int64_t>(i) % num_pages());
+    const PageSpace& bank = banks[is_aged ? 1 : 0];
+    device.Copy(addresses_[i], bank.Page(static_cast<uint32_t>(i % kBankPages)), static_cast<size_t>(bank.page_bytes));
+  }
+  return device.Wait();
+}
+
+KvStep RandomPages::Step(std::span<const StepRows> rows) const {
+  KvStep step{.num_layers = num_layers(), .num_kv_heads = wanted_.num_kv_heads};
+  step.sequences = rows;
+  step.heads = heads_;
+  step.pages = numbers_;
+  step.spaces = spaces_;
+  return step;
+}
+
+}  // namespace headwise

@@ -1,0 +1,127 @@
+#include "bench/random_model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "bench/random_weights.h"
+
+namespace headwise {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  int64_t num_layers;
+  int64_t model_dim;
+  int64_t ffn_dim;
+  int64_t num_q_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t vocab_size;
+  int64_t trained_length;
+  double rope_theta;
+  bool tied_embeddings;
+};
+
+constexpr NamedShape kShapes[] = {
+    {"llama-3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, true},
+    {"llama-3-8b", 32, 4096, 14336, 32, 8, 128, 128256, 8192, 5e5, false},
+    {"llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 1e4, false},
+    {"headwise-17m", 8, 384, 1024, 8, 4, 64, 8192, 32768, 1e6, true},
+};
+
+ConstTensorView Ones(int64_t n, ModelWeights& weights) {
+  auto memory = std::make_unique<std::byte[]>(static_cast<size_t>(n) * sizeof(float));
+  std::fill_n(reinterpret_cast<float*>(memory.get()), n, 1.0f);
+  const ConstTensorView view(memory.get(), DType::kF32, Shape{n});
+  weights.owned.push_back(std::move(memory));
+  return view;
+}
+
+bool IsComplete(const ModelWeights& weights) {
+  const auto is_there = [](const LinearWeights& linear) { return linear.weight.present(); };
+  return weights.embedding.present() && is_there(weights.output) &&
+         std::ranges::all_of(weights.layers, [&](const LayerWeights& layer) {
+           return is_there(layer.q) && is_there(layer.k) && is_there(layer.v) && is_there(layer.o) &&
+                  is_there(layer.gate) && is_there(layer.up) && is_there(layer.down);
+         });
+}
+
+}  // namespace
+
+std::vector<std::string> NamedShapes() {
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+Result<ModelConfig> ConfigOfShape(const std::string& name) {
+  const auto* const shape =
+      std::find_if(std::begin(kShapes), std::end(kShapes), [&](const NamedShape& s) { return s.name == name; });
+  if (shape == std::end(kShapes)) {
+    return Status::InvalidInput(
+        fmt::format("shape \"{}\" is unknown, expected one of: {}", name, fmt::join(NamedShapes(), ", ")));
+  }
+  ModelConfig config;
+  config.family = "llama";
+  config.num_layers = shape->num_layers;
+  config.model_dim = shape->model_dim;
+  config.ffn_dim = shape->ffn_dim;
+  config.num_q_heads = shape->num_q_heads;
+  config.num_kv_heads = shape->num_kv_heads;
+  config.head_dim = shape->head_dim;
+  config.vocab_size = shape->vocab_size;
+  config.trained_length = shape->trained_length;
+  config.tied_embeddings = shape->tied_embeddings;
+  config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(shape->head_dim));
+  config.SetLayersAlike(RopeConfig{.rotary_dims = shape->head_dim, .theta = shape->rope_theta}, /*window=*/{});
+  HW_RETURN_IF_ERROR(ValidateConfig(config, name));
+  return config;
+}
+
+Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options, Backend& backend) {
+  HW_ASSIGN_OR_RETURN(ModelConfig config, ConfigOfShape(options.shape));
+  ModelWeights weights;
+  RandomWeights random({.dtype = options.weights, .seed = options.seed, .num_threads = options.num_threads});
+  const int64_t model_dim = config.model_dim;
+  const int64_t q_dim = config.num_q_heads * config.head_dim;
+  const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  // y = x W^T keeps the scale of x. Without data where there is no memory for it.
+  const auto matrix = [&](int64_t num_outputs, int64_t num_inputs) {
+    RandomMatrix made = random.Make(num_outputs, num_inputs, 1.0 / std::sqrt(static_cast<double>(num_inputs)));
+    if (made.memory != nullptr) weights.owned.push_back(std::move(made.memory));
+    return made.view;
+  };
+  const auto linear = [&](int64_t num_outputs, int64_t num_inputs) {
+    return LinearWeights{.weight = matrix(num_outputs, num_inputs), .bias = {}};
+  };
+  weights.embedding = matrix(config.vocab_size, model_dim);
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  for (LayerWeights& layer : weights.layers) {
+    layer.norm.weight = Ones(model_dim, weights);
+    layer.q = linear(q_dim, model_dim);
+    layer.k = linear(kv_dim, model_dim);
+    layer.v = linear(kv_dim, model_dim);
+    layer.o = linear(model_dim, q_dim);
+    layer.mlp_norm.weight = Ones(model_dim, weights);
+    layer.gate = linear(config.ffn_dim, model_dim);
+    layer.up = linear(config.ffn_dim, model_dim);
+    layer.down = linear(model_dim, config.ffn_dim);
+  }
+  weights.final_norm.weight = Ones(model_dim, weights);
+  if (config.tied_embeddings) {
+    weights.output.weight = weights.embedding;
+  } else {
+    weights.output = linear(config.vocab_size, model_dim);
+  }
+  if (!IsComplete(weights)) {
+    return Status::OutOfMemory(
+        fmt::format("{}: no memory for its weights of {}", options.shape, NameOf(options.weights)));
+  }
+  return MakeModel(std::move(config), std::move(weights), backend);
+}
+
+}  // namespace headwise
