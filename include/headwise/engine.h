@@ -38,7 +38,9 @@ struct EngineOptions {
   int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
   int64_t page_tokens = 0;         // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
-};
+  // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
+  // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
+  std::function<void(std::string_view)> on_warning = {};
 };
 
 // What an engine computes in once everything left to the machine is resolved; each in the words of its option. Results
@@ -144,6 +146,7 @@ class Engine {
   std::string backend_description() const;
   int64_t page_tokens() const;
   Arithmetic arithmetic() const;
+  void Warn(std::string_view message) const;  // tells EngineOptions::on_warning
 
   // A text to continue in later requests. Refused when the plan does not fit the model or when its KV bytes at worst
   // would not fit under the limit even alone: the message says needed and available.

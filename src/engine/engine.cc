@@ -112,6 +112,10 @@ Arithmetic Engine::arithmetic() const {
           .kv_dtype = NameOf(formats),
           .chunk_tokens = parts.options.chunk_tokens};
 }
+void Engine::Warn(std::string_view message) const {
+  const auto& on_warning = impl_->parts().options.on_warning;
+  if (on_warning) on_warning(message);
+}
 
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
   return impl_->NewSequence(options);

@@ -95,7 +95,8 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
                  .folder = folder ? &*folder : nullptr,
                  .num_results = task->NumResults() * static_cast<int64_t>(subjects.size()),
                  .label = std::string(options.task->name),
-                 .should_stop = options.should_stop});
+                 .should_stop = options.should_stop,
+                 .progress = options.progress});
     HW_RETURN_IF_ERROR(task->Run(run));
     outcome.run.results = run.TakeResults();
   }

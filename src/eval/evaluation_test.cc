@@ -10,10 +10,12 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "engine/prompt.h"
 #include "eval/metrics.h"
 #include "planner/budget.h"
 #include "support/engines.h"
 #include "support/golden.h"
+#include "support/silent_terminal.h"
 
 namespace headwise {
 namespace {
@@ -173,6 +175,20 @@ TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
     each.options["lengths"] = "1024";
     EXPECT_THAT(Run(each).status().message(), HasSubstr("choose another folder"));
   }
+}
+
+// A library's warnings and progress go where its program wants them, and nowhere by themselves.
+TEST_F(EvaluationTest, NothingIsWrittenToTheTerminal) {
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  plan.source_hash = "of other weights";
+  const std::string path = (folder_ / "other.json").string();
+  ASSERT_TRUE(WriteHeadPlan(plan, path).ok());
+  const Case each{.task = "ppl", .options = {{"text", TextFile()}, {"lengths", "64"}}, .plans = {"full", path}};
+  SilentTerminal terminal;
+  const bool is_ok = Run(each).ok();
+  WarnBeyondTrainedLength(*engine_, 1 << 30);
+  EXPECT_EQ(terminal.Restore(), "");
+  EXPECT_TRUE(is_ok);
 }
 
 // The number stands right before the question; what counts is what the model says after it.

@@ -112,7 +112,7 @@ Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerMo
                                               state.gates.size(), input.shape.num_layers, input.shape.num_kv_heads));
     }
   }
-  ProgressBar progress(what, options.num_steps);
+  ProgressBar progress(input.progress, what, options.num_steps);
   const SampleMaker make_sample = [&](int64_t step, int64_t sample_idx) {
     return samples.Make(static_cast<uint64_t>(step * options.samples_per_step + sample_idx));
   };

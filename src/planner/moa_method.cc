@@ -157,7 +157,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
   ThreadPool pool(model.num_threads);
   GradDecoder<float> decoder(*model.model, pool);
   const int64_t total = options.samples_per_length * static_cast<int64_t>(options.lengths.size());
-  ProgressBar progress("influence", total);
+  ProgressBar progress(input.progress, "influence", total);
   while (state.num_done < total) {
     const auto length_idx = static_cast<size_t>(state.num_done / options.samples_per_length);
     HW_ASSIGN_OR_RETURN(const TokenSample sample,
@@ -239,7 +239,7 @@ Result<size_t> Choose(const PlannerInput& input, const MoaOptions& options, Answ
   HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> unseen,
                       MakeSamples(answers, options.validation_length, options.validation_samples));
   HW_ASSIGN_OR_RETURN(const double dense_unseen, answers.MeanLoss(unseen, nullptr));
-  ProgressBar progress("validation", static_cast<int64_t>(candidates.size()));
+  ProgressBar progress(input.progress, "validation", static_cast<int64_t>(candidates.size()));
   Json rows = Json::array();
   size_t best = 0;
   double least = std::numeric_limits<double>::infinity();
