@@ -82,6 +82,7 @@ struct ProfileState {
   int64_t num_done = 0;                     // samples, over all lengths
   std::vector<std::vector<double>> losses;  // [lengths][L * Hkv * rules] sums
   std::vector<double> dense_losses;         // [lengths] sums
+  std::vector<std::string> notes = {};      // for the plan
 
   static ProfileState Empty(size_t num_lengths, size_t num_values) {
     return {.losses = std::vector<std::vector<double>>(num_lengths, std::vector<double>(num_values)),
@@ -177,6 +178,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
     HW_RETURN_IF_ERROR(checkpoint.SaveNowAndThen([&] { return state.ToJson(); }));
   }
   HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
+  state.notes = checkpoint.Notes();
   return state;
 }
 
@@ -327,6 +329,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
       candidates.size(), options.lengths.back(), figure("predicted_at_longest"), figure("measured_at_longest"),
       options.validation_length, figure("validation_loss"), figure("dense_validation_loss")));
   if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
+  plan.notes.insert(plan.notes.end(), profile.notes.begin(), profile.notes.end());
   // How much of the shortest, middle and longest text a head keeps on average: its score.
   for (const HeadRule& rule : plan.rules) {
     double kept = 0;
