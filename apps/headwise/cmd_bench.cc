@@ -19,6 +19,7 @@
 #include "common_options.h"
 #include "engine/engine_impl.h"
 #include "model/model_config.h"
+#include "terminal_line.h"
 
 namespace headwise {
 namespace {
@@ -171,8 +172,9 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
     HW_ASSIGN_OR_RETURN(std::shared_ptr<const HeadPlan> plan, LoadPlan(name, *subject.engine));
     plans.push_back(std::move(plan));
   }
+  TerminalLine line;
   for (size_t i = 0; i < names.size(); ++i) {
-    ProgressBar progress("bench, " + names[i], 1000);
+    ProgressBar progress(&line, "bench, " + names[i], 1000);
     HW_ASSIGN_OR_RETURN(
         BenchResult bench,
         RunBench(*subject.engine,

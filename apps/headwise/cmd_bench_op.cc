@@ -20,6 +20,7 @@
 #include "bench_common.h"
 #include "commands.h"
 #include "common_options.h"
+#include "terminal_line.h"
 
 namespace headwise {
 namespace {
@@ -173,7 +174,8 @@ Status RunBenchOp(const BenchOpOptions& options) {
   HW_ASSIGN_OR_RETURN(const cpu::Ceilings before, measure());
   std::vector<OpLine> lines;
   {
-    ProgressBar progress("bench op", 1000);
+    TerminalLine line;
+    ProgressBar progress(&line, "bench op", 1000);
     bench.on_progress = [&](int64_t num_done, int64_t total) { progress.Update(num_done * 1000 / total); };
     HW_ASSIGN_OR_RETURN(lines, RunOpBench(subject, bench));
   }

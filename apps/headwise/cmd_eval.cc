@@ -16,6 +16,7 @@
 #include "eval/ablation.h"
 #include "eval/evaluation.h"
 #include "generate.h"
+#include "terminal_line.h"
 
 namespace headwise {
 namespace {
@@ -112,6 +113,8 @@ Status RunEval(const EvalOptions& options) {
   evaluation.engine = options.engine;
   evaluation.kv_ratios = options.kv_ratios;
   evaluation.out = options.out;
+  TerminalLine line;
+  evaluation.progress = &line;
   if (options.resume) evaluation.resume = EvaluationOptions::Resume::kYes;
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   const std::vector<std::string> paths = options.plans.empty() ? std::vector<std::string>{kFullPlan} : options.plans;
@@ -162,6 +165,8 @@ Status RunAblationCommand(const AblationOptions& options) {
   AblationInput input = options;
   if (options.resume_flag) input.resume = EvaluationOptions::Resume::kYes;
   input.should_stop = [&] { return interrupt.interrupted(); };
+  TerminalLine line;
+  input.progress = &line;
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   HW_ASSIGN_OR_RETURN(const std::vector<EvaluationOutcome> outcomes, RunAblation(*engine, *options.ablation, input));
   if (!options.json) {

@@ -19,6 +19,7 @@
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
 #include "planner/planner.h"
+#include "terminal_line.h"
 #include "weights/weight_source.h"
 
 namespace headwise {
@@ -148,6 +149,9 @@ Status ShowPlan(const HeadPlan& plan) {
 
 Status RunPlan(const PlanOptions& options) {
   HW_ASSIGN_OR_RETURN(PlannerInput input, InputFor(options));
+  TerminalLine line;
+  input.progress = &line;
+  input.on_warning = LogWarning;
   // Where work can be kept, the first Ctrl-C ends it after its current step; elsewhere Ctrl-C just ends the process.
   std::optional<InterruptGuard> interrupt;
   const bool is_resumable = options.method->runs == PlannerMethod::Runs::kModelResumably;

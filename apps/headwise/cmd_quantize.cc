@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "common_options.h"
 #include "engine/quantize.h"
+#include "terminal_line.h"
 
 namespace headwise {
 namespace {
@@ -22,7 +23,8 @@ struct QuantizeCommandOptions {
 Status RunQuantize(const QuantizeCommandOptions& options) {
   QuantizeOptions quantize = options.quantize;
   quantize.type = DTypeByName(options.type).value();  // one of those that the option takes
-  ProgressBar progress("quantize", 1000);
+  TerminalLine line;
+  ProgressBar progress(&line, "quantize", 1000);
   quantize.on_progress = [&](int64_t num_bytes, int64_t total) { progress.Update(num_bytes * 1000 / total); };
   HW_ASSIGN_OR_RETURN(const QuantizeResult result, QuantizeModel(quantize));
   if (options.json) {

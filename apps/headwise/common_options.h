@@ -19,8 +19,10 @@
 namespace headwise {
 
 // --model, --backend, --isa, --compute, --kv-dtype, --kv-limit-bytes, --threads, --chunk-tokens, --page-tokens. The
-// values in `options` are the defaults that --help shows.
+// values in `options` are the defaults that --help shows. Warnings go to the log.
 void AddEngineOptions(CLI::App& command, EngineOptions& options);
+// What EngineOptions::on_warning and PlannerInput::on_warning are told, in the log.
+void LogWarning(std::string_view message);
 void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling);
 
 // The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and

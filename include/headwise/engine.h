@@ -30,13 +30,29 @@ struct EngineOptions {
   std::string backend = "cpu";     // "cpu", "ref"
   std::string isa = "auto";        // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
   std::string compute = "auto";    // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for prefill
-                                   // where they are 16-bit and the machine has bf16 dots
+                                   // where they are 16-bit and a short measurement, once per process, finds this
+                                   // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells
   std::string kv_dtype = "f16";    // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every
                                    // token, of heads that drop some
   int num_threads = 0;             // 0: one per core
   int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
   int64_t page_tokens = 0;         // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
+  // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
+  // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
+  std::function<void(std::string_view)> on_warning = {};
+};
+
+// What an engine computes in once everything left to the machine is resolved; each in the words of its option. Results
+// of two engines that differ here differ, if only in their last digits.
+struct Arithmetic {
+  std::string backend;
+  std::string isa;       // "auto" where the backend has no instruction sets
+  std::string compute;
+  std::string kv_dtype;  // "f16", or two with a comma
+  int64_t chunk_tokens = 0;
+
+  friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
 };
 
 struct SamplingOptions {
@@ -129,6 +145,8 @@ class Engine {
   bool has_tokenizer() const;           // tiny test models have none; they run on ids
   std::string backend_description() const;
   int64_t page_tokens() const;
+  Arithmetic arithmetic() const;
+  void Warn(std::string_view message) const;  // tells EngineOptions::on_warning
 
   // A text to continue in later requests. Refused when the plan does not fit the model or when its KV bytes at worst
   // would not fit under the limit even alone: the message says needed and available.

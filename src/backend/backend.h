@@ -24,7 +24,11 @@ class Backend {
   virtual std::string_view name() const = 0;
   // One line for --stats: instruction set, threads.
   virtual std::string Description() const = 0;
-  // True where products in `compute` are faster than f32 ones: what `--compute auto` asks.
+  // The instruction set of its kernels: "avx512". Empty where it has one way to compute. Results of two differ in their
+  // last digits.
+  virtual std::string_view isa() const = 0;
+  // True where products in `compute` are faster than f32 ones: what `--compute auto` asks. May measure, a millisecond;
+  // the answer stays the same for the life of the process.
   virtual bool IsFast(Compute compute) const = 0;
 
   // Its memory, and the queue that operations are put on.

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 
 namespace headwise {
@@ -41,6 +42,20 @@ Result<size_t> StatRegular(int fd, const std::filesystem::path& path) {
   if (S_ISDIR(info.st_mode))
     return Status::InvalidInput(fmt::format("{}: is a folder, expected a file", path.string()));
   return static_cast<size_t>(info.st_size);
+}
+
+// Creates and opens a new file beside `path`; its name replaces `partial_path`. mkostemp would make it readable by its
+// owner alone, and what a person writes is to be readable under their umask, as with any other tool: the system applies
+// that by itself to a file that is opened so. To read the umask is to change it, for all threads of the process.
+int CreateBeside(const std::filesystem::path& path, std::string& partial_path) {
+  constexpr int kMaxTries = 100;
+  std::random_device random;
+  for (int i = 0; i < kMaxTries; ++i) {
+    partial_path = fmt::format("{}.{:08x}", path.string(), random());
+    const int fd = ::open(partial_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -99,11 +114,11 @@ Result<std::string> ReadFile(const std::filesystem::path& path) {
 
 Result<AtomicFileWriter> AtomicFileWriter::Create(const std::filesystem::path& path) {
   AtomicFileWriter writer;
-  std::string pattern = path.string() + ".XXXXXX";
-  writer.fd_ = ::mkostemp(pattern.data(), O_CLOEXEC);
+  std::string partial_path;
+  writer.fd_ = CreateBeside(path, partial_path);
   if (writer.fd_ < 0) return SystemError(path, "create");
   writer.path_ = path;
-  writer.partial_path_ = std::move(pattern);
+  writer.partial_path_ = std::move(partial_path);
   return writer;
 }
 
@@ -135,10 +150,7 @@ Status AtomicFileWriter::Write(std::span<const std::byte> bytes) {
 }
 
 Status AtomicFileWriter::Commit() {
-  // mkostemp makes 0600; what a person writes is readable under their umask, as with any other tool.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  if (::fchmod(fd_, 0666 & ~mask) != 0 || ::fsync(fd_) != 0) return SystemError(path_, "write");
+  if (::fsync(fd_) != 0) return SystemError(path_, "write");
   // On some file systems a full disk is only reported here.
   if (::close(std::exchange(fd_, -1)) != 0) return SystemError(path_, "write");
   if (::rename(partial_path_.c_str(), path_.c_str()) != 0) return SystemError(path_, "replace");

@@ -4,12 +4,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <iterator>
 
 #include "support/full_disk.h"
+
+namespace {
+std::atomic<int> g_num_umask_calls{0};
+}
+
+// In the place of the system's for this program: counts.
+extern "C" mode_t umask(mode_t mask) noexcept {
+  ++g_num_umask_calls;
+  return static_cast<mode_t>(::syscall(SYS_umask, mask));
+}
 
 namespace headwise {
 namespace {
@@ -92,6 +104,13 @@ TEST_F(AtomicWrite, ReadableUnderTheUmask) {
   ::umask(mask);
   ASSERT_TRUE(status.ok());
   EXPECT_EQ(fs::status(Path()).permissions(), static_cast<fs::perms>(0640));
+}
+
+// It belongs to the process: whoever changes it, if only to read it, changes what every other thread's files become.
+TEST_F(AtomicWrite, TheUmaskIsLeftAlone) {
+  const int before = g_num_umask_calls;
+  ASSERT_TRUE(WriteFileAtomically(Path(), "new").ok());
+  EXPECT_EQ(g_num_umask_calls, before);
 }
 
 TEST_F(AtomicWrite, WithoutACommitNothingHappened) {

@@ -1,24 +1,15 @@
 #include "base/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace headwise {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
-constexpr int kDefaultColumns = 80;
 constexpr int kMaxBarColumns = 40;
-
-int TerminalColumns() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultColumns;
-}
 
 std::string FormatTime(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
@@ -45,23 +36,23 @@ std::string FormatProgress(std::string_view label, int64_t done, int64_t total, 
   return line;
 }
 
-ProgressBar::ProgressBar(std::string label, int64_t total)
-    : label_(std::move(label)), total_(total), enabled_(isatty(STDERR_FILENO) == 1), start_(Clock::now()) {}
+ProgressBar::ProgressBar(ProgressLine* line, std::string label, int64_t total)
+    : line_(line), label_(std::move(label)), total_(total), start_(Clock::now()) {}
 
 ProgressBar::~ProgressBar() {
-  if (drawn_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_) line_->Wipe();
 }
 
 void ProgressBar::Update(int64_t done) {
-  if (!enabled_) return;
+  if (line_ == nullptr) return;
   const auto now = Clock::now();
   if (drawn_ && now - last_draw_ < kRedrawInterval) return;
+  const int columns = line_->Columns();
+  if (columns <= 0) return;
   drawn_ = true;
   last_draw_ = now;
   const double elapsed_seconds = std::chrono::duration<double>(now - start_).count();
-  // The last column stays free: writing to it makes some terminals begin a new line.
-  fmt::print(stderr, "\r{}\x1b[K", FormatProgress(label_, done, total_, elapsed_seconds, TerminalColumns() - 1));
-  std::fflush(stderr);
+  line_->Draw(FormatProgress(label_, done, total_, elapsed_seconds, columns));
 }
 
 }  // namespace headwise

@@ -1,9 +1,17 @@
 #include "base/progress.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace headwise {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(FormatProgress, ShowsShareCountAndTimeLeft) {
   EXPECT_EQ(FormatProgress("lines", 5, 10, 12, 36), "lines  [#####.....]  5/10  0:12 left");
@@ -17,6 +25,30 @@ TEST(FormatProgress, NeverWiderThanAsked) {
       EXPECT_LE(FormatProgress("a label", done, 10, 100000, width).size(), static_cast<size_t>(width));
     }
   }
+}
+
+class RecordedLine final : public ProgressLine {
+ public:
+  int Columns() override { return 40; }
+  void Draw(std::string_view text) override { drawn.emplace_back(text); }
+  void Wipe() override { drawn.emplace_back("wiped"); }
+
+  std::vector<std::string> drawn;
+};
+
+TEST(ProgressBar, IsDrawnOnTheLineItIsGivenAndWipedAtItsEnd) {
+  RecordedLine line;
+  {
+    ProgressBar bar(&line, "lines", 10);
+    bar.Update(5);
+    bar.Update(6);  // too soon to draw again
+  }
+  EXPECT_THAT(line.drawn, ElementsAre(HasSubstr("5/10"), "wiped"));
+}
+
+TEST(ProgressBar, WithoutALineNothingIsShown) {
+  ProgressBar bar(nullptr, "lines", 10);
+  bar.Update(5);
 }
 
 TEST(FormatProgress, NothingToDoIsDone) {

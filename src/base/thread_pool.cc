@@ -1,5 +1,9 @@
 #include "base/thread_pool.h"
 
+#include <new>
+#include <system_error>
+#include <utility>
+
 #include "base/check.h"
 
 namespace headwise {
@@ -31,7 +35,11 @@ ThreadPool::ThreadPool(int num_threads) {
   HW_CHECK(num_threads >= 1, "{} threads", num_threads);
   shares_ = std::make_unique<Share[]>(static_cast<size_t>(num_threads));
   workers_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i, num_threads] { WorkerLoop(i, num_threads); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i, num_threads] { WorkerLoop(i, num_threads); });
+  } catch (const std::system_error&) {  // a limit on threads or on memory: those that run do the work
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -64,6 +72,12 @@ void ThreadPool::Run(int64_t num_tasks, const void* context, TaskFunction functi
       std::this_thread::yield();
     }
   }
+  if (has_failed_.load(std::memory_order_relaxed)) Rethrow();
+}
+
+void ThreadPool::Rethrow() {
+  has_failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 int64_t ThreadPool::InTurns(int64_t idx, int64_t num_tasks) const {
@@ -76,7 +90,14 @@ int64_t ThreadPool::InTurns(int64_t idx, int64_t num_tasks) const {
 }
 
 void ThreadPool::RunTask(int64_t task_idx, int thread_idx) {
-  function_(context_, task_idx, thread_idx);
+  if (!has_failed_.load(std::memory_order_relaxed)) {
+    try {
+      function_(context_, task_idx, thread_idx);
+    } catch (...) {
+      if (!has_failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
+    }
+  }
+  // Releases failure_ as well: the caller reads it only when every task is counted.
   num_done_.fetch_add(1, std::memory_order_release);
 }
 

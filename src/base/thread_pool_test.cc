@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -80,6 +83,61 @@ TEST(ThreadPool, WhoIsDoneHelpsTheOthersFromTheEndsOfTheirShares) {
     ++num_done;
   });
   EXPECT_THAT(order, ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 9, 8, 7, 6, 5, 4, 3, 2, 1));
+}
+
+// Of the worker, of the caller, of both: the caller gets it, and the pool lives on.
+TEST(ThreadPool, WhatATaskThrowsIsThrownToTheCaller) {
+  ThreadPool pool(2);
+  for (int region = 0; region < 200; ++region) {
+    std::atomic<int> num_begun{0};
+    std::string caught;
+    try {
+      pool.ParallelFor(2, [&](int64_t, int thread_idx) {
+        for (++num_begun; num_begun < 2;) std::this_thread::yield();  // so that each thread has one task
+        if (region % 3 != thread_idx) throw std::runtime_error("task");
+      });
+    } catch (const std::runtime_error& error) {
+      caught = error.what();
+    }
+    ASSERT_EQ(caught, "task") << "region " << region;
+    std::atomic<int> num_done{0};
+    pool.ParallelFor(10, [&](int64_t, int) { ++num_done; });
+    ASSERT_EQ(num_done, 10) << "region " << region;
+  }
+}
+
+// As under a limit on processes: no memory for a stack is the same to a caller, and also holds for root.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
+    pthread_attr_t huge;
+    EXPECT_EQ(pthread_attr_init(&huge), 0);
+    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+    pthread_attr_destroy(&huge);
+  }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+  ~NoMoreThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(ThreadPool, DoesWithTheThreadsThatTheSystemGrants) {
+  const NoMoreThreads none;
+  ThreadPool pool(4);
+  EXPECT_EQ(pool.num_threads(), 1);
+  std::vector<int> runs(100, 0);
+  pool.ParallelFor(100, [&](int64_t task_idx, int thread_idx) {
+    EXPECT_EQ(thread_idx, 0);
+    ++runs[static_cast<size_t>(task_idx)];
+  });
+  for (const int n : runs) EXPECT_EQ(n, 1);
 }
 
 }  // namespace

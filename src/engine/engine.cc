@@ -102,6 +102,21 @@ int64_t Engine::page_tokens() const {
   return impl_->parts().options.page_tokens;
 }
 
+Arithmetic Engine::arithmetic() const {
+  const EngineImpl::Parts& parts = impl_->parts();
+  const Backend& backend = *parts.memory->backend;
+  const KvFormats& formats = parts.memory->formats;
+  return {.backend = std::string(backend.name()),
+          .isa = backend.isa().empty() ? "auto" : std::string(backend.isa()),
+          .compute = std::string(NameOf(parts.compute)),
+          .kv_dtype = NameOf(formats),
+          .chunk_tokens = parts.options.chunk_tokens};
+}
+void Engine::Warn(std::string_view message) const {
+  const auto& on_warning = impl_->parts().options.on_warning;
+  if (on_warning) on_warning(message);
+}
+
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
   return impl_->NewSequence(options);
 }

@@ -1,6 +1,6 @@
 #include "engine/prompt.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -31,10 +31,10 @@ Status RequireTokenizer(const Engine& engine) {
 void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens) {
   const int64_t trained_length = engine.config().trained_length;
   if (trained_length <= 0 || prompt_tokens <= trained_length) return;
-  spdlog::warn(
+  engine.Warn(fmt::format(
       "the prompt has {} tokens, the model was trained on texts of at most {}: expect worse answers, except under "
       "rules that count positions inside the cache",
-      prompt_tokens, trained_length);
+      prompt_tokens, trained_length));
 }
 
 int64_t SharedTokens(std::span<const std::span<const int32_t>> prompts) {

@@ -33,7 +33,7 @@ std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig
 // A model without a tokenizer is an error.
 Status RequireTokenizer(const Engine& engine);
 
-// A prompt beyond the trained length is allowed: a warning says what to expect.
+// A prompt beyond the trained length is allowed: Engine::Warn says what to expect.
 void WarnBeyondTrainedLength(const Engine& engine, int64_t prompt_tokens);
 
 // How many tokens all of the prompts begin with, at most one less than the shortest has: what can be read once for all

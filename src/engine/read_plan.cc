@@ -1,6 +1,6 @@
 #include "engine/read_plan.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 namespace headwise {
 
@@ -8,8 +8,8 @@ Result<HeadPlan> ReadPlanFor(const Engine& engine, const std::string& path) {
   HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
   HW_RETURN_IF_ERROR(CheckPlanFits(plan, engine.shape(), path));
   if (plan.source_hash && *plan.source_hash != engine.source_hash()) {
-    spdlog::warn("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
-                 *plan.source_hash, engine.source_hash());
+    engine.Warn(fmt::format("{}: the plan was made on other weights of this shape (hash {}, this model's is {})", path,
+                            *plan.source_hash, engine.source_hash()));
   }
   return plan;
 }

@@ -14,7 +14,8 @@ namespace headwise {
 inline constexpr const char* kFullPlan = "full";
 
 // The plan in the file `path`. One for another model is an error; one that was made on other weights of this shape is
-// used, with a warning.
+// used, and Engine::Warn
+// told.
 Result<HeadPlan> ReadPlanFor(const Engine& engine, const std::string& path);
 
 }  // namespace headwise

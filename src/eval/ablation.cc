@@ -46,6 +46,8 @@ Result<GivenPlan> ReadOrMake(const Engine& engine, const AblationVariant& varian
   planner.checkpoint = path.string() + ".checkpoint";
   planner.resume = fs::exists(planner.checkpoint, error) ? PlannerInput::Resume::kYes : PlannerInput::Resume::kNo;
   planner.should_stop = input.should_stop;
+  planner.progress = input.progress;
+  planner.on_warning = input.engine.on_warning;
   auto plan = MakePlan(variant.method, planner);
   if (!plan.ok()) return std::move(plan).status().Annotate(variant.label);
   HW_RETURN_IF_ERROR(WriteHeadPlan(*plan, path.string()));
@@ -71,6 +73,7 @@ Result<std::vector<EvaluationOutcome>> RunAblation(Engine& engine, const Ablatio
     options.study = ablation.title;
     options.engine = input.engine;
     options.should_stop = input.should_stop;
+    options.progress = input.progress;
     options.plans = plans;
     options.out = (fs::path(input.out) / task.task).string();
     // Tasks that an interruption never reached begin.

@@ -30,6 +30,7 @@ struct AblationInput {
   std::string out;    // folder
   EvaluationOptions::Resume resume = EvaluationOptions::Resume::kNo;
   std::function<bool()> should_stop;  // as in PlannerInput and EvaluationOptions
+  ProgressLine* progress = nullptr;   // the same
 };
 
 struct AblationVariant {

@@ -15,6 +15,14 @@
 namespace headwise {
 namespace {
 
+Json ToJson(const Arithmetic& arithmetic) {
+  return {{"backend", arithmetic.backend},
+          {"isa", arithmetic.isa},
+          {"compute", arithmetic.compute},
+          {"kv_dtype", arithmetic.kv_dtype},
+          {"chunk_tokens", arithmetic.chunk_tokens}};
+}
+
 // Everything that decides a result, so that a run is never gone on with as another one.
 Json DecidingOptions(const Engine& engine, const EvaluationOptions& options, const Task& task,
                      std::span<const Subject> subjects) {
@@ -22,6 +30,7 @@ Json DecidingOptions(const Engine& engine, const EvaluationOptions& options, con
                {"backend", options.engine.backend},
                {"compute", options.engine.compute},
                {"kv_dtype", options.engine.kv_dtype},
+               {kArithmeticKey, ToJson(engine.arithmetic())},
                {"task", Json::parse(options.task_options.Without("batch").ToJson())},
                {"data", task.Identity()},
                {"plans", Json::object()}};
@@ -83,6 +92,7 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   if (!options.out.empty()) {
     const auto mode = resumes ? RunFolder::Mode::kResume : RunFolder::Mode::kNew;
     HW_ASSIGN_OR_RETURN(folder, RunFolder::Open(options.out, info, task->Cases(), mode));
+    if (!folder->warning().empty()) engine.Warn(folder->warning());
     for (const Subject& subject : subjects) {
       for (const auto& [length, file] : subject.info.files) {
         HW_RETURN_IF_ERROR(folder->WritePlan(file, *subject.plans.at(length)));
@@ -95,7 +105,8 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
                  .folder = folder ? &*folder : nullptr,
                  .num_results = task->NumResults() * static_cast<int64_t>(subjects.size()),
                  .label = std::string(options.task->name),
-                 .should_stop = options.should_stop});
+                 .should_stop = options.should_stop,
+                 .progress = options.progress});
     HW_RETURN_IF_ERROR(task->Run(run));
     outcome.run.results = run.TakeResults();
   }

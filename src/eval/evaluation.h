@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.h"
 #include "eval/run_data.h"
 #include "eval/subjects.h"
 #include "eval/summary.h"
@@ -27,6 +28,7 @@ struct EvaluationOptions {
   std::string out;                // folder; empty: results are kept in memory alone
   enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on with the run in `out`
   std::function<bool()> should_stop;  // asked after every result: true ends the run with kCancelled. Empty: never
+  ProgressLine* progress = nullptr;   // where it shows how far it is; null: nowhere
 };
 
 struct EvaluationOutcome {
@@ -34,7 +36,7 @@ struct EvaluationOutcome {
   Summary summary;
 };
 
-// Shows a progress bar; writes every result as it comes, and summary.json at the end. Requires: engine.has_tokenizer().
+// Writes every result as it comes, and summary.json at the end. Requires: engine.has_tokenizer().
 Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& options);
 
 }  // namespace headwise

@@ -10,10 +10,12 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "engine/prompt.h"
 #include "eval/metrics.h"
 #include "planner/budget.h"
 #include "support/engines.h"
 #include "support/golden.h"
+#include "support/silent_terminal.h"
 
 namespace headwise {
 namespace {
@@ -173,6 +175,54 @@ TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
     each.options["lengths"] = "1024";
     EXPECT_THAT(Run(each).status().message(), HasSubstr("choose another folder"));
   }
+}
+
+// As on a machine that takes "auto" for something else.
+TEST_F(EvaluationTest, ARunDoesNotGoOnInAnotherArithmetic) {
+  if (engine_->arithmetic().isa == "baseline") GTEST_SKIP() << "this machine has no other instruction set";
+  const std::string text = TextFile();
+  EvaluationOptions options;
+  options.task = FindTask("ppl");
+  options.task_options = NamedOptions({{"text", text}, {"lengths", "64"}});
+  options.out = (folder_ / "run").string();
+  std::string warnings;
+  const auto run = [&](const std::string& isa, const std::string& compute) {
+    options.engine = *engine_options_;
+    options.engine.isa = isa;
+    options.engine.compute = compute;
+    options.engine.on_warning = [&](std::string_view warning) { warnings += warning; };
+    const auto engine = MustCreate(options.engine);
+    options.plans = *ReadPlans(std::vector<std::string>{"full"}, *engine);
+    return Evaluate(*engine, options).status();
+  };
+  ASSERT_TRUE(run("auto", "auto").ok());
+  options.resume = Resume::kYes;
+  EXPECT_TRUE(run("auto", "auto").ok());
+  EXPECT_THAT(run("baseline", "f32").message(), HasSubstr("--isa " + engine_->arithmetic().isa));
+  const Status same = run(engine_->arithmetic().isa, engine_->arithmetic().compute);
+  EXPECT_TRUE(same.ok()) << same.message();
+  EXPECT_EQ(warnings, "");
+
+  const std::filesystem::path manifest = folder_ / "run" / kManifestFile;
+  Json older = *ReadJsonFile(manifest.string());
+  older["options"].erase(kArithmeticKey);
+  ASSERT_TRUE(WriteFileAtomically(manifest, older.dump()).ok());
+  EXPECT_TRUE(run("auto", "auto").ok());
+  EXPECT_THAT(warnings, HasSubstr("does not say"));
+}
+
+// A library's warnings and progress go where its program wants them, and nowhere by themselves.
+TEST_F(EvaluationTest, NothingIsWrittenToTheTerminal) {
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  plan.source_hash = "of other weights";
+  const std::string path = (folder_ / "other.json").string();
+  ASSERT_TRUE(WriteHeadPlan(plan, path).ok());
+  const Case each{.task = "ppl", .options = {{"text", TextFile()}, {"lengths", "64"}}, .plans = {"full", path}};
+  SilentTerminal terminal;
+  const bool is_ok = Run(each).ok();
+  WarnBeyondTrainedLength(*engine_, 1 << 30);
+  EXPECT_EQ(terminal.Restore(), "");
+  EXPECT_TRUE(is_ok);
 }
 
 // The number stands right before the question; what counts is what the model says after it.

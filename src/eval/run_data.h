@@ -107,6 +107,10 @@ inline constexpr const char* kResultsFile = "results.jsonl";
 inline constexpr const char* kSummaryFile = "summary.json";
 inline constexpr const char* kPlansFolder = "plans";
 
+// Of RunInfo::options: what the engine computed in, "auto" resolved (Arithmetic in engine.h), by the names of the
+// options. Older runs do not have it.
+inline constexpr const char* kArithmeticKey = "arithmetic";
+
 // The JSON values of all lines that are complete: what follows the last line end was cut off by an interruption. No
 // file: none. Errors name the file and the line.
 Result<std::vector<Json>> ReadCompleteLines(const std::filesystem::path& path);

@@ -1,9 +1,11 @@
 #include "eval/run_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -37,11 +39,52 @@ Status CheckSame(const std::string& key, const Json& found, const Json& expected
                                           key, found.dump(), expected.dump()));
 }
 
-// The environment decides speed, not results: a run may go on on another machine.
-Status CheckSameRun(Json found, Json expected, const std::string& origin) {
+// What was asked for may be "auto": results depend on what became of it on the machine of then. The error has the flags
+// with which this machine computes like that one.
+Status CheckSameArithmetic(const Json& found, const Json& expected, const std::string& origin) {
+  std::vector<std::string> then, now, flags;
+  for (const auto& [name, value] : expected.items()) {
+    if (!found.contains(name) || found[name] == value) continue;
+    const Json& was = found[name];
+    then.push_back(fmt::format("{} {}", name, was.dump()));
+    now.push_back(fmt::format("{} {}", name, value.dump()));
+    std::string flag = name;
+    std::ranges::replace(flag, '_', '-');
+    flags.push_back(fmt::format("--{} {}", flag, was.is_string() ? was.get<std::string>() : was.dump()));
+  }
+  if (then.empty()) return Status::Ok();
+  return Status::InvalidInput(fmt::format(
+      "{}: the run there was computed with {}, this one is with {}; give {} to go on in the arithmetic it began in, or "
+      "choose another folder",
+      origin, fmt::join(then, ", "), fmt::join(now, ", "), fmt::join(flags, " ")));
+}
+
+// Of a manifest: "arithmetic" says what the other options became, which are only compared where it is missing.
+void EraseAskedArithmetic(Json& manifest) {
+  for (const char* key : {kArithmeticKey, "backend", "compute", "kv_dtype"}) manifest["options"].erase(key);
+}
+
+// The environment decides speed, not results: a run may go on on another machine, if it computes alike there. What
+// stays in doubt is written to `warning`.
+Status CheckSameRun(Json found, Json expected, const std::string& origin, std::string& warning) {
   if (!found.is_object()) found = Json::object();
   found.erase("environment");
   expected.erase("environment");
+  if (expected["options"].contains(kArithmeticKey) && found.contains("options") && found["options"].is_object()) {
+    const Json now = expected["options"][kArithmeticKey];
+    const Json then = found["options"].value(kArithmeticKey, Json());
+    if (then.is_object()) {
+      HW_RETURN_IF_ERROR(CheckSameArithmetic(then, now, origin));
+      EraseAskedArithmetic(found);
+      EraseAskedArithmetic(expected);
+    } else {
+      expected["options"].erase(kArithmeticKey);
+      warning = fmt::format(
+          "{}: the run there does not say what \"auto\" became on its machine, as older ones do not; it goes on in {}, "
+          "and results may differ in their last digits from those there",
+          origin, now.dump());
+    }
+  }
   // What a person asked for differs for a reason; the rest often follows from it.
   HW_RETURN_IF_ERROR(CheckSame("options", found.value("options", Json()), expected["options"], origin));
   return CheckSame("run", found, expected, origin);
@@ -81,7 +124,7 @@ Result<RunFolder> RunFolder::Open(const fs::path& path, const RunInfo& info, std
           "{}: already holds a run; give --resume to go on with it, or choose another folder", path.string()));
     }
     HW_ASSIGN_OR_RETURN(const Json found, ReadJsonFile(manifest_path.string()));
-    HW_RETURN_IF_ERROR(CheckSameRun(found, ToJson(info), manifest_path.string()));
+    HW_RETURN_IF_ERROR(CheckSameRun(found, ToJson(info), manifest_path.string(), folder.warning_));
     HW_RETURN_IF_ERROR(folder.OpenResults());
     HW_ASSIGN_OR_RETURN(folder.finished_, TakeUpResults(path));
   } else if (!fs::is_empty(path, error)) {

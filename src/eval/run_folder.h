@@ -22,13 +22,15 @@ class RunFolder {
   enum class Mode {
     kNew,     // a folder that already holds a run is refused: results are never mixed or lost
     kResume,  // goes on with the run there, if its manifest is the same but for the environment; otherwise refused,
-              // naming what differs
+              // naming what differs. Of the options of the engine what they became is compared (kArithmeticKey)
   };
 
   // Creates the folder where there is none, with its manifest and its cases.
   static Result<RunFolder> Open(const std::filesystem::path& path, const RunInfo& info, std::span<const CaseText> cases,
                                 Mode mode);
 
+  // What a person should know who goes on with the run; usually empty.
+  const std::string& warning() const { return warning_; }
   // Results that an earlier run wrote.
   const std::vector<CaseResult>& finished() const { return finished_; }
   // One line, on disk when this returns.
@@ -46,6 +48,7 @@ class RunFolder {
   Status OpenResults();
 
   std::filesystem::path path_;
+  std::string warning_;
   std::vector<CaseResult> finished_;
   std::unique_ptr<std::FILE, CloseFile> results_;
 };

@@ -12,6 +12,7 @@
 namespace headwise {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Mode = RunFolder::Mode;
 
@@ -119,6 +120,42 @@ TEST_F(RunFolderTest, RefusesToMixRuns) {
   info_.options["seed"] = "1";
   info_.lengths = {8192};
   EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("\"lengths\" [4096], this one [8192]"));
+}
+
+// Whoever asked for "auto" got what the machine of then was best at.
+TEST_F(RunFolderTest, AnotherArithmeticIsRefusedWithTheFlagsThatMakeItTheSame) {
+  info_.options["compute"] = "auto";
+  info_.options[kArithmeticKey] = {{"isa", "avx512"}, {"compute", "bf16"}, {"chunk_tokens", 512}};
+  ASSERT_TRUE(Open(Mode::kNew).ok());
+  EXPECT_EQ(Open(Mode::kResume)->warning(), "");
+
+  info_.options[kArithmeticKey] = {{"isa", "avx2"}, {"compute", "f32"}, {"chunk_tokens", 64}};
+  const auto refused = Open(Mode::kResume);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(),
+              AllOf(HasSubstr("manifest.json"), HasSubstr("compute \"bf16\""), HasSubstr("compute \"f32\""),
+                    HasSubstr("--isa avx512"), HasSubstr("--compute bf16"), HasSubstr("--chunk-tokens 512")));
+
+  // Given those flags, what was asked for differs and what becomes of it does not.
+  info_.options["compute"] = "bf16";
+  info_.options[kArithmeticKey] = {{"isa", "avx512"}, {"compute", "bf16"}, {"chunk_tokens", 512}};
+  const auto resumed = Open(Mode::kResume);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  EXPECT_EQ(resumed->warning(), "");
+}
+
+TEST_F(RunFolderTest, ARunThatDoesNotSayItsArithmeticGoesOnWithAWarning) {
+  info_.options["compute"] = "auto";
+  ASSERT_TRUE(Open(Mode::kNew).ok());
+  info_.options[kArithmeticKey] = {{"isa", "avx2"}, {"compute", "f32"}};
+  {
+    const auto resumed = Open(Mode::kResume);
+    ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+    EXPECT_THAT(resumed->warning(), AllOf(HasSubstr("manifest.json"), HasSubstr("avx2")));
+  }
+  // What was asked for is all that can be compared.
+  info_.options["compute"] = "f32";
+  EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("\"compute\" \"auto\", this one \"f32\""));
 }
 
 TEST_F(RunFolderTest, OneProcessAtATimeWritesARun) {

@@ -17,7 +17,8 @@ TaskRun::TaskRun(const Options& options)
       subjects_(options.subjects),
       folder_(options.folder),
       should_stop_(options.should_stop),
-      progress_(options.label, options.num_results) {
+      progress_line_(options.progress),
+      progress_(options.progress, options.label, options.num_results) {
   if (folder_ != nullptr) results_ = folder_->finished();
   for (const CaseResult& result : results_) {
     done_.emplace(result.plan, result.length, result.case_idx, result.question_idx);

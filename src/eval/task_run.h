@@ -40,11 +40,13 @@ class TaskRun {
     int64_t num_results = 0;      // of a whole run, over all plans; for the progress bar
     std::string label;
     std::function<bool()> should_stop = {};  // asked after every result: true ends the run with kCancelled
+    ProgressLine* progress = nullptr;        // null: nothing is shown
   };
   explicit TaskRun(const Options& options);
 
   Engine& engine() const { return *engine_; }
   std::span<const Subject> subjects() const { return subjects_; }
+  ProgressLine* progress_line() const { return progress_line_; }  // for bars of single results; may be null
 
   // Whether an earlier run or this one has the result.
   bool Has(const Subject& subject, int64_t length, int64_t case_idx, int64_t question_idx) const;
@@ -61,6 +63,7 @@ class TaskRun {
   std::vector<CaseResult> results_;
   std::set<Key> done_;
   std::function<bool()> should_stop_;
+  ProgressLine* progress_line_;
   ProgressBar progress_;
 };
 

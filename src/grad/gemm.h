@@ -4,6 +4,7 @@
 #define HEADWISE_GRAD_GEMM_H_
 
 #include <cstdint>
+#include <string>
 
 namespace headwise {
 
@@ -32,6 +33,9 @@ struct GemmArgs {
 // Thread-safe. Requires: m, n, k >= 1.
 void Gemm(const GemmArgs<float>& args);
 void Gemm(const GemmArgs<double>& args);
+
+// The library and its kernels on this machine: "OpenBLAS SkylakeX".
+std::string BlasName();
 
 }  // namespace headwise
 

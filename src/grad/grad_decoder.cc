@@ -5,7 +5,9 @@
 #include <cmath>
 #include <optional>
 
+#include "backend/cpu/isa.h"
 #include "base/check.h"
+#include "grad/gemm.h"
 #include "model/rope.h"
 
 namespace headwise {
@@ -39,6 +41,10 @@ Status CheckHasGradient(const ModelConfig& config) {
         fmt::format("family {}: clipped q, k and v under rotary positions have no gradient here", config.family));
   }
   return Status::Ok();
+}
+
+std::string GradArithmetic() {
+  return fmt::format("{}, {}", cpu::AvailableKernelTables().front()->isa, BlasName());
 }
 
 // About: numbers of one layer both ways, as Activations below, and of what is saved.

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -27,6 +28,10 @@ namespace headwise {
 
 // An error for a model that this decoder has no gradient for; it names what is missing.
 Status CheckHasGradient(const ModelConfig& config);
+
+// The code that gradients are computed with on this machine: "avx512, OpenBLAS SkylakeX". Where it differs, results
+// differ in their last digits.
+std::string GradArithmetic();
 
 // What a run over `num_tokens` tokens holds at most, in bytes, weights excluded.
 int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number);

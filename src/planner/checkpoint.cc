@@ -1,8 +1,10 @@
 #include "planner/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/file.h"
+#include "grad/grad_decoder.h"
 
 namespace headwise {
 
@@ -10,11 +12,13 @@ Checkpoint::Checkpoint(const PlannerInput& input, Json identity)
     : path_(input.checkpoint),
       resume_(input.resume == PlannerInput::Resume::kYes),
       should_stop_(input.should_stop),
-      identity_(std::move(identity)) {
+      on_warning_(input.on_warning),
+      identity_(std::move(identity)),
+      arithmetic_({GradArithmetic()}) {
   identity_["source_hash"] = input.source_hash ? Json(*input.source_hash) : Json();
 }
 
-Result<std::optional<Json>> Checkpoint::Load() const {
+Result<std::optional<Json>> Checkpoint::Load() {
   if (!resume_) return std::optional<Json>();
   HW_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(path_));
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, path_));
@@ -28,7 +32,32 @@ Result<std::optional<Json>> Checkpoint::Load() const {
     return Status::InvalidInput(fmt::format("{}: was made with {} {}, this run has {}; expected the same to resume",
                                             path_, key, value.dump(), expected.dump()));
   }
+  TakeUpArithmetic(object);
   return std::optional<Json>(object.At("state"));
+}
+
+void Checkpoint::TakeUpArithmetic(const JsonObject& saved) {
+  std::vector<std::string> earlier;
+  if (saved.Has("arithmetic") && saved.At("arithmetic").is_array()) {
+    for (const Json& each : saved.At("arithmetic")) {
+      if (each.is_string()) earlier.push_back(each.get<std::string>());
+    }
+  }
+  if (earlier.empty()) earlier.emplace_back("code that it does not name");  // an older file
+  std::erase(earlier, arithmetic_.back());
+  if (earlier.empty()) return;
+  if (on_warning_) {
+    on_warning_(
+        fmt::format("{}: was computed with {}, this machine goes on with {}: digits behind the last of an "
+                    "uninterrupted run's differ",
+                    path_, fmt::join(earlier, "; "), arithmetic_.back()));
+  }
+  arithmetic_.insert(arithmetic_.begin(), earlier.begin(), earlier.end());
+}
+
+std::vector<std::string> Checkpoint::Notes() const {
+  if (arithmetic_.size() == 1) return {};
+  return {fmt::format("computed in parts, on machines of different arithmetic: {}", fmt::join(arithmetic_, "; "))};
 }
 
 Status Checkpoint::Stopped() const {
@@ -39,7 +68,7 @@ Status Checkpoint::Stopped() const {
 Status Checkpoint::Save(const Json& state) {
   last_save_ = Clock::now();
   if (path_.empty()) return Status::Ok();
-  const Json json = {{"identity", identity_}, {"state", state}};
+  const Json json = {{"identity", identity_}, {"arithmetic", arithmetic_}, {"state", state}};
   return WriteFileAtomically(path_, json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

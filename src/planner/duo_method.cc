@@ -98,7 +98,7 @@ Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel&
   return duo;
 }
 
-Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerModel& model,
+Result<Training> TrainWithCheckpoints(const PlannerInput& input, const PlannerModel& model,
                                       const CalibrationSamples& samples, const DuoOptions& options,
                                       const std::string& what, std::vector<double> initial) {
   Checkpoint checkpoint(input, Identity(what, options, samples, initial));
@@ -112,7 +112,7 @@ Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerMo
                                               state.gates.size(), input.shape.num_layers, input.shape.num_kv_heads));
     }
   }
-  ProgressBar progress(what, options.num_steps);
+  ProgressBar progress(input.progress, what, options.num_steps);
   const SampleMaker make_sample = [&](int64_t step, int64_t sample_idx) {
     return samples.Make(static_cast<uint64_t>(step * options.samples_per_step + sample_idx));
   };
@@ -128,7 +128,7 @@ Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerMo
   }
   // Kept until the plan is written: a plan that cannot be written must not cost the training.
   HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
-  return state;
+  return Training{.state = std::move(state), .notes = checkpoint.Notes()};
 }
 
 Json DescribeTraining(const DuoState& state, const DuoOptions& options, const CalibrationSamples& samples) {
@@ -160,9 +160,11 @@ Result<GateRun> ReadOrTrainGates(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
   HW_ASSIGN_OR_RETURN(const DuoOptions options, ReadDuoOptions(input, model, samples));
   log.EndStep("load");
-  HW_ASSIGN_OR_RETURN(const DuoState state, TrainWithCheckpoints(input, model, samples, options, "gates", {}));
+  HW_ASSIGN_OR_RETURN(Training training, TrainWithCheckpoints(input, model, samples, options, "gates", {}));
+  const DuoState& state = training.state;
   log.EndStep("train");
   GateRun run;
+  run.notes = std::move(training.notes);
   run.gates = state.gates;
   run.data_hash = samples.DataHash();
   run.seed = calibration.seed;

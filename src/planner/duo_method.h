@@ -37,8 +37,13 @@ Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel&
 // checkpoints.
 Result<GateRun> ReadOrTrainGates(const PlannerInput& input);
 
+struct Training {
+  DuoState state;
+  std::vector<std::string> notes;  // for the plan
+};
+
 // Trains from `initial` gates (empty: all 1); `what` names the checkpoint's work.
-Result<DuoState> TrainWithCheckpoints(const PlannerInput& input, const PlannerModel& model,
+Result<Training> TrainWithCheckpoints(const PlannerInput& input, const PlannerModel& model,
                                       const CalibrationSamples& samples, const DuoOptions& options,
                                       const std::string& what, std::vector<double> initial);
 

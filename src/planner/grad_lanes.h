@@ -4,13 +4,12 @@
 #define HEADWISE_PLANNER_GRAD_LANES_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "grad/grad_decoder.h"
 
 namespace headwise {
@@ -30,6 +29,7 @@ class GradLanes {
         options.memory_bytes > 0 ? options.memory_bytes / std::max<int64_t>(1, per_text) : options.max_texts;
     const int64_t num_lanes =
         std::clamp<int64_t>(std::min(by_memory, options.max_texts), 1, std::max(1, options.num_threads));
+    lanes_ = std::make_unique<ThreadPool>(static_cast<int>(num_lanes));
     for (int64_t lane = 0; lane < num_lanes; ++lane) {
       const auto threads = static_cast<int>((options.num_threads - lane + num_lanes - 1) / num_lanes);
       pools_.push_back(std::make_unique<ThreadPool>(std::max(1, threads)));
@@ -40,21 +40,14 @@ class GradLanes {
   int64_t num_lanes() const { return static_cast<int64_t>(decoders_.size()); }
   GradDecoder<float>& first() { return *decoders_.front(); }
 
-  // run(decoder, text_idx) for every text_idx in [0, num_texts).
+  // run(decoder, text_idx) for every text_idx in [0, num_texts). What it throws is thrown here.
   void Run(int64_t num_texts, const std::function<void(GradDecoder<float>&, int64_t)>& run) {
-    std::atomic<int64_t> next{0};
-    const auto work = [&](size_t lane) {
-      for (int64_t text = next++; text < num_texts; text = next++) run(*decoders_[lane], text);
-    };
-    std::vector<std::thread> threads;
-    const auto num_busy = static_cast<size_t>(std::min(num_lanes(), num_texts));
-    for (size_t lane = 1; lane < num_busy; ++lane) threads.emplace_back(work, lane);
-    work(0);
-    for (std::thread& thread : threads) thread.join();
+    lanes_->ParallelFor(num_texts, [&](int64_t text, int lane) { run(*decoders_[static_cast<size_t>(lane)], text); });
   }
 
  private:
-  std::vector<std::unique_ptr<ThreadPool>> pools_;
+  std::unique_ptr<ThreadPool> lanes_;               // a thread for each lane, if the system grants them
+  std::vector<std::unique_ptr<ThreadPool>> pools_;  // of each lane
   std::vector<std::unique_ptr<GradDecoder<float>>> decoders_;
 };
 

@@ -82,6 +82,7 @@ struct ProfileState {
   int64_t num_done = 0;                     // samples, over all lengths
   std::vector<std::vector<double>> losses;  // [lengths][L * Hkv * rules] sums
   std::vector<double> dense_losses;         // [lengths] sums
+  std::vector<std::string> notes = {};      // for the plan
 
   static ProfileState Empty(size_t num_lengths, size_t num_values) {
     return {.losses = std::vector<std::vector<double>>(num_lengths, std::vector<double>(num_values)),
@@ -157,7 +158,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
   ThreadPool pool(model.num_threads);
   GradDecoder<float> decoder(*model.model, pool);
   const int64_t total = options.samples_per_length * static_cast<int64_t>(options.lengths.size());
-  ProgressBar progress("influence", total);
+  ProgressBar progress(input.progress, "influence", total);
   while (state.num_done < total) {
     const auto length_idx = static_cast<size_t>(state.num_done / options.samples_per_length);
     HW_ASSIGN_OR_RETURN(const TokenSample sample,
@@ -177,6 +178,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
     HW_RETURN_IF_ERROR(checkpoint.SaveNowAndThen([&] { return state.ToJson(); }));
   }
   HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
+  state.notes = checkpoint.Notes();
   return state;
 }
 
@@ -244,7 +246,7 @@ Result<size_t> Choose(const PlannerInput& input, const MoaOptions& options, Answ
   HW_ASSIGN_OR_RETURN(const std::vector<TokenSample> unseen,
                       MakeSamples(answers, options.validation_length, options.validation_samples));
   HW_ASSIGN_OR_RETURN(const double dense_unseen, answers.MeanLoss(unseen, nullptr));
-  ProgressBar progress("validation", static_cast<int64_t>(candidates.size()));
+  ProgressBar progress(input.progress, "validation", static_cast<int64_t>(candidates.size()));
   Json rows = Json::array();
   size_t best = 0;
   double least = std::numeric_limits<double>::infinity();
@@ -332,6 +334,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
       candidates.size(), options.lengths.back(), figure("predicted_at_longest"), figure("measured_at_longest"),
       options.validation_length, figure("validation_loss"), figure("dense_validation_loss")));
   if (budget) plan.notes.push_back(DescribeBudget(plan, *budget));
+  plan.notes.insert(plan.notes.end(), profile.notes.begin(), profile.notes.end());
   // How much of the shortest, middle and longest text a head keeps on average: its score.
   for (size_t head = 0; head < plan.rules.size(); ++head) {
     const int64_t layer_window = input.windows.At(static_cast<int64_t>(head) / input.shape.num_kv_heads);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/named_options.h"
+#include "base/progress.h"
 #include "kv/layer_windows.h"
 
 namespace headwise {
@@ -29,6 +30,8 @@ struct PlannerInput {
   enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on from the checkpoint
   // Asked after every step of long work: true ends it with kCancelled, its checkpoint written. Empty: never.
   std::function<bool()> should_stop;
+  ProgressLine* progress = nullptr;                       // where long work shows how far it is; null: nowhere
+  std::function<void(std::string_view)> on_warning = {};  // as in EngineOptions
 };
 
 struct PlannerMethod {

@@ -72,7 +72,7 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
   ThreadPool pool(model.num_threads);
   GradDecoder<float> decoder(*model.model, pool);
   std::vector<double> mass(static_cast<size_t>(input.shape.num_layers * input.shape.num_q_heads));
-  ProgressBar progress("profile", num_samples);
+  ProgressBar progress(input.progress, "profile", num_samples);
   for (int64_t i = 0; i < num_samples; ++i) {
     HW_ASSIGN_OR_RETURN(const TokenSample sample, samples.Make(static_cast<uint64_t>(i)));
     AddHiddenMass(decoder, sample, hidden_beyond, mass);

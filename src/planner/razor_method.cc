@@ -121,7 +121,7 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
                       MakeRepeatedTokens(tokens_per_repetition, config.vocab_size, is_ordinary, model.bos_id, rng));
   ThreadPool pool(model.num_threads);
   GradDecoder<float> decoder(*model.model, pool);
-  ProgressBar progress("razor", config.num_layers);
+  ProgressBar progress(input.progress, "razor", config.num_layers);
   const RetrievalScores scores = ScoreRepeatedTokens(decoder, ids, tokens_per_repetition,
                                                      [&](int64_t layer_idx) { progress.Update(layer_idx + 1); });
   log.EndStep("score");

@@ -17,6 +17,8 @@
 namespace headwise {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using Options = std::map<std::string, std::string>;
 
@@ -114,6 +116,37 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
 
   ASSERT_TRUE(WriteFileAtomically(input.checkpoint, "{\"identity\": 3}").ok());
   EXPECT_FALSE(MakePlan(GetParam().name, input).ok());
+}
+
+// Clouds hand out another machine every day: work of hours is not thrown away for last digits, but nobody is left to
+// think that it is one machine's.
+TEST_P(ResumeTest, WorkOfAnotherMachineGoesOnAndSaysSo) {
+  PlannerInput input = InputFor(options_);
+  input.checkpoint = (folder_ / "plan.json.checkpoint").string();
+  input.should_stop = [] { return true; };
+  ASSERT_FALSE(MakePlan(GetParam().name, input).ok());
+  const Json saved = *ReadJsonFile(input.checkpoint);
+  EXPECT_EQ(saved.at("arithmetic"), Json({GradArithmetic()}));
+
+  input.should_stop = {};
+  input.resume = PlannerInput::Resume::kYes;
+  std::string warnings;
+  input.on_warning = [&](std::string_view warning) { warnings += warning; };
+  Json other = saved;
+  other["arithmetic"] = {"avx3, OpenBLAS Pentium"};
+  ASSERT_TRUE(WriteFileAtomically(input.checkpoint, other.dump()).ok());
+  const auto resumed = MakePlan(GetParam().name, input);
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  EXPECT_THAT(warnings, AllOf(HasSubstr("plan.json.checkpoint"), HasSubstr("avx3"), HasSubstr(GradArithmetic())));
+  EXPECT_THAT(resumed->notes, Contains(AllOf(HasSubstr("avx3"), HasSubstr(GradArithmetic()))));
+  EXPECT_EQ(ReadJsonFile(input.checkpoint)->at("arithmetic"), Json({"avx3, OpenBLAS Pentium", GradArithmetic()}));
+
+  other.erase("arithmetic");  // an older file
+  ASSERT_TRUE(WriteFileAtomically(input.checkpoint, other.dump()).ok());
+  input.should_stop = [] { return true; };
+  warnings.clear();
+  EXPECT_EQ(MakePlan(GetParam().name, input).status().code(), StatusCode::kCancelled);
+  EXPECT_THAT(warnings, HasSubstr("does not name"));
 }
 
 const Options kShortAnswers = {{"lengths", "256,320"},      {"validation-length", "384"}, {"samples", "2"},

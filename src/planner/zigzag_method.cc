@@ -72,8 +72,10 @@ Status Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice
     const auto begin = initial.begin() + choice.order[static_cast<size_t>(i)] * input.shape.num_kv_heads;
     std::fill(begin, begin + input.shape.num_kv_heads, 1.0);
   }
-  HW_ASSIGN_OR_RETURN(const DuoState state,
+  HW_ASSIGN_OR_RETURN(const Training training,
                       TrainWithCheckpoints(input, model, samples, options, "layer gates", std::move(initial)));
+  const DuoState& state = training.state;
+  run.notes.insert(run.notes.end(), training.notes.begin(), training.notes.end());
   log.EndStep("train");
   std::stable_sort(choice.order.begin(), choice.order.end(), [&](int64_t a, int64_t b) {
     return state.gates[static_cast<size_t>(a) * heads_per_layer] >

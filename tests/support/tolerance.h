@@ -3,6 +3,8 @@
 #define HEADWISE_TESTS_SUPPORT_TOLERANCE_H_
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "backend/ops.h"
 
@@ -25,6 +27,30 @@ inline double AttentionTolerance(KvFormat kv_format, Compute compute) {
 
 inline double AttentionTolerance(const KvFormats& formats, Compute compute) {
   return std::max(AttentionTolerance(formats.full, compute), AttentionTolerance(formats.bounded, compute));
+}
+
+// Four roundings of f32, as a share of what is rounded.
+inline constexpr double kElementwiseRounding = 0x1p-22;
+
+// A normed row before its weight, largest |difference|: sums of up to 300 squares and the root round to 2^-20 of the
+// result. Of a mean that is subtracted as much of the row's largest number, magnified as that number is: rows that are
+// nearly constant lose digits.
+inline double NormTolerance(NormArgs::Kind kind, std::span<const float> row, double eps) {
+  double mean = 0, variance = 0, largest = 0;
+  for (const float x : row) mean += x / static_cast<double>(row.size());
+  if (kind == NormArgs::Kind::kRms) mean = 0;
+  for (const float x : row) {
+    variance += (x - mean) * (x - mean) / static_cast<double>(row.size());
+    largest = std::max(largest, std::abs(static_cast<double>(x)));
+  }
+  return 0x1p-20 * largest / std::sqrt(variance + eps);
+}
+
+// silu: e^gate has a relative error of |gate| 1e-7, and where it is beyond f32 the result is below 1e-30 anyway. gelu
+// is x times a number from 0 to 1 that rounds like 1.
+inline double ActivateTolerance(ActivateArgs::Kind kind, double input, double expected) {
+  if (kind != ActivateArgs::Kind::kGatedSilu) return kElementwiseRounding * std::abs(input);
+  return (kElementwiseRounding + 1.5e-7 * std::min(88.0, std::abs(input))) * std::abs(expected) + 1e-30;
 }
 
 // Logits against float64 goldens, largest |difference| [golden README].

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/compute_rates.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
@@ -45,9 +46,10 @@ class CpuBackend final : public Backend {
   std::string Description() const override {
     return fmt::format("cpu: {}, {} thread{}", kernels_.isa, pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
   }
+  std::string_view isa() const override { return kernels_.isa; }
   bool IsFast(Compute compute) const override {
-    return compute == Compute::kBF16 ? kernels_.matmul.has_bf16_dot
-                                     : compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
+    if (compute == Compute::kBF16) return cpu::HasFastBf16(kernels_);
+    return compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
   }
 
   Device& device() override { return device_; }

@@ -10,43 +10,11 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
+#include "support/random_blocks.h"
 #include "tensor/blocks.h"
 
 namespace headwise::cpu {
 namespace {
-
-constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,
-                              DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL};
-
-// Where the two-byte scales of a block lie.
-std::vector<size_t> HalvesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kQ6_K:
-      return {208};
-    case DType::kQ4_1:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-      return {0, 2};
-    default:
-      return {0};
-  }
-}
-
-// All codes and scales occur; halves are of both signs and between 1/64 and 1/4.
-std::vector<std::byte> RandomBlocks(DType dtype, const Shape& shape, std::mt19937& rng) {
-  std::vector<std::byte> bytes(static_cast<size_t>(BytesOf(dtype, shape.num_elements())));
-  std::uniform_int_distribution<int> any(0, 255);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(any(rng));
-  std::uniform_real_distribution<float> scale(1.0f / 64, 0.25f);
-  for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(BlockBytes(dtype))) {
-    for (const size_t at : HalvesOf(dtype)) {
-      const uint16_t half = F32ToF16(any(rng) < 128 ? scale(rng) : -scale(rng));
-      std::memcpy(bytes.data() + block + at, &half, sizeof(half));
-    }
-  }
-  return bytes;
-}
 
 struct alignas(64) Line {
   std::byte bytes[64];
@@ -229,7 +197,7 @@ TEST(QuantizeRow, SpecialValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, PackedWeights, testing::ValuesIn(kFormats),
+INSTANTIATE_TEST_SUITE_P(Formats, PackedWeights, testing::ValuesIn(kBlockFormats),
                          [](const auto& instance) { return std::string(NameOf(instance.param)); });
 
 }  // namespace

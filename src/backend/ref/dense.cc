@@ -109,7 +109,7 @@ void Clamp(const ClampArgs& args) {
   Validate(args);
   for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
     float& x = F32(args.x)[i];
-    x = std::fmin(std::fmax(x, -args.limit), args.limit);
+    x = x < -args.limit ? -args.limit : x > args.limit ? args.limit : x;  // NaN stays NaN
   }
 }
 

@@ -9,6 +9,7 @@ class RefBackend final : public Backend {
  public:
   std::string_view name() const override { return "ref"; }
   std::string Description() const override { return "ref: plain loops, 1 thread"; }
+  std::string_view isa() const override { return ""; }
   bool IsFast(Compute /*compute*/) const override { return false; }
 
   Device& device() override { return device_; }

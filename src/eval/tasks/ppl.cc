@@ -127,7 +127,7 @@ Status PplTask::Run(TaskRun& run) {
   for (const TextWindow& window : text_.windows) {
     for (const Subject& subject : run.subjects()) {
       if (run.Has(subject, window.length, window.case_idx, 0)) continue;
-      ProgressBar progress(fmt::format("ppl, {}", subject.info.name), window.length);
+      ProgressBar progress(run.progress_line(), fmt::format("ppl, {}", subject.info.name), window.length);
       const auto start = std::chrono::steady_clock::now();
       auto measured = subject.info.method == kRecompute
                           ? Recompute(run.engine(), window, progress)

@@ -1,0 +1,368 @@
+// What works on rows alone, on every backend and instruction set against `ref`: embeddings, norms, rotations,
+// activations, clamps, gathers. Random shapes, most of them multiples of nothing; outputs are poisoned before.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/backends.h"
+#include "support/random_blocks.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// Behind every array: what an op writes there it should not.
+constexpr int64_t kGuardFloats = 64;
+
+using Floats = std::vector<float>;
+
+// f32 numbers in a backend's memory, poison behind them: all that these tests know of memory.
+class Held {
+ public:
+  Held(Backend& backend, const Shape& shape, const Floats& values)
+      : backend_(&backend), shape_(shape), buffer_(DeviceBuffer::Make(backend.device(), BytesFor(shape)).value()) {
+    HW_CHECK(static_cast<int64_t>(values.size()) == shape.num_elements());
+    Floats all = values;
+    all.resize(values.size() + kGuardFloats, kNan);
+    backend_->device().CopyFromHost(buffer_.data(), all.data(), all.size() * sizeof(float));
+  }
+  static Held Poisoned(Backend& backend, const Shape& shape) {
+    return {backend, shape, Floats(static_cast<size_t>(shape.num_elements()), kNan)};
+  }
+
+  TensorView view() const { return {buffer_.data(), DType::kF32, shape_}; }
+  // Also that nothing was written behind them.
+  Floats Read() const {
+    Floats all(static_cast<size_t>(shape_.num_elements() + kGuardFloats));
+    backend_->device().CopyToHost(all.data(), buffer_.data(), all.size() * sizeof(float));
+    EXPECT_TRUE(backend_->device().Wait().ok());
+    for (size_t i = all.size() - kGuardFloats; i < all.size(); ++i) {
+      EXPECT_TRUE(std::isnan(all[i])) << "written " << i << " floats from the beginning of " << shape_.ToString();
+    }
+    all.resize(all.size() - kGuardFloats);
+    return all;
+  }
+
+ private:
+  static size_t BytesFor(const Shape& shape) {
+    return static_cast<size_t>(shape.num_elements() + kGuardFloats) * sizeof(float);
+  }
+
+  Backend* backend_;
+  Shape shape_;
+  DeviceBuffer buffer_;
+};
+
+class Random {
+ public:
+  explicit Random(uint32_t seed) : rng_(seed) {}
+
+  // N(0, 1).
+  Floats Normal(int64_t n) {
+    std::normal_distribution<float> normal;
+    Floats values(static_cast<size_t>(n));
+    for (float& value : values) value = normal(rng_);
+    return values;
+  }
+  Floats Uniform(int64_t n, float most) {
+    std::uniform_real_distribution<float> uniform(-most, most);
+    Floats values(static_cast<size_t>(n));
+    for (float& value : values) value = uniform(rng_);
+    return values;
+  }
+  int64_t Between(int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(rng_); }
+  bool Coin() { return Between(0, 1) == 1; }
+  // One row, a few, or enough for several tasks.
+  int64_t NumRows() {
+    const int64_t kind = Between(0, 3);
+    return kind == 0 ? 1 : kind == 1 ? Between(150, 400) : Between(2, 40);
+  }
+  int64_t Dim() { return Between(1, 300); }
+  std::vector<int32_t> Indices(int64_t n, int64_t end) {
+    std::vector<int32_t> indices(static_cast<size_t>(n));
+    for (int32_t& index : indices) index = static_cast<int32_t>(Between(0, end - 1));
+    return indices;
+  }
+  std::mt19937& rng() { return rng_; }
+
+ private:
+  std::mt19937 rng_;
+};
+
+// How far `index` may be off.
+template <typename Tolerance>
+void ExpectNear(const Floats& found, const Floats& expected, const Tolerance& tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      ASSERT_TRUE(std::isnan(found[i])) << "element " << i << " is " << found[i] << ", expected NaN";
+      continue;
+    }
+    ASSERT_LE(std::abs(static_cast<double>(found[i]) - expected[i]), tolerance(i))
+        << "element " << i << " is " << found[i] << ", expected " << expected[i];
+  }
+}
+void ExpectSameBits(const Floats& found, const Floats& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i])) << "element " << i;
+  }
+}
+
+enum class Place { kApart, kInPlace };
+
+// Every test draws its cases for each backend anew, from the same seeds.
+class Elementwise : public testing::TestWithParam<size_t> {
+ protected:
+  Backend& backend() { return *backend_.backend; }
+  Backend& ref() { return *ref_; }
+
+  // check(random) for so many seeds.
+  template <typename Check>
+  void ForSeeds(uint32_t num_seeds, const Check& check) {
+    for (uint32_t seed = 0; seed < num_seeds && !HasFatalFailure(); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Random random(seed);
+      check(random);
+    }
+  }
+
+ private:
+  NamedBackend backend_ = std::move(AllBackends()[GetParam()]);
+  std::unique_ptr<Backend> ref_ = MakeRefBackend();
+};
+
+struct NormCase {
+  NormArgs::Kind kind;
+  int64_t num_rows, dim;
+  Floats x, weight;
+  std::optional<Floats> bias;
+  float eps;
+  Place place;
+};
+
+Floats RunNorm(Backend& backend, const NormCase& norm) {
+  const Shape shape{norm.num_rows, norm.dim};
+  const Held x(backend, shape, norm.x);
+  const Held weight(backend, {norm.dim}, norm.weight);
+  std::optional<Held> bias;
+  if (norm.bias) bias.emplace(backend, Shape{norm.dim}, *norm.bias);
+  const Held apart = Held::Poisoned(backend, shape);
+  const Held& out = norm.place == Place::kInPlace ? x : apart;
+  backend.Norm({.kind = norm.kind,
+                .x = x.view(),
+                .weight = weight.view(),
+                .bias = bias ? ConstTensorView(bias->view()) : ConstTensorView(),
+                .eps = norm.eps,
+                .out = out.view()});
+  return out.Read();
+}
+
+TEST_P(Elementwise, Norm) {
+  ForSeeds(60, [&](Random& random) {
+    NormCase norm;
+    norm.kind = random.Coin() ? NormArgs::Kind::kRms : NormArgs::Kind::kLayer;
+    norm.num_rows = random.NumRows();
+    norm.dim = random.Dim();
+    norm.x = random.Normal(norm.num_rows * norm.dim);
+    // Rows of all sizes, one of zeros, and a mean that is not zero.
+    for (int64_t row = 0; row < norm.num_rows; ++row) {
+      const float size = row == 1 ? 0.0f : std::exp2(static_cast<float>(random.Between(-8, 8)));
+      for (int64_t i = 0; i < norm.dim; ++i) {
+        float& x = norm.x[static_cast<size_t>(row * norm.dim + i)];
+        x = size * (x + 0.5f);
+      }
+    }
+    norm.weight = random.Normal(norm.dim);
+    if (random.Coin()) norm.bias = random.Normal(norm.dim);
+    norm.eps = random.Coin() ? 1e-5f : 1e-6f;
+    norm.place = random.Coin() ? Place::kInPlace : Place::kApart;
+    const Floats expected = RunNorm(ref(), norm);
+    ExpectNear(RunNorm(backend(), norm), expected, [&](size_t i) {
+      const size_t row = i / static_cast<size_t>(norm.dim) * static_cast<size_t>(norm.dim);
+      return NormTolerance(norm.kind, std::span(norm.x).subspan(row, static_cast<size_t>(norm.dim)), norm.eps) *
+                 std::abs(norm.weight[i - row]) +
+             kElementwiseRounding * std::abs(expected[i]);
+    });
+  });
+}
+
+struct RopeCase {
+  int64_t num_rows, num_heads, head_dim, rotary_dims, rows_per_token;
+  int64_t num_angle_rows;
+  Floats x, angles;
+  std::vector<int32_t> rows;
+  Place place;
+};
+
+Floats RunRope(Backend& backend, const RopeCase& rope) {
+  const Shape shape{rope.num_rows, rope.num_heads * rope.head_dim};
+  const Held x(backend, shape, rope.x);
+  const Held angles(backend, {rope.num_angle_rows, rope.rotary_dims / 2, 2}, rope.angles);
+  const Held apart = Held::Poisoned(backend, shape);
+  const Held& out = rope.place == Place::kInPlace ? x : apart;
+  backend.Rope({.x = x.view(),
+                .out = out.view(),
+                .angles = angles.view(),
+                .rows = rope.rows,
+                .rows_per_token = rope.rows_per_token,
+                .num_heads = rope.num_heads,
+                .head_dim = rope.head_dim});
+  return out.Read();
+}
+
+TEST_P(Elementwise, Rope) {
+  ForSeeds(60, [&](Random& random) {
+    RopeCase rope;
+    rope.num_rows = random.NumRows();
+    rope.rows_per_token = random.Coin() ? 1 : random.Between(2, 4);
+    rope.num_heads = rope.rows_per_token * random.Between(1, 3);
+    rope.head_dim = random.Between(2, 70);
+    rope.rotary_dims = 2 * (random.Coin() ? rope.head_dim / 2 : random.Between(1, rope.head_dim / 2));
+    rope.num_angle_rows = random.Between(1, 2 * rope.num_rows);
+    rope.x = random.Normal(rope.num_rows * rope.num_heads * rope.head_dim);
+    rope.rows = random.Indices(rope.num_rows * rope.rows_per_token, rope.num_angle_rows);
+    // Angles that no token asks for are poison.
+    const auto half = static_cast<size_t>(rope.rotary_dims / 2);
+    rope.angles.resize(static_cast<size_t>(rope.num_angle_rows) * half * 2, kNan);
+    for (const int32_t row : rope.rows) {
+      for (size_t i = 0; i < half; ++i) {
+        const double angle = 0.7 * row + 3.1 * static_cast<double>(i);
+        const size_t at = (static_cast<size_t>(row) * half + i) * 2;
+        rope.angles[at] = static_cast<float>(std::cos(angle));
+        rope.angles[at + 1] = static_cast<float>(std::sin(angle));
+      }
+    }
+    rope.place = random.Coin() ? Place::kInPlace : Place::kApart;
+    const auto dim = static_cast<size_t>(rope.head_dim);
+    ExpectNear(RunRope(backend(), rope), RunRope(ref(), rope), [&](size_t i) {
+      const size_t in_head = i % dim;
+      if (in_head >= 2 * half) return 0.0;  // copied
+      const size_t other = in_head < half ? i + half : i - half;
+      return kElementwiseRounding * (std::abs(rope.x[i]) + std::abs(rope.x[other]));
+    });
+  });
+}
+
+Floats RunActivate(Backend& backend, ActivateArgs::Kind kind, const Shape& shape, const Floats& gate, const Floats& x) {
+  const bool is_gated = kind == ActivateArgs::Kind::kGatedSilu;
+  const Held held_gate(backend, shape, gate);
+  const Held held_x(backend, shape, x);
+  backend.Activate(
+      {.kind = kind, .gate = is_gated ? ConstTensorView(held_gate.view()) : ConstTensorView(), .x = held_x.view()});
+  if (is_gated) ExpectSameBits(held_gate.Read(), gate);
+  return held_x.Read();
+}
+
+TEST_P(Elementwise, Activate) {
+  for (const auto kind : {ActivateArgs::Kind::kGatedSilu, ActivateArgs::Kind::kGelu, ActivateArgs::Kind::kGeluTanh}) {
+    SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)));
+    ForSeeds(30, [&](Random& random) {
+      const Shape shape{random.NumRows(), random.Dim()};
+      // From where they bend to where e^x is beyond f32.
+      const float most = random.Coin() ? 6.0f : 120.0f;
+      const Floats gate = random.Uniform(shape.num_elements(), most);
+      const Floats x = kind == ActivateArgs::Kind::kGatedSilu ? random.Normal(shape.num_elements())
+                                                              : random.Uniform(shape.num_elements(), most);
+      const Floats expected = RunActivate(ref(), kind, shape, gate, x);
+      ExpectNear(RunActivate(backend(), kind, shape, gate, x), expected, [&](size_t i) {
+        return ActivateTolerance(kind, kind == ActivateArgs::Kind::kGatedSilu ? gate[i] : x[i], expected[i]);
+      });
+    });
+  }
+}
+
+Floats RunClamp(Backend& backend, const Shape& shape, const Floats& x, float limit) {
+  const Held held(backend, shape, x);
+  backend.Clamp({.x = held.view(), .limit = limit});
+  return held.Read();
+}
+
+// A value that is no number stays so: an oracle that made it one would hide where it came from.
+TEST_P(Elementwise, Clamp) {
+  ForSeeds(30, [&](Random& random) {
+    const Shape shape{random.NumRows(), random.Dim()};
+    Floats x = random.Normal(shape.num_elements());
+    const float limit = 0.25f * static_cast<float>(random.Between(1, 8));
+    const auto last = static_cast<int64_t>(x.size()) - 1;
+    for (const float special : {kNan, -kNan, std::numeric_limits<float>::infinity(),
+                                -std::numeric_limits<float>::infinity(), limit, -limit, -0.0f}) {
+      x[static_cast<size_t>(random.Between(0, last))] = special;
+    }
+    const Floats found = RunClamp(backend(), shape, x, limit);
+    ExpectSameBits(found, RunClamp(ref(), shape, x, limit));
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(std::isnan(found[i]), std::isnan(x[i])) << "element " << i;
+      ASSERT_FALSE(std::abs(found[i]) > limit) << "element " << i;
+    }
+  });
+}
+
+Floats RunGather(Backend& backend, const Shape& shape, const Floats& x, std::span<const int32_t> rows) {
+  const Held held(backend, shape, x);
+  const Held out = Held::Poisoned(backend, {static_cast<int64_t>(rows.size()), shape[1]});
+  backend.GatherRows({.x = held.view(), .rows = rows, .out = out.view()});
+  return out.Read();
+}
+
+TEST_P(Elementwise, GatherRows) {
+  ForSeeds(30, [&](Random& random) {
+    const Shape shape{random.NumRows(), random.Dim()};
+    const Floats x = random.Normal(shape.num_elements());
+    const std::vector<int32_t> rows = random.Indices(random.NumRows(), shape[0]);
+    ExpectSameBits(RunGather(backend(), shape, x, rows), RunGather(ref(), shape, x, rows));
+  });
+}
+
+Floats RunEmbed(Backend& backend, const ConstTensorView& host_table, std::span<const int32_t> ids) {
+  const Result<ConstTensorView> table = backend.AdoptWeights(host_table);
+  EXPECT_TRUE(table.ok()) << table.status().message();
+  const Held out = Held::Poisoned(backend, {static_cast<int64_t>(ids.size()), host_table.shape[1]});
+  backend.Embed({.table = *table, .ids = ids, .out = out.view()});
+  return out.Read();
+}
+
+// A row stands for the same numbers everywhere.
+TEST_P(Elementwise, EmbedOfPlainFormats) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    SCOPED_TRACE(NameOf(dtype));
+    ForSeeds(20, [&](Random& random) {
+      const Shape shape{random.Between(1, 60), random.Dim()};
+      const Floats values = random.Normal(shape.num_elements());
+      std::vector<std::byte> table(static_cast<size_t>(BytesOf(dtype, shape.num_elements())));
+      for (size_t i = 0; i < values.size(); ++i) StoreF32As(dtype, table.data(), static_cast<int64_t>(i), values[i]);
+      const ConstTensorView view(table.data(), dtype, shape);
+      const std::vector<int32_t> ids = random.Indices(random.NumRows(), shape[0]);
+      ExpectSameBits(RunEmbed(backend(), view, ids), RunEmbed(ref(), view, ids));
+    });
+  }
+}
+
+// To the last digit; packing does not keep the sign of a zero.
+TEST_P(Elementwise, EmbedOfBlockFormats) {
+  for (const DType dtype : kBlockFormats) {
+    SCOPED_TRACE(NameOf(dtype));
+    ForSeeds(6, [&](Random& random) {
+      const Shape shape{random.Between(1, 40), BlockElements(dtype) * random.Between(1, 3)};
+      const std::vector<std::byte> table = RandomBlocks(dtype, shape, random.rng());
+      const ConstTensorView view(table.data(), dtype, shape);
+      const std::vector<int32_t> ids = random.Indices(random.NumRows(), shape[0]);
+      ExpectNear(RunEmbed(backend(), view, ids), RunEmbed(ref(), view, ids), [](size_t) { return 0.0; });
+    });
+  }
+}
+
+// `ref` against itself shows no more than that the cases are sound: it is the first.
+INSTANTIATE_TEST_SUITE_P(Backends, Elementwise, testing::Range(size_t{0}, AllBackends().size()),
+                         [](const auto& param) { return AllBackends()[param.param].name; });
+
+}  // namespace
+}  // namespace headwise
