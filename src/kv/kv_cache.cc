@@ -160,8 +160,8 @@ struct KvCache::Demand {
   int64_t bytes = 0;
   int64_t peak_bytes = 0;
 
-  void Need(size_t kind, const PagePool& pool) {
-    if (spare[kind] > 0) {
+  void Need(size_t kind, const PagePool& pool, From from = From::kStep) {
+    if (from == From::kStep && spare[kind] > 0) {
       --spare[kind];
     } else {
       ++fresh[kind];
@@ -181,7 +181,9 @@ size_t KvCache::SpareOf(const PagePool& pool, PageUse use) const {
 
 Status KvCache::MakeRoom(int64_t num_new) {
   Demand demand{.spare = std::vector<int64_t>(spare_.size()), .fresh = std::vector<int64_t>(spare_.size())};
-  const auto need = [&](const PagePool& pool, PageUse use) { demand.Need(SpareOf(pool, use), pool); };
+  const auto need = [&](const PagePool& pool, PageUse use, From from = From::kStep) {
+    demand.Need(SpareOf(pool, use), pool, from);
+  };
   const auto give = [&](const PagePool& pool, PageUse use) { demand.Give(SpareOf(pool, use), pool); };
   const int64_t num_pages = PagesOf(num_tokens_);
   for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
@@ -192,8 +194,8 @@ Status KvCache::MakeRoom(int64_t num_new) {
       for (int64_t p = change.joins.begin; p < change.joins.end && !change.reuses_page; ++p) {
         need(*head.pools.newest, head.UseOf(p));
       }
-      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page));
-      if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding);
+      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page), From::kPool);
+      if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding, From::kPool);
       for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
         need(*head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
       }
@@ -221,11 +223,11 @@ Status KvCache::MakeRoom(int64_t num_new) {
   return Status::Ok();
 }
 
-uint32_t KvCache::Take(const Head& head, PagePool& pool, PageUse use) {
+uint32_t KvCache::Take(const Head& head, PagePool& pool, PageUse use, From from) {
   BytesOf(head) += pool.page_bytes();
   peak_bytes_ = std::max(peak_bytes_, bytes_.total());
   std::vector<uint32_t>& spare = spare_[SpareOf(pool, use)];
-  if (spare.empty()) return pool.Allocate(use);
+  if (from == From::kPool || spare.empty()) return pool.Allocate(use);
   const uint32_t page = spare.back();
   spare.pop_back();
   pool.Reclaim(page);
@@ -287,7 +289,7 @@ void KvCache::ReachPage(Head& head, int64_t page_idx) {
 void KvCache::UpdateState(Head& head, const Change& change) {
   if (!change.new_state && !change.copies_state) return;
   PagePool& states = *pools_.states;
-  const uint32_t state = Take(head, states, PageUse::kSliding);
+  const uint32_t state = Take(head, states, PageUse::kSliding, From::kPool);
   if (change.copies_state) {
     copies_.push_back({.from_space = states.space(), .to_space = states.space(), .from = head.state, .to = state});
     Drop(head, states, head.state);
@@ -300,7 +302,7 @@ void KvCache::JoinInPlace(Head& head, const Change& change) {
   PagePool& newest = *head.pools.newest;
   if (change.written_page >= 0) {
     const uint32_t shared = PageOf(head, change.written_page);
-    const uint32_t copy = Take(head, newest, head.UseOf(change.written_page));
+    const uint32_t copy = Take(head, newest, head.UseOf(change.written_page), From::kPool);
     copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = copy});
     Drop(head, newest, shared);
     Entries().Set(head.PlaceOf(change.written_page), copy);
@@ -367,7 +369,7 @@ void KvCache::JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change
       uint32_t page = p < change.joins.begin ? PageOf(head, p) : Take(head, newest, head.UseOf(p));
       if (p == change.written_page) {
         const uint32_t shared = page;
-        page = Take(head, newest, head.UseOf(p));
+        page = Take(head, newest, head.UseOf(p), From::kPool);
         copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = page});
         Drop(head, newest, shared);
       }

@@ -151,7 +151,10 @@ class KvCache {
   StepHead Described(const Head& head, int64_t num_new) const;
   void DescribeHeads();
 
-  uint32_t Take(const Head& head, PagePool& pool, PageUse use);
+  // kStep: what earlier layers of the step gave up will do. Copies are made before the first layer, which still reads
+  // that: they go into pages of the pool.
+  enum class From { kStep, kPool };
+  uint32_t Take(const Head& head, PagePool& pool, PageUse use, From from = From::kStep);
   void Drop(const Head& head, PagePool& pool, uint32_t page);
   size_t SpareOf(const PagePool& pool, PageUse use) const;
 

@@ -160,8 +160,8 @@ TEST(LayersThatDiffer, KeptBytesAreWhatIsCounted) {
       EXPECT_LE(engine->kv_peak_bytes(), PeakKvBytes(args)) << length;
     }
   }
-  // By hand: at 333 tokens the windows of 8, 16 and 8 lie in one page (from 325) or two (from 317), full heads have 11.
-  EXPECT_EQ(PlanBytesAt(DensePlan(), 333, windows), 2 * (1 + 11 + 2 + 11 + 1) * page_bytes);
+  // By hand: the windows of 8, 16 and 8 have rings of two pages, full heads have 11.
+  EXPECT_EQ(PlanBytesAt(DensePlan(), 333, windows), 2 * (2 + 11 + 2 + 11 + 2) * page_bytes);
 }
 
 TEST(LayersThatDiffer, PositionsInTheCacheFromTheEndOfThePromptNeedALayerWithoutWindow) {
