@@ -36,18 +36,20 @@ Result<RequestResult> Generate(Engine& engine, Request request) {
   const InterruptGuard guard;
   HW_ASSIGN_OR_RETURN(const RequestId id, engine.Submit(std::move(request)));
   bool is_cancelled = false;
-  while (engine.Peek(id).finish == FinishReason::kRunning) {
+  while (engine.Peek(id)->finish == FinishReason::kRunning) {
     if (guard.interrupted() && !is_cancelled) {
       engine.Cancel(id);
       is_cancelled = true;
     }
     const Result<bool> step = engine.Step();
     if (!step.ok()) {
-      engine.Take(id);
+      static_cast<void>(engine.Take(id));
       return step.status();
     }
   }
-  return engine.Take(id);
+  HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
+  HW_RETURN_IF_ERROR(result.status);
+  return result;
 }
 
 bool ShowText(std::string_view text) {
@@ -66,6 +68,8 @@ const char* FinishName(FinishReason reason) {
       return "stop_string";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }

@@ -1,8 +1,12 @@
 // The engine: loads a model, runs requests under head plans, several at once. This is the whole interface a program
 // needs: see examples/embed for a use of it outside the tree.
 //
-// Thread-safety: one engine is driven by one thread; Cancel may be called from any. All ids are token ids of the
-// model's tokenizer; all lengths are in tokens.
+// Thread-safety: one engine is driven by one thread; Cancel may be called from any, and a Sequence may be let go on
+// any. headwise/service.h is the engine for many threads. All ids are token ids of the model's tokenizer; all lengths
+// are in tokens.
+//
+// Callbacks run inside Step. There they may submit, cancel, take and fork; Step, Run and RunForced are refused. One
+// that throws ends its request with kError; nothing is thrown on.
 #ifndef HEADWISE_ENGINE_H_
 #define HEADWISE_ENGINE_H_
 
@@ -25,6 +29,11 @@ class Sequence;     // a text in the KV cache; engine/sequence.h
 class EngineImpl;
 struct ModelConfig; // model/model_config.h
 
+// The longest text. At a thousand tokens a second it takes 35 years; sums of some of these are far from overflow.
+inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 40;
+// The longest step of one request: activations of a step are held at once.
+inline constexpr int64_t kMaxChunkTokens = 65536;
+
 struct EngineOptions {
   std::string model;               // a Hugging Face folder or a .gguf file
   std::string backend = "cpu";     // "cpu", "ref"
@@ -36,7 +45,7 @@ struct EngineOptions {
                                    // token, of heads that drop some
   int num_threads = 0;             // 0: one per core
   int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
-  int64_t chunk_tokens = 512;      // prompt tokens prefilled per step
+  int64_t chunk_tokens = 512;      // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
   int64_t page_tokens = 0;         // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
   // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
   // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
@@ -64,7 +73,7 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled };
+enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled, kError };
 
 // What happened to one request; valid at any time, final once `finish` is not kRunning.
 struct RequestMetrics {
@@ -80,6 +89,7 @@ struct RequestMetrics {
 
 struct RequestResult {
   FinishReason finish = FinishReason::kRunning;
+  Status status;                   // what went wrong, exactly where finish is kError
   std::vector<int32_t> tokens;     // generated; an EOS token is not among them
   std::string text;                // decoded, cut before a stop string
   RequestMetrics metrics;
@@ -93,7 +103,7 @@ struct Request {
   std::shared_ptr<Sequence> sequence;             // continue this text (chat, shared prefixes); null: a new one
   std::shared_ptr<const HeadPlan> plan;           // for a new sequence; null: every head full
   SamplingOptions sampling;
-  int64_t max_new_tokens = 256;
+  int64_t max_new_tokens = 256;                   // with the text so far at most what its sequence was made for
   std::vector<std::string> stop;                  // generation ends before the first of these
   EosMode eos = EosMode::kStop;
   std::vector<int32_t> stop_tokens;               // besides the model's EOS ids, unless kIgnore
@@ -111,16 +121,17 @@ using RequestId = int64_t;
 struct SequenceOptions {
   std::shared_ptr<const HeadPlan> plan;  // null: every head full
   int64_t prompt_tokens = 0;             // the first turn; rules "from the end of the prompt" hold after it
-  int64_t max_tokens = 0;                // prompt + new tokens, N_limit [moa §3.2]
+  int64_t max_tokens = 0;                // prompt + new tokens, N_limit [moa §3.2]; 0 to kMaxSequenceTokens
 };
 
-// Teacher-forced reading of given ids, for perplexity, logits and comparisons.
+// Teacher-forced reading of given ids, for perplexity, logits and comparisons: a request like others, under the same
+// limits, in the same steps. A token that the sequence's last request sampled is read before the ids.
 struct ForcedRun {
   std::shared_ptr<const HeadPlan> plan;   // null: every head full
   std::shared_ptr<Sequence> sequence;     // continue this one; null: a new one
   std::span<const int32_t> ids;           // at least one
   int64_t prompt_tokens = -1;             // where the prompt ends, for rules that ask; -1: with the last id
-  int64_t chunk_tokens = 0;               // ids of the prompt per step; 0: the engine's
+  int64_t chunk_tokens = 0;               // ids of the prompt per step, to kMaxChunkTokens; 0: the engine's
   int64_t decode_tokens = 1;              // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
   // Positions (indices into ids, ascending) whose logits are wanted; empty with Rows::kEvery.
   std::span<const int64_t> positions;
@@ -159,18 +170,22 @@ class Engine {
   // base of `sequence`.
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
 
-  // Queues a request; errors are those of the request itself, and of one that could never fit.
+  // Queues a request; errors are those of the request itself, and of one that could never fit. It waits for memory
+  // while others run; what goes wrong later is in its result.
   Result<RequestId> Submit(Request request);
-  // One ragged step: a chunk of prefill and one token of every decoding request. False when nothing is left to do.
+  // One ragged step: prompts share chunk_tokens of prefill, every decoding request gets one token. False when nothing
+  // is left to do. An error is a call from inside a callback; requests that fail do so in their own results.
   Result<bool> Step();
-  // From any thread; takes effect at the next step.
+  // From any thread; takes effect at the next step. Unknown ids are passed over.
   void Cancel(RequestId id);
-  // Requires: `id` came from Submit and was not taken. Final once finish is not kRunning.
-  const RequestResult& Peek(RequestId id) const;
-  RequestResult Take(RequestId id);
+  // Null where `id` did not come from Submit or was taken; valid until it is. Final once finish is not kRunning.
+  const RequestResult* Peek(RequestId id) const;
+  // Cancels a request that is running. kNotFound where Peek has nothing.
+  Result<RequestResult> Take(RequestId id);
 
-  // Submit, Step until it is done, Take.
+  // Submit, Step until it is done, Take. Its own error, if it ends with one.
   Result<RequestResult> Run(Request request);
+  // The same for a forced run; kCancelled where on_row or Cancel ended it.
   Status RunForced(const ForcedRun& run);
 
   // Whether the KV formats let a text that was read with every head full go on in a fork under `plan`: a fork cannot
@@ -183,11 +198,16 @@ class Engine {
   int64_t kv_peak_bytes() const;
   void ResetKvPeak();
 
-  // Bytes of one sequence's cache now, and of its full heads.
+  // Bytes of one sequence's cache now, and its tokens; on the engine's thread, or while no request runs on it.
   static int64_t KvBytes(const Sequence& sequence);
   static int64_t NumTokens(const Sequence& sequence);
 
  private:
+  friend class Service;
+
+  // Steps until `id` is over and takes it.
+  Result<RequestResult> RunToEnd(RequestId id);
+
   std::unique_ptr<EngineImpl> impl_;
 };
 

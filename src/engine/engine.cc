@@ -16,8 +16,9 @@ namespace headwise {
 namespace {
 
 Status CheckOptions(const EngineOptions& options) {
-  if (options.chunk_tokens < 1 || options.chunk_tokens > 65536) {
-    return Status::InvalidInput(fmt::format("chunk_tokens is {}, expected 1 to 65536", options.chunk_tokens));
+  if (options.chunk_tokens < 1 || options.chunk_tokens > kMaxChunkTokens) {
+    return Status::InvalidInput(
+        fmt::format("chunk_tokens is {}, expected 1 to {}", options.chunk_tokens, kMaxChunkTokens));
   }
   HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_limit_bytes < 0) {
@@ -27,6 +28,12 @@ Status CheckOptions(const EngineOptions& options) {
     return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to 1024", options.num_threads));
   }
   return Status::Ok();
+}
+
+// A step is not over while its callbacks run.
+Status RefuseInCallback(const EngineImpl& impl, const char* what) {
+  if (!impl.is_stepping()) return Status::Ok();
+  return Status::InvalidInput(fmt::format("{}: called by a callback of a step, expected it outside of steps", what));
 }
 
 }  // namespace
@@ -118,45 +125,57 @@ void Engine::Warn(std::string_view message) const {
 }
 
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
-  return impl_->NewSequence(options);
+  return impl_->sequences().New(options, impl_->sequences().step_tokens());
 }
 Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence, const SequenceOptions& options) {
-  return impl_->Fork(sequence, options);
+  return impl_->sequences().Fork(sequence, options);
+}
+Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) {
+  return impl_->sequences().Fork(sequence);
 }
 
-Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) {
-  return impl_->Fork(sequence);
-}
 Result<RequestId> Engine::Submit(Request request) {
-  return impl_->Submit(std::move(request));
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(std::move(request)));
+  return impl_->Accept(std::move(prepared));
 }
 Result<bool> Engine::Step() {
-  return impl_->Step();
+  HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "Step"));
+  impl_->Step();
+  return impl_->num_running() + impl_->num_waiting() > 0;
 }
 void Engine::Cancel(RequestId id) {
   impl_->Cancel(id);
 }
-const RequestResult& Engine::Peek(RequestId id) const {
+const RequestResult* Engine::Peek(RequestId id) const {
   return impl_->Peek(id);
 }
-RequestResult Engine::Take(RequestId id) {
+Result<RequestResult> Engine::Take(RequestId id) {
   return impl_->Take(id);
+}
+
+Result<RequestResult> Engine::RunToEnd(RequestId id) {
+  // Null once a callback has taken it.
+  for (const RequestResult* result = Peek(id); result != nullptr && result->finish == FinishReason::kRunning;) {
+    impl_->Step();
+    result = Peek(id);
+  }
+  return Take(id);
 }
 
 Result<RequestResult> Engine::Run(Request request) {
-  HW_ASSIGN_OR_RETURN(const RequestId id, impl_->Submit(std::move(request)));
-  while (impl_->Peek(id).finish == FinishReason::kRunning) {
-    const Result<bool> more = impl_->Step();
-    if (!more.ok()) {
-      static_cast<void>(impl_->Take(id));
-      return more.status();
-    }
-  }
-  return impl_->Take(id);
+  HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "Run"));
+  HW_ASSIGN_OR_RETURN(const RequestId id, Submit(std::move(request)));
+  HW_ASSIGN_OR_RETURN(RequestResult result, RunToEnd(id));
+  HW_RETURN_IF_ERROR(result.status);
+  return result;
 }
 
 Status Engine::RunForced(const ForcedRun& run) {
-  return impl_->RunForced(run);
+  HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "RunForced"));
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(run));
+  HW_ASSIGN_OR_RETURN(RequestResult result, RunToEnd(impl_->Accept(std::move(prepared))));
+  if (result.finish == FinishReason::kCancelled) return Status::Cancelled("stopped by the caller");
+  return std::move(result.status);
 }
 
 bool Engine::CanBeginFull(const HeadPlan& plan) const {
@@ -168,13 +187,16 @@ bool Engine::CanBeginFull(const HeadPlan& plan) const {
          });
 }
 int64_t Engine::kv_bytes() const {
-  return impl_->parts().memory->page_pools->usage().bytes;
+  const KvMemory::Hold hold(*impl_->parts().memory);
+  return impl_->parts().memory->usage().bytes;
 }
 int64_t Engine::kv_peak_bytes() const {
-  return impl_->parts().memory->page_pools->usage().peak_bytes;
+  const KvMemory::Hold hold(*impl_->parts().memory);
+  return impl_->parts().memory->usage().peak_bytes;
 }
 void Engine::ResetKvPeak() {
-  PoolUsage& usage = impl_->parts().memory->page_pools->usage();
+  const KvMemory::Hold hold(*impl_->parts().memory);
+  PoolUsage& usage = impl_->parts().memory->usage();
   usage.peak_bytes = usage.bytes;
 }
 int64_t Engine::KvBytes(const Sequence& sequence) {

@@ -1,24 +1,29 @@
-// The engine's inside: requests in, one ragged step at a time, tokens out.
+// The engine's inside: requests in, one ragged step at a time, tokens out. It only joins its parts: what is checked and
+// who may come in is Admission's, what a sequence needs SequenceMaker's, who reads how much ShareStep's, and what a
+// request does with its rows its own (Generation, ForcedReading).
 #ifndef HEADWISE_ENGINE_ENGINE_IMPL_H_
 #define HEADWISE_ENGINE_ENGINE_IMPL_H_
 
 #include <headwise/engine.h>
 
-#include <deque>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
-#include "engine/request_state.h"
+#include "engine/admission.h"
+#include "engine/running_request.h"
 #include "engine/sequence.h"
+#include "engine/sequence_maker.h"
 #include "model/decoder.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace headwise {
 
+// Thread-safety: one thread, but for Prepare and Cancel, which may be called from any.
 class EngineImpl {
  public:
   struct Parts {
@@ -32,45 +37,62 @@ class EngineImpl {
 
   const Model& model() const { return *parts_.model; }
   const Parts& parts() const { return parts_; }
+  SequenceMaker& sequences() { return sequences_; }
 
-  Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
-  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
-  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
-  Result<RequestId> Submit(Request request);
-  Result<bool> Step();
+  // A request that was checked, ready for Accept. Dropping it instead gives its sequence back.
+  Result<std::shared_ptr<RunningRequest>> Prepare(Request request, std::shared_ptr<RequestObserver> observer = nullptr);
+  Result<std::shared_ptr<RunningRequest>> Prepare(const ForcedRun& run,
+                                                  std::shared_ptr<RequestObserver> observer = nullptr);
+  RequestId Accept(std::shared_ptr<RunningRequest> request);
+  // Takes effect at the next step.
   void Cancel(RequestId id);
-  const RequestResult& Peek(RequestId id) const;
-  RequestResult Take(RequestId id);
-  Status RunForced(const ForcedRun& run);
+  // At once.
+  void CancelAll();
+
+  // False where nobody could read anything. Requires: not is_stepping().
+  bool Step();
+  // Inside a step, which is where callbacks run.
+  bool is_stepping() const { return is_stepping_; }
+  size_t num_running() const { return active_.size(); }
+  size_t num_waiting() const { return admission_.num_waiting(); }
+  int64_t num_finished() const { return num_finished_; }
+
+  // Null where the id is unknown.
+  const RequestResult* Peek(RequestId id) const;
+  // Ends it first if it is running.
+  Result<RequestResult> Take(RequestId id);
 
  private:
-  // Bytes that a sequence under these rules may hold at worst, while others hold their own.
-  int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits) const;
-  Status CheckMemory(int64_t needed_bytes) const;
-  // Room for a sequence under these options, without its cache.
-  Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options) const;
-  Status CheckPlan(const HeadPlan& plan) const;
-  Status CheckIds(std::span<const int32_t> ids, const char* what) const;
-  std::shared_ptr<const HeadPlan> PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const;
+  // One request's share of a step.
+  struct Member {
+    std::shared_ptr<RunningRequest> request;
+    int64_t num_new = 0;
+    std::vector<int32_t> wanted;
+  };
 
   void TakeCancellations();
-  Status Admit();
-  // Tokens that each running request reads in this step; ids borrow from the requests.
-  Result<std::vector<StepSequence>> PlanStep(std::vector<RequestState*>& members);
-  void AfterStep(RequestState& state, int64_t num_read, std::span<float> logits);
-  void TakeToken(RequestState& state, int32_t id);
-  void Finish(RequestState& state, FinishReason reason);
-  void UpdateMetrics(RequestState& state);
+  // Tokens that each of active_ reads next.
+  std::vector<int64_t> ShareNextStep() const;
+  // False where nobody takes part.
+  bool RunStep();
+  // Plans the caches of all that take part; those that cannot have pages for it end. Requires: the memory is held.
+  std::vector<Member> PlanCaches(const std::vector<int64_t>& shares, std::vector<FailedRequest>& failed);
+  // Requires: the caches are planned, and the memory is held since.
+  Status RunDecoder(const std::vector<Member>& members);
+  void GiveRows(const std::vector<Member>& members);
+  void Finish(std::shared_ptr<RunningRequest> request, Verdict verdict);
+  void FinishAll(std::vector<FailedRequest> failed);
 
   Parts parts_;
-  std::shared_ptr<const HeadPlan> dense_plan_;
-  LayerWindows windows_;
+  SequenceMaker sequences_;
+  Admission admission_;
   Decoder decoder_;
   StepOutput output_;
-  RequestId next_id_ = 1;
-  std::map<RequestId, std::unique_ptr<RequestState>> requests_;
-  std::deque<RequestState*> waiting_;  // for memory, first come first served
-  std::vector<RequestState*> active_;  // in order of admission
+  std::atomic<RequestId> next_id_ = 1;
+  int64_t num_finished_ = 0;
+  bool is_stepping_ = false;
+  std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
+  std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
   std::mutex cancel_mutex_;
   std::set<RequestId> cancelled_;  // guarded by cancel_mutex_
 };

@@ -49,9 +49,9 @@ Status ValidateSampling(const SamplingOptions& options) {
   return Status::Ok();
 }
 
-int32_t Sampler::Sample(std::span<float> logits, std::span<const int32_t> history) {
+int32_t Sampler::Sample(std::span<float> logits, const TokenSet& seen) {
   HW_CHECK(!logits.empty());
-  if (options_.repetition_penalty != 1) Penalise(logits, history);
+  if (options_.repetition_penalty != 1) Penalise(logits, seen);
   const int32_t best = ArgMax(logits);
   const float highest = logits[static_cast<size_t>(best)];
   // An infinite or NaN maximum has no softmax; the argmax is the limit of one.
@@ -66,16 +66,9 @@ int32_t Sampler::Sample(std::span<float> logits, std::span<const int32_t> histor
   return Draw();
 }
 
-void Sampler::Penalise(std::span<float> logits, std::span<const int32_t> history) {
-  is_seen_.resize(logits.size());
-  for (; num_history_read_ < history.size(); ++num_history_read_) {
-    const int32_t id = history[num_history_read_];
-    HW_CHECK(id >= 0 && static_cast<size_t>(id) < logits.size(), "id {} of {}", id, logits.size());
-    if (is_seen_[static_cast<size_t>(id)]) continue;
-    is_seen_[static_cast<size_t>(id)] = true;
-    seen_ids_.push_back(id);
-  }
-  for (const int32_t id : seen_ids_) {
+void Sampler::Penalise(std::span<float> logits, const TokenSet& seen) const {
+  for (const int32_t id : seen.ids()) {
+    HW_CHECK(static_cast<size_t>(id) < logits.size(), "id {} of {}", id, logits.size());
     float& logit = logits[static_cast<size_t>(id)];
     logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
   }

@@ -48,21 +48,23 @@ TEST(Sampler, GreedyPassesOverNan) {
 
 TEST(Sampler, PenaltyDividesPositiveMultipliesNegativeEachIdOnce) {
   Sampler sampler({.repetition_penalty = 2});
-  const std::vector<int32_t> history = {0, 0, 0, 1};
+  TokenSet seen;
+  seen.Add(std::vector<int32_t>{0, 0, 0, 1});
   std::vector<float> logits = {4, -1, 1.9F, -1.5F};
-  EXPECT_EQ(sampler.Sample(logits, history), 0);  // 4 / 2 = 2 > 1.9; three times would be 0.5
+  EXPECT_EQ(sampler.Sample(logits, seen), 0);  // 4 / 2 = 2 > 1.9; three times would be 0.5
   EXPECT_FLOAT_EQ(logits[0], 2);
   EXPECT_FLOAT_EQ(logits[1], -2);
   EXPECT_FLOAT_EQ(logits[3], -1.5F);
 }
 
-TEST(Sampler, PenaltyFollowsAGrowingHistory) {
+TEST(Sampler, PenaltyFollowsAGrowingText) {
   Sampler sampler({.repetition_penalty = 4});
-  std::vector<int32_t> history = {2};
-  for (const int32_t expected : {0, 1, 0}) {  // each winner falls behind once it is part of the history
+  TokenSet seen;
+  seen.Add(2);
+  for (const int32_t expected : {0, 1, 0}) {  // each winner falls behind once it is part of the text
     std::vector<float> logits = {4, 3, 2};
-    EXPECT_EQ(sampler.Sample(logits, history), expected);
-    history.push_back(expected);
+    EXPECT_EQ(sampler.Sample(logits, seen), expected);
+    seen.Add(expected);
   }
 }
 

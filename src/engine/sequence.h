@@ -3,13 +3,19 @@
 #define HEADWISE_ENGINE_SEQUENCE_H_
 
 #include <headwise/head_plan.h>
+#include <headwise/status.h>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
+#include "engine/token_set.h"
 #include "kv/kv_cache.h"
 #include "kv/page_pool.h"
 #include "kv/rule.h"
@@ -18,48 +24,126 @@
 namespace headwise {
 
 // The backend and its KV pages, kept alive by every sequence, so that one may outlive its engine.
-struct KvMemory {
+//
+// Thread-safety: pages are taken and given back by whoever holds the memory (Hold): the engine's thread while it steps,
+// makes or forks a sequence. A sequence may be let go on any thread, inside a step too: Free leaves it to the holder,
+// who frees it when he is done, or holds the memory itself where nobody does. So nobody waits for a step to give pages
+// back, and a step pays for one lock that nobody else wants.
+class KvMemory {
+ public:
+  // One thread at a time, not twice by one thread.
+  class Hold {
+   public:
+    explicit Hold(KvMemory& memory) : memory_(memory) { memory_.Acquire(); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    ~Hold() { memory_.FreeAndRelease(); }
+
+   private:
+    KvMemory& memory_;
+  };
+
+  const KvPools& pools() const { return page_pools->pools(); }
+  // Of all pools. Requires: held.
+  PoolUsage& usage() { return page_pools->usage(); }
+  // Requires: held.
+  int64_t available_bytes() const { return limit_bytes == 0 ? kNoLimit : limit_bytes - reserved_bytes; }
+  // Without a limit nothing is reserved: sums of worst cases that nobody checks could overflow. Requires: held.
+  void Reserve(int64_t bytes) { reserved_bytes += limit_bytes == 0 ? 0 : bytes; }
+  // From any thread, held or not.
+  void Free(std::unique_ptr<KvCache> cache, int64_t num_reserved);
+
   std::unique_ptr<Backend> backend;
   KvFormats formats;
   std::optional<KvPoolSet> page_pools;
   int64_t limit_bytes = 0;     // 0: none
-  int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst
+  int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst; only while held
 
-  const KvPools& pools() const { return page_pools->pools(); }
-  int64_t available_bytes() const { return limit_bytes == 0 ? kNoLimit : limit_bytes - reserved_bytes; }
+ private:
+  struct Freed {
+    std::unique_ptr<KvCache> cache;
+    int64_t reserved_bytes = 0;
+  };
+
+  void Acquire();
+  // Frees what was left to the holder until nothing is.
+  void FreeAndRelease();
+
+  std::mutex mutex_;
+  std::condition_variable released_;
+  bool is_held_ = false;      // guarded by mutex_
+  std::vector<Freed> freed_;  // guarded by mutex_
 };
 
+// Thread-safety: members belong to the engine's thread, or to whoever has a claim while no request runs on it; it may
+// be destroyed on any thread.
 class Sequence {
  public:
+  // Requires: the memory is held.
   Sequence(std::shared_ptr<KvMemory> memory, int64_t worst_case_bytes)
       : memory_(std::move(memory)), reserved_bytes_(worst_case_bytes) {
-    memory_->reserved_bytes += reserved_bytes_;
+    memory_->Reserve(reserved_bytes_);
   }
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
-  ~Sequence() {
-    cache.reset();
-    memory_->reserved_bytes -= reserved_bytes_;
-  }
+  ~Sequence() { memory_->Free(std::move(cache), reserved_bytes_); }
 
   const std::shared_ptr<KvMemory>& memory() const { return memory_; }
   int64_t reserved_bytes() const { return reserved_bytes_; }
+  // Requires: the memory is held.
+  void ReserveMore(int64_t bytes) {
+    memory_->Reserve(bytes);
+    reserved_bytes_ += bytes;
+  }
+  // In the cache, and the one sampled last.
+  int64_t NumTextTokens() const { return cache->num_tokens() + (pending ? 1 : 0); }
 
   std::shared_ptr<const HeadPlan> plan;
   SequenceLimits limits;
+  int64_t step_tokens = 0;  // the longest step that was reserved for
   SequenceFrequencies rope_frequencies;
   std::unique_ptr<KvCache> cache;
-  // Every token so far, for the repetition penalty; only kept where a request asked for one. A stream of a million
-  // tokens must not grow.
-  std::vector<int32_t> history;
-  bool keeps_history = false;
-  // The last sampled token: part of the text, but not yet in the cache.
+  TokenSet seen;  // ids of the text, `pending` among them
+  // The last sampled token: part of the text, but not in the cache until a step has read it.
   std::optional<int32_t> pending;
-  bool in_use = false;  // by a running request
+  // Why nothing can go on from here: a step on it failed half-way.
+  Status failure;
 
  private:
+  friend class SequenceClaim;
+
   std::shared_ptr<KvMemory> memory_;
   int64_t reserved_bytes_;
+  std::atomic<bool> is_claimed_ = false;
+};
+
+// The right to run a request on a sequence: one at a time, from submission to end.
+class SequenceClaim {
+ public:
+  SequenceClaim() = default;
+  SequenceClaim(SequenceClaim&& other) noexcept : sequence_(std::exchange(other.sequence_, nullptr)) {}
+  SequenceClaim& operator=(SequenceClaim&& other) noexcept {
+    std::swap(sequence_, other.sequence_);
+    return *this;
+  }
+  ~SequenceClaim() { Release(); }
+
+  // From any thread. Empty where another has it.
+  static std::optional<SequenceClaim> Take(std::shared_ptr<Sequence> sequence) {
+    // Acquire and release hand over what the request before wrote on the engine's thread.
+    if (sequence->is_claimed_.exchange(true, std::memory_order_acquire)) return std::nullopt;
+    SequenceClaim claim;
+    claim.sequence_ = std::move(sequence);
+    return claim;
+  }
+  void Release() {
+    if (sequence_ != nullptr) sequence_->is_claimed_.store(false, std::memory_order_release);
+    sequence_.reset();
+  }
+  const std::shared_ptr<Sequence>& sequence() const { return sequence_; }
+
+ private:
+  std::shared_ptr<Sequence> sequence_;
 };
 
 }  // namespace headwise

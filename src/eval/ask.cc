@@ -67,9 +67,9 @@ class Asker {
   void Abandon() {
     for (RunningGroup& running : running_) {
       for (Branch& branch : running.branches) {
-        if (branch.prefix_id != 0) engine_.Take(branch.prefix_id);
+        if (branch.prefix_id != 0) static_cast<void>(engine_.Take(branch.prefix_id));
         for (const Asked& asked : branch.asked) {
-          if (asked.id != 0) engine_.Take(asked.id);
+          if (asked.id != 0) static_cast<void>(engine_.Take(asked.id));
         }
       }
     }
@@ -156,14 +156,16 @@ class Asker {
     return Status::Ok();
   }
 
-  bool IsDone(RequestId id) const { return engine_.Peek(id).finish != FinishReason::kRunning; }
+  bool IsDone(RequestId id) const { return engine_.Peek(id)->finish != FinishReason::kRunning; }
 
   // One branch after the other, so that no more than one plan's cache is held for a group: asks where the first tokens
   // are read, hands over what is answered, begins the next branch.
   Status Advance(RunningGroup& running) {
     Branch& branch = running.branches.front();
     if (branch.prefix_id != 0 && IsDone(branch.prefix_id)) {
-      branch.prefix_peak_bytes = engine_.Take(std::exchange(branch.prefix_id, 0)).metrics.kv_peak_bytes;
+      HW_ASSIGN_OR_RETURN(const RequestResult read, engine_.Take(std::exchange(branch.prefix_id, 0)));
+      HW_RETURN_IF_ERROR(read.status);
+      branch.prefix_peak_bytes = read.metrics.kv_peak_bytes;
       for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
     }
     for (auto it = branch.asked.begin(); it != branch.asked.end();) {
@@ -181,7 +183,8 @@ class Asker {
   }
 
   Status Deliver(const RunningGroup& running, const Branch& branch, const Asked& asked) {
-    RequestResult result = engine_.Take(asked.id);
+    HW_ASSIGN_OR_RETURN(RequestResult result, engine_.Take(asked.id));
+    HW_RETURN_IF_ERROR(result.status);
     AskedAnswer answer{.group_idx = running.group_idx,
                        .prompt_idx = asked.prompt_idx,
                        .plan_idx = asked.plan_idx,

@@ -1,6 +1,7 @@
 #include "kv/kv_bytes.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace headwise {
 namespace {
@@ -21,6 +22,11 @@ int64_t PagesUpTo(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tok
   // Before a rule holds, pages of its sinks stay only while the model's window reads them.
   const int64_t sink_pages = holds ? CeilDiv(rule.sink, page_tokens) : 0;
   return std::min(all, sink_pages + ring);
+}
+
+// Stops at the largest number: all heads of a large model over 2^40 tokens are more bytes than 64 bits can count.
+int64_t AddBytes(int64_t a, int64_t b) {
+  return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
 }
 
 int64_t StateBytes(const HeadPlan& plan, const ResolvedRule& rule) {
@@ -64,12 +70,12 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
       const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits, args.windows.At(layer_idx));
       const bool holds = !in_prompt || rule.holds_from == 0;
       const HeadPeak peak = PeakOfHead(args, rule, num_tokens, step_tokens, holds);
-      bytes += peak.between_steps + StateBytes(plan, rule);
+      bytes = AddBytes(bytes, peak.between_steps + StateBytes(plan, rule));
       layer_extra += peak.in_step - peak.between_steps;
     }
     largest_layer_extra = std::max(largest_layer_extra, layer_extra);
   }
-  return bytes + largest_layer_extra;
+  return AddBytes(bytes, largest_layer_extra);
 }
 
 }  // namespace

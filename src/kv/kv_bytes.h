@@ -64,7 +64,7 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens);
 // An upper bound of what a sequence ever holds: prompt read in chunks, then token by token up to limits.max_tokens.
 // While a layer is computed its heads hold the step's tokens too, and pages that age beside what they age into. Exact
 // but for the alignment of windows to pages: at most two pages a bounded head too much; and, in the layer with the
-// largest step, for the pages that age in it.
+// largest step, for the pages that age in it. The largest int64_t where it is more than that.
 int64_t PeakKvBytes(const KvBytesArgs& args);
 
 }  // namespace headwise

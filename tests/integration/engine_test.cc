@@ -122,7 +122,7 @@ TEST(EngineProperties, ABatchIsEachAlone) {
   for (Request& request : requests) ids.push_back(*engine->Submit(std::move(request)));
   for (bool more = true; more;) more = *engine->Step();
   for (size_t i = 0; i < ids.size(); ++i) {
-    const RequestResult result = engine->Take(ids[i]);
+    const RequestResult result = *engine->Take(ids[i]);
     EXPECT_EQ(result.finish, FinishReason::kLength);
     EXPECT_EQ(result.tokens, alone[i]) << i;
   }
@@ -348,8 +348,8 @@ TEST(EngineLimits, ARequestThatCannotFitIsRefusedWithTheBytes) {
   const RequestId first = *engine->Submit(RequestFor(RandomIds(rng, 30), nullptr, 10));
   const RequestId second = *engine->Submit(RequestFor(RandomIds(rng, 30), nullptr, 10));
   for (bool more = true; more;) more = *engine->Step();
-  EXPECT_EQ(engine->Take(first).finish, FinishReason::kLength);
-  EXPECT_EQ(engine->Take(second).finish, FinishReason::kLength);
+  EXPECT_EQ(engine->Take(first)->finish, FinishReason::kLength);
+  EXPECT_EQ(engine->Take(second)->finish, FinishReason::kLength);
 }
 
 TEST(EngineRequests, CancellingGivesThePagesBack) {
@@ -360,7 +360,7 @@ TEST(EngineRequests, CancellingGivesThePagesBack) {
   EXPECT_GT(engine->kv_bytes(), 0);
   engine->Cancel(id);
   EXPECT_FALSE(*engine->Step());
-  EXPECT_EQ(engine->Take(id).finish, FinishReason::kCancelled);
+  EXPECT_EQ(engine->Take(id)->finish, FinishReason::kCancelled);
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 

@@ -117,7 +117,7 @@ TEST(LayersThatDiffer, RequestsTogetherGiveTheTokensOfEachAlone) {
   }
   for (size_t i = 0; i < together.size(); ++i) {
     const size_t length = std::vector<size_t>{5, 40, 21, 12}[i];
-    EXPECT_EQ(engine->Take(together[i]).tokens, engine->Run(request(length)).value().tokens) << length;
+    EXPECT_EQ(engine->Take(together[i])->tokens, engine->Run(request(length)).value().tokens) << length;
   }
 }
 

@@ -1,0 +1,51 @@
+// The door of the engine: what a request must satisfy, and who of those that wait comes in.
+#ifndef HEADWISE_ENGINE_ADMISSION_H_
+#define HEADWISE_ENGINE_ADMISSION_H_
+
+#include <headwise/engine.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/running_request.h"
+#include "engine/sequence_maker.h"
+
+namespace headwise {
+
+// Thread-safety: Check may run on any thread, the rest belongs to the engine's.
+class Admission {
+ public:
+  // Borrows both.
+  Admission(const ModelConfig& config, SequenceMaker& sequences) : config_(&config), sequences_(&sequences) {}
+
+  // All that can be wrong with a request, and what it is to run on: its sequence is claimed for it from here on.
+  Result<SequenceNeed> Check(const Request& request) const;
+  Result<SequenceNeed> Check(const ForcedRun& run) const;
+
+  void Add(std::shared_ptr<RunningRequest> request) { waiting_.push_back(std::move(request)); }
+  void Remove(const RunningRequest& request);
+  size_t num_waiting() const { return waiting_.size(); }
+
+  // Moves to the end of `active` who can have memory now. For memory it is first come, first served, while others run
+  // whose end may give some back; where nobody does, who cannot have it is refused. Whoever needs none does not wait.
+  std::vector<FailedRequest> Admit(std::vector<std::shared_ptr<RunningRequest>>& active);
+
+ private:
+  Status CheckIds(std::span<const int32_t> ids, const char* what) const;
+  // `num_more` tokens on a sequence that is given, in steps of up to `step_tokens`.
+  Result<SequenceNeed> NeedOf(const std::shared_ptr<Sequence>& sequence, const std::shared_ptr<const HeadPlan>& plan,
+                              int64_t num_more, int64_t step_tokens) const;
+  // The same on a new one.
+  Result<SequenceNeed> NeedOf(const SequenceOptions& options, int64_t step_tokens) const;
+  // The request's sequence, with all the memory that it may come to need.
+  Result<std::shared_ptr<Sequence>> Provide(RunningRequest& request) const;
+
+  const ModelConfig* config_;
+  SequenceMaker* sequences_;
+  std::deque<std::shared_ptr<RunningRequest>> waiting_;  // in order of arrival
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_ENGINE_ADMISSION_H_

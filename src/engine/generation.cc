@@ -1,0 +1,74 @@
+#include "engine/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace headwise {
+
+Generation::Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
+                       const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer)
+    : RunningRequest(id, std::move(need), std::move(request.prompt), std::move(observer)),
+      request_(std::move(request)),
+      eos_ids_(&eos_ids),
+      sampler_(request_.sampling),
+      text_(tokenizer, request_.stop) {}
+
+StepWish Generation::Wish() const {
+  return {.num_tokens = std::min(num_unread(), text().cache->MaxStepTokens())};
+}
+
+// The last token of the prompt, or the last sample; none where no token is to follow.
+void Generation::AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const {
+  if (num_new == num_unread() && request_.max_new_tokens > 0) wanted.push_back(static_cast<int32_t>(num_new) - 1);
+}
+
+Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
+  UpdateMetrics();
+  if (num_unread() > 0) return {};
+  if (result.metrics.new_tokens == 0) {
+    result.metrics.prefill_seconds = SecondsSinceAdmission();
+    first_token_ = Clock::now();
+  }
+  if (rows.num_rows == 0) return {.finish = FinishReason::kLength, .status = {}};
+  return TakeToken(sampler_.Sample(rows.logits, text().seen));
+}
+
+bool Generation::EndsText(int32_t id) const {
+  if (request_.eos == EosMode::kIgnore) return false;
+  return std::ranges::find(*eos_ids_, id) != eos_ids_->end() ||
+         std::ranges::find(request_.stop_tokens, id) != request_.stop_tokens.end();
+}
+
+Verdict Generation::TakeToken(int32_t id) {
+  ReadNext(id);
+  result.metrics.decode_seconds = std::chrono::duration<double>(Clock::now() - first_token_).count();
+  if (EndsText(id)) return {.finish = FinishReason::kEos, .status = {}};
+
+  ++result.metrics.new_tokens;
+  std::string text = text_.Push(id);
+  if (request_.output == Request::Output::kCollect) {
+    result.tokens.push_back(id);
+    result.text += text;
+  }
+  bool go_on = !request_.on_token || request_.on_token(id);
+  if (!text.empty() && request_.on_text && running() && !request_.on_text(text)) go_on = false;
+  if (observer() != nullptr) observer()->OnToken(id, std::move(text));
+
+  if (text_.stopped()) return {.finish = FinishReason::kStopString, .status = {}};
+  if (!go_on) return {.finish = FinishReason::kCancelled, .status = {}};
+  if (result.metrics.new_tokens >= request_.max_new_tokens) return {.finish = FinishReason::kLength, .status = {}};
+  return {};
+}
+
+std::string Generation::TakeRest() {
+  std::string rest = text_.Flush();
+  if (request_.output == Request::Output::kCollect) result.text += rest;
+  return rest;
+}
+
+void Generation::ShowRest(const std::string& rest) {
+  const bool has_ended_well = result.finish != FinishReason::kCancelled && result.finish != FinishReason::kError;
+  if (has_ended_well && !rest.empty() && request_.on_text) request_.on_text(rest);
+}
+
+}  // namespace headwise

@@ -1,0 +1,40 @@
+// A Request: reads a prompt, then draws a token after each step until something ends the text.
+#ifndef HEADWISE_ENGINE_GENERATION_H_
+#define HEADWISE_ENGINE_GENERATION_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request_text.h"
+#include "engine/running_request.h"
+#include "engine/sampler.h"
+
+namespace headwise {
+
+class Generation : public RunningRequest {
+ public:
+  // Borrows the tokenizer, which may be null, and the model's ids that end a text.
+  Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
+             const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer);
+
+  StepWish Wish() const override;
+  void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const override;
+  Verdict TakeRows(int64_t num_new, const RequestRows& rows) override;
+  std::string TakeRest() override;
+  void ShowRest(const std::string& rest) override;
+
+ private:
+  Verdict TakeToken(int32_t id);
+  bool EndsText(int32_t id) const;
+
+  Request request_;
+  const std::vector<int32_t>* eos_ids_;
+  Sampler sampler_;
+  RequestText text_;
+  Clock::time_point first_token_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_ENGINE_GENERATION_H_

@@ -1,0 +1,48 @@
+#include "engine/running_request.h"
+
+#include "base/check.h"
+
+namespace headwise {
+
+void RunningRequest::Begin(std::shared_ptr<Sequence> sequence) {
+  sequence_ = std::move(sequence);
+  // It stays on the sequence until a step has read it: a fork or a cancellation before that must not lose it.
+  has_pending_first_ = sequence_->pending.has_value();
+  if (has_pending_first_) unread_.insert(unread_.begin(), *sequence_->pending);
+  admitted_ = Clock::now();
+}
+
+void RunningRequest::NoteRead(int64_t num_new) {
+  HW_CHECK(num_new >= 1 && num_new <= num_unread());
+  sequence_->seen.Add(Unread().first(static_cast<size_t>(num_new)));
+  sequence_->pending.reset();
+  num_read_ += static_cast<size_t>(num_new);
+}
+
+void RunningRequest::ReadNext(int32_t id) {
+  HW_CHECK(num_unread() == 0);
+  sequence_->pending = id;
+  sequence_->seen.Add(id);
+  unread_.assign(1, id);
+  num_read_ = 0;
+}
+
+double RunningRequest::SecondsSinceAdmission() const {
+  return std::chrono::duration<double>(Clock::now() - admitted_).count();
+}
+
+void RunningRequest::UpdateMetrics() {
+  if (sequence_ == nullptr) return;
+  const KvCacheBytes bytes = sequence_->cache->Bytes();
+  result.metrics.kv_bytes = bytes.total();
+  result.metrics.kv_bytes_full = bytes.full;
+  result.metrics.kv_bytes_bounded = bytes.bounded;
+  result.metrics.kv_peak_bytes = sequence_->cache->PeakBytes();
+}
+
+void RunningRequest::ReleaseSequence() {
+  sequence_.reset();
+  need_.claim.Release();
+}
+
+}  // namespace headwise

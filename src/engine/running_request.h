@@ -1,0 +1,122 @@
+// A request on its way through the engine, of whatever kind: a sequence, tokens to read into it, and what to do with
+// the rows of logits that come out.
+#ifndef HEADWISE_ENGINE_RUNNING_REQUEST_H_
+#define HEADWISE_ENGINE_RUNNING_REQUEST_H_
+
+#include <headwise/engine.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace headwise {
+
+// Follows one request, on the engine's thread. Of a request with an observer the engine keeps nothing once it is over.
+class RequestObserver {
+ public:
+  virtual ~RequestObserver() = default;
+  // False leaves the request out of the next step.
+  virtual bool HasRoom() = 0;
+  // A generated token, and the text that can be shown with it.
+  virtual void OnToken(int32_t id, std::string text) = 0;
+  // Once, at the end: the text that was held back, and the result.
+  virtual void OnFinish(std::string rest, RequestResult result) = 0;
+};
+
+// What a request runs on.
+struct SequenceNeed {
+  SequenceClaim claim;          // of the sequence that was given
+  SequenceOptions new_options;  // where none was: what to make
+  int64_t step_tokens = 0;      // its longest step
+};
+
+// What a step gave to one request: rows of its wanted tokens, in order.
+struct RequestRows {
+  int64_t num_rows = 0;
+  std::span<float> logits;        // [R, V]
+  std::span<const float> hidden;  // [R, E]
+};
+
+// Whether a request goes on.
+struct Verdict {
+  FinishReason finish = FinishReason::kRunning;
+  Status status;
+};
+
+class RunningRequest {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  RunningRequest(RequestId id, SequenceNeed need, std::vector<int32_t> ids, std::shared_ptr<RequestObserver> observer)
+      : id_(id), need_(std::move(need)), observer_(std::move(observer)), unread_(std::move(ids)) {
+    result.metrics.prompt_tokens = static_cast<int64_t>(unread_.size());
+  }
+  RunningRequest(const RunningRequest&) = delete;
+  virtual ~RunningRequest() = default;
+
+  RequestId id() const { return id_; }
+  SequenceNeed& need() { return need_; }
+  RequestObserver* observer() const { return observer_.get(); }
+  bool running() const { return result.finish == FinishReason::kRunning; }
+  // Null until it is admitted and once it is over.
+  Sequence* sequence() const { return sequence_.get(); }
+
+  // Admitted. The token that the sequence's last request sampled is read first.
+  void Begin(std::shared_ptr<Sequence> sequence);
+  // What it would read in the next step. Requires: admitted.
+  virtual StepWish Wish() const = 0;
+  std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
+  // Appends which of the next `num_new` tokens' rows are wanted.
+  virtual void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const = 0;
+  // The next `num_new` tokens are in the cache.
+  void NoteRead(int64_t num_new);
+  // After NoteRead. May call back into the program, which may throw or Take this request.
+  virtual Verdict TakeRows(int64_t num_new, const RequestRows& rows) = 0;
+  // What of the text was held back; called once, at the end.
+  virtual std::string TakeRest() { return {}; }
+  // The program's callback for text at the end, if it wants that.
+  virtual void ShowRest(const std::string&) {}
+
+  void UpdateMetrics();
+  // Gives the sequence back.
+  void ReleaseSequence();
+
+  RequestResult result;
+
+ protected:
+  bool has_pending_first() const { return has_pending_first_; }
+  int64_t num_read() const { return static_cast<int64_t>(num_read_); }
+  int64_t num_unread() const { return static_cast<int64_t>(unread_.size() - num_read_); }
+  Sequence& text() const { return *sequence_; }
+  double SecondsSinceAdmission() const;
+  // The text goes on with `id`.
+  void ReadNext(int32_t id);
+
+ private:
+  RequestId id_;
+  SequenceNeed need_;
+  std::shared_ptr<RequestObserver> observer_;
+  std::shared_ptr<Sequence> sequence_;
+  std::vector<int32_t> unread_;  // the token pending on the sequence, then what was asked; or the last sample
+  size_t num_read_ = 0;          // of `unread_`
+  bool has_pending_first_ = false;
+  Clock::time_point admitted_;
+};
+
+// A request that an error ends.
+struct FailedRequest {
+  std::shared_ptr<RunningRequest> request;
+  Status status;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_ENGINE_RUNNING_REQUEST_H_

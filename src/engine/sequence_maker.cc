@@ -1,0 +1,196 @@
+#include "engine/sequence_maker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kv/kv_bytes.h"
+#include "model/rope.h"
+
+namespace headwise {
+namespace {
+
+// What else heads of the two plans must have in common, in the words of an error.
+std::string ForkCondition(const KvFormats& formats) {
+  std::string text;
+  if (formats.full != formats.bounded) {
+    text += "; with two KV formats also heads that keep every token under both plans or under neither";
+  }
+  if (formats.full == KvFormat::kQ4 || formats.bounded == KvFormat::kQ4) {
+    text += "; with a q4 cache also sinks that fill as many pages";
+  }
+  return text;
+}
+
+Status CheckLength(const char* name, int64_t num_tokens) {
+  if (num_tokens >= 0 && num_tokens <= kMaxSequenceTokens) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("sequence: {} is {}, expected 0 to {}", name, num_tokens, kMaxSequenceTokens));
+}
+
+SequenceLimits LimitsOf(const SequenceOptions& options) {
+  return {.prompt_tokens = options.prompt_tokens, .max_tokens = options.max_tokens};
+}
+
+// What goes on with the text, whatever the rules.
+void CopyText(const Sequence& from, Sequence& to) {
+  to.rope_frequencies = from.rope_frequencies;
+  to.seen = from.seen;
+  to.pending = from.pending;
+}
+
+}  // namespace
+
+SequenceMaker::SequenceMaker(const ModelConfig& config, std::shared_ptr<KvMemory> memory, const EngineOptions& options)
+    : config_(&config),
+      memory_(std::move(memory)),
+      step_tokens_(options.chunk_tokens),
+      page_tokens_(options.page_tokens),
+      dense_plan_(std::make_shared<HeadPlan>(HeadPlan::Dense(config.shape()))),
+      windows_(LayerWindowsOf(config)) {}
+
+std::shared_ptr<const HeadPlan> SequenceMaker::PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const {
+  return plan == nullptr ? dense_plan_ : plan;
+}
+
+int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens) const {
+  const auto pages_in = [&](KvFormat format) {
+    return PageSizesOf(*memory_->backend,
+                       {.head_dim = config_->head_dim, .page_tokens = page_tokens_, .format = format});
+  };
+  return PeakKvBytes({.plan = &plan,
+                      .limits = limits,
+                      .windows = windows_,
+                      .chunk_tokens = step_tokens,
+                      .page_tokens = page_tokens_,
+                      .full_pages = pages_in(memory_->formats.full),
+                      .bounded_pages = pages_in(memory_->formats.bounded)});
+}
+
+Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
+  HW_RETURN_IF_ERROR(ValidatePlan(plan, "plan"));
+  HW_RETURN_IF_ERROR(CheckPlanFits(plan, config_->shape(), "plan"));
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    if (windows_.At(layer_idx) == kNoLimit) continue;
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const HeadRule& rule = plan.At(layer_idx, kv_head);
+      // The window drops sinks while the prompt is read; positions in the cache would want them back after it.
+      if (rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
+        return Status::Unsupported(fmt::format(
+            "plan: layer {}, KV head {}: positions in the cache from the end of the prompt cannot be combined with the "
+            "layer's sliding window",
+            layer_idx, kv_head));
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+Status SequenceMaker::CheckLimit(int64_t needed_bytes) const {
+  const int64_t limit = memory_->limit_bytes;
+  if (limit == 0 || needed_bytes <= limit) return Status::Ok();
+  return Status::OutOfMemory(
+      fmt::format("the KV cache needs {} bytes at worst, {} are available (the KV limit): allow fewer tokens, use a "
+                  "plan that keeps less, or raise the limit",
+                  needed_bytes, limit));
+}
+
+Status SequenceMaker::CheckAvailable(int64_t needed_bytes) const {
+  HW_RETURN_IF_ERROR(CheckLimit(needed_bytes));
+  if (needed_bytes <= memory_->available_bytes()) return Status::Ok();
+  return Status::OutOfMemory(fmt::format("the KV cache needs {} bytes at worst, {} of the limit of {} are available",
+                                         needed_bytes, memory_->available_bytes(), memory_->limit_bytes));
+}
+
+Status SequenceMaker::Check(const SequenceOptions& options, int64_t step_tokens) const {
+  HW_RETURN_IF_ERROR(CheckLength("prompt_tokens", options.prompt_tokens));
+  HW_RETURN_IF_ERROR(CheckLength("max_tokens", options.max_tokens));
+  const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
+  HW_RETURN_IF_ERROR(CheckPlan(*plan));
+  return CheckLimit(WorstCaseBytes(*plan, LimitsOf(options), step_tokens));
+}
+
+Status SequenceMaker::CheckOwn(const Sequence& sequence) const {
+  if (sequence.memory() != memory_) return Status::InvalidInput("sequence: is another engine's, expected one of this");
+  if (sequence.failure.ok()) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("sequence: cannot go on, a step on it failed: {}", sequence.failure.message()));
+}
+
+Status SequenceMaker::CheckSteps(const Sequence& sequence, int64_t step_tokens) const {
+  if (step_tokens <= sequence.step_tokens) return Status::Ok();
+  return CheckLimit(WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens));
+}
+
+Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& options, int64_t step_tokens) {
+  const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
+  const SequenceLimits limits = LimitsOf(options);
+  const int64_t needed_bytes = WorstCaseBytes(*plan, limits, step_tokens);
+  HW_RETURN_IF_ERROR(CheckAvailable(needed_bytes));
+  auto sequence = std::make_shared<Sequence>(memory_, needed_bytes);
+  sequence->plan = plan;
+  sequence->limits = limits;
+  sequence->step_tokens = step_tokens;
+  return sequence;
+}
+
+Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& options, int64_t step_tokens) {
+  HW_RETURN_IF_ERROR(Check(options, step_tokens));
+  const KvMemory::Hold hold(*memory_);
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
+  sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens);
+  sequence->cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
+                                              ResolveRules(*sequence->plan, sequence->limits, windows_));
+  return sequence;
+}
+
+// Reserved as if nothing were shared: either side may come to copy every page.
+Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence) {
+  HW_RETURN_IF_ERROR(CheckOwn(sequence));
+  const KvMemory::Hold hold(*memory_);
+  Status available = CheckAvailable(sequence.reserved_bytes());
+  if (!available.ok()) return std::move(available).Annotate("fork");
+  auto fork = std::make_shared<Sequence>(memory_, sequence.reserved_bytes());
+  fork->plan = sequence.plan;
+  fork->limits = sequence.limits;
+  fork->step_tokens = sequence.step_tokens;
+  fork->cache = sequence.cache->Fork();
+  CopyText(sequence, *fork);
+  return fork;
+}
+
+Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, const SequenceOptions& options) {
+  HW_RETURN_IF_ERROR(CheckOwn(sequence));
+  HW_RETURN_IF_ERROR(Check(options, step_tokens_));
+  if (options.max_tokens < sequence.NumTextTokens()) {
+    return Status::InvalidInput(fmt::format("fork: max_tokens is {}, but the text has {} tokens already",
+                                            options.max_tokens, sequence.NumTextTokens()));
+  }
+  const KvMemory::Hold hold(*memory_);
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
+  fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
+  if (fork->cache == nullptr) {
+    return Status::InvalidInput(fmt::format(
+        "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "
+        "rule, or rules that hold from the end of a longer prompt{}",
+        sequence.cache->num_tokens(), ForkCondition(memory_->formats)));
+  }
+  CopyText(sequence, *fork);
+  return fork;
+}
+
+Status SequenceMaker::AllowSteps(Sequence& sequence, int64_t step_tokens) {
+  if (step_tokens <= sequence.step_tokens) return Status::Ok();
+  HW_RETURN_IF_ERROR(CheckSteps(sequence, step_tokens));
+  const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
+  const int64_t more_bytes = std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+  const KvMemory::Hold hold(*memory_);
+  HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));
+  sequence.ReserveMore(more_bytes);
+  sequence.step_tokens = step_tokens;
+  return Status::Ok();
+}
+
+}  // namespace headwise

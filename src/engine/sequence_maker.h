@@ -1,0 +1,59 @@
+// Sequences and the memory they are promised: what a text may need at worst, new ones, forks.
+#ifndef HEADWISE_ENGINE_SEQUENCE_MAKER_H_
+#define HEADWISE_ENGINE_SEQUENCE_MAKER_H_
+
+#include <headwise/engine.h>
+
+#include <memory>
+
+#include "engine/sequence.h"
+#include "model/model_config.h"
+
+namespace headwise {
+
+// Thread-safety: the checks read nothing that changes and may run on any thread; what makes sequences or reserves
+// belongs to the engine's.
+class SequenceMaker {
+ public:
+  // Borrows the config. Of `options` it reads chunk_tokens and page_tokens.
+  SequenceMaker(const ModelConfig& config, std::shared_ptr<KvMemory> memory, const EngineOptions& options);
+
+  // Whether there could ever be such a sequence: lengths, plan, and bytes at worst against the whole limit. Steps of
+  // up to `step_tokens`.
+  Status Check(const SequenceOptions& options, int64_t step_tokens) const;
+  // Whether it is this engine's and can go on.
+  Status CheckOwn(const Sequence& sequence) const;
+  // Whether it could ever take steps as long.
+  Status CheckSteps(const Sequence& sequence, int64_t step_tokens) const;
+
+  int64_t step_tokens() const { return step_tokens_; }  // the engine's
+
+  // kOutOfMemory where the bytes are not there now.
+  Result<std::shared_ptr<Sequence>> New(const SequenceOptions& options, int64_t step_tokens);
+  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
+  Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
+  // Reserves what longer steps need besides; kOutOfMemory where that is not there now.
+  Status AllowSteps(Sequence& sequence, int64_t step_tokens);
+
+ private:
+  std::shared_ptr<const HeadPlan> PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const;
+  // Bytes that a sequence under these rules may hold at worst, while others hold their own.
+  int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens) const;
+  Status CheckPlan(const HeadPlan& plan) const;
+  Status CheckLimit(int64_t needed_bytes) const;
+  // Requires: the memory is held.
+  Status CheckAvailable(int64_t needed_bytes) const;
+  // A sequence with its bytes reserved, without its cache. Requires: checked, and the memory is held.
+  Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options, int64_t step_tokens);
+
+  const ModelConfig* config_;
+  std::shared_ptr<KvMemory> memory_;
+  int64_t step_tokens_;
+  int64_t page_tokens_;
+  std::shared_ptr<const HeadPlan> dense_plan_;
+  LayerWindows windows_;
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_ENGINE_SEQUENCE_MAKER_H_
