@@ -3,6 +3,7 @@
 #define HEADWISE_ENGINE_ENGINE_IMPL_H_
 
 #include <headwise/engine.h>
+#include <headwise/tokenizer.h>
 
 #include <deque>
 #include <map>
@@ -15,7 +16,6 @@
 #include "engine/sequence.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 

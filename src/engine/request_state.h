@@ -3,6 +3,7 @@
 #define HEADWISE_ENGINE_REQUEST_STATE_H_
 
 #include <headwise/engine.h>
+#include <headwise/tokenizer.h>
 
 #include <chrono>
 #include <memory>
@@ -12,7 +13,6 @@
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "engine/stop_matcher.h"
-#include "text/stream_decoder.h"
 
 namespace headwise {
 

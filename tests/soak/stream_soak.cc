@@ -3,6 +3,7 @@
 // Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS]; the text is held out, 4,000 tokens or more.
 #include <fmt/format.h>
 #include <headwise/engine.h>
+#include <headwise/tokenizer.h>
 
 #include <chrono>
 #include <cstdio>
@@ -11,7 +12,6 @@
 #include "base/file.h"
 #include "base/process_memory.h"
 #include "eval/perplexity.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 namespace {
