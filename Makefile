@@ -1,45 +1,56 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: deps build test demo bench reproduce fuzz format asan tsan
-LAUNCHER := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+.PHONY: build test quick test-long demo bench reproduce fuzz soak format asan tsan
 FUZZ_SECONDS ?= 60
+SOAK_TOKENS ?= 1000000
 
-deps:
-	@tools/install_deps.sh
-
-build: deps
-	@cmake --preset release $(LAUNCHER) >/dev/null
+build:
+	@tools/install_deps.sh test
+	@cmake --preset release >/dev/null
 	cmake --build build/release
 
-# Without a browser one test is skipped, and says so.
+# Everything that takes minutes. Without a browser one test is skipped, and says so.
 test: build
 	@tools/install_deps.sh browser || echo "no Chromium: the report is not opened in a browser"
-	ctest --test-dir build/release --output-on-failure -j2
+	ctest --test-dir build/release -LE long --output-on-failure -j2
 
-# Only the command itself: the tests take longer to build than to say hello.
-demo: deps
-	@cmake --preset release $(LAUNCHER) >/dev/null
-	cmake --build build/release --target headwise_cli
-	@tools/demo.py build/release/headwise .
+# The tests of parts alone: under a minute once built, for while one works.
+quick: build
+	ctest --test-dir build/release -L quick --output-on-failure -j2
 
-bench: demo
+# What takes hours: sanitizers, fuzzers, and a stream of a million tokens.
+test-long: asan tsan fuzz soak
+
+# The smallest part that runs models, in the folder that `make test` goes on in: nothing is compiled twice.
+demo:
+	@tools/install_deps.sh core
+	@[ -e build/release/build.ninja ] || cmake --preset core >/dev/null
+	cmake --build build/release --target headwise_core_cli
+	@tools/demo.py build/release/headwise-core .
+
+bench: build
 	build/release/headwise bench --model models/headwise-17m --plan models/headwise-17m-full.json \
 	  --plan models/headwise-17m-two-heads.json --prefill 32768 --depth 32768
 
 # Every task for every planner at equal KV bytes, and the report: about three hours on two cores; goes on where it stopped.
-reproduce: deps
-	@cmake --preset release $(LAUNCHER) >/dev/null
-	cmake --build build/release --target headwise_cli
+reproduce: build
 	tools/reproduce.py build/release/headwise . --out build/reproduce
 
-asan tsan: deps
-	cmake --preset $@ $(LAUNCHER)
+asan tsan:
+	@tools/install_deps.sh test
+	cmake --preset $@
 	cmake --build build/$@
-	ctest --test-dir build/$@ --output-on-failure -j2
+	ctest --test-dir build/$@ -LE long --output-on-failure -j2
 
-fuzz: deps
-	cmake --preset fuzz $(LAUNCHER)
+fuzz:
+	@tools/install_deps.sh long
+	cmake --preset fuzz
 	cmake --build build/fuzz
 	tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
+soak: build
+	cmake --build build/release --target stream_soak
+	build/release/tests/soak/stream_soak models/headwise-17m ARCHITECTURE.md $(SOAK_TOKENS)
+
 format:
-	git ls-files '*.h' '*.cc' | xargs clang-format -i
+	@tools/install_deps.sh test
+	tools/check_format.sh --write

@@ -36,23 +36,32 @@ if(HEADWISE_SANITIZE)
   set(HEADWISE_TEST_SECONDS 7200)
 endif()
 
-# headwise_test(NAME a_test.cc b_test.cc): one GoogleTest program of these files. It links its folder's library, outside
-# src all of them.
+# headwise_test(NAME a_test.cc b_test.cc SLOW Suite.* Other.Test): one GoogleTest program of these files. It links its
+# folder's library, outside src all of them. Its tests are labelled quick, but for those that match SLOW: they take a second
+# or more.
 function(headwise_test name)
   if(NOT HEADWISE_BUILD_TESTS)
     return()
   endif()
-  add_executable(${name}_test ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOW")
   set(library headwise)
   if(HEADWISE_LIBRARY)
     set(library ${HEADWISE_LIBRARY})
   endif()
+  add_executable(${name}_test ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name}_test PRIVATE ${library} headwise_private headwise_test_support GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE HEADWISE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                   HEADWISE_SANITIZED=${HEADWISE_SANITIZED})
   include(GoogleTest)
-  gtest_discover_tests(${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS} ENVIRONMENT ${HEADWISE_TEST_ENVIRONMENT})
+  set(common TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
+             PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS} ENVIRONMENT ${HEADWISE_TEST_ENVIRONMENT})
+  list(JOIN arg_SLOW : slow)
+  if(slow)
+    gtest_discover_tests(${name}_test TEST_FILTER ${slow} TEST_LIST ${name}_slow_tests ${common})
+    gtest_discover_tests(${name}_test TEST_FILTER -${slow} ${common} LABELS quick)
+  else()
+    gtest_discover_tests(${name}_test ${common} LABELS quick)
+  endif()
 endfunction()
 
 # What every one of our own targets is compiled with; not passed on to users of the installed library.

@@ -1,12 +1,28 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that headwise needs to build, test and format; with "browser" as argument, Chromium
-# alone, in which a test opens the report. Does nothing when all are there.
+# Installs the Debian 12 packages for a purpose, those of the purposes before it included; does nothing when all are
+# there. Purposes, in this order:
+#   core     build and run models: `make demo`
+#   build    planners, evaluation and benches too
+#   test     `make test`: GoogleTest, an emulator for the oldest instruction set, clang-format
+#   long     `make test-long`: clang for its fuzzer
+# and apart from them
+#   browser  Chromium, in which a test opens the report
+# Usage: install_deps.sh PURPOSE
 set -euo pipefail
-packages=(build-essential cmake ninja-build ccache pkg-config python3 git
-  libhwy-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
-  coinor-libcbc-dev libopenblas-dev
-  libssl-dev libgtest-dev libgmock-dev libbenchmark-dev qemu-user clang clang-format clang-tidy binutils)
-[ "${1:-}" = browser ] && packages=(chromium)
+packages=()
+case ${1:-} in
+  long) packages+=(clang clang-tidy) ;;&
+  long | test) packages+=(git binutils libgtest-dev libgmock-dev qemu-user clang-format) ;;&
+  long | test | build) packages+=(coinor-libcbc-dev libopenblas-dev) ;;&
+  long | test | build | core)
+    packages+=(build-essential cmake ninja-build ccache pkg-config python3 libhwy-dev nlohmann-json3-dev libcli11-dev
+      libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
+  browser) packages=(chromium) ;;
+  *)
+    echo "usage: install_deps.sh core|build|test|long|browser" >&2
+    exit 2
+    ;;
+esac
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

@@ -1,5 +1,6 @@
 // headwise chat: a conversation in the terminal. The KV cache lives on from turn to turn: nothing is read twice.
 #include <fmt/format.h>
+#include <headwise/chat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 
 #include "commands.h"
 #include "common_options.h"
-#include "engine/chat_turns.h"
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"

@@ -1,5 +1,6 @@
 // headwise run: continues one prompt.
 #include <fmt/format.h>
+#include <headwise/chat.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "base/file.h"
 #include "commands.h"
 #include "common_options.h"
-#include "engine/chat_turns.h"
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
@@ -46,11 +46,11 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
 Status FillPrompt(const RunOptions& options, const Engine& engine, Request& request) {
   HW_ASSIGN_OR_RETURN(const std::string text, ReadPrompt(options));
   if (options.chat) {
-    HW_RETURN_IF_ERROR(RequireTokenizer(engine));
-    const Tokenizer& tokenizer = engine.tokenizer();
-    HW_ASSIGN_OR_RETURN(const ChatForm form, FindChatForm(tokenizer, options.chat_form));
-    HW_ASSIGN_OR_RETURN(request.prompt, EncodeFirstTurn(tokenizer, form, text, BeginOfText(engine)));
-    request.stop_tokens = ChatStopIds(tokenizer, form);
+    if (text.empty()) return Status::InvalidInput("message: is empty, expected at least one character");
+    const ChatMessage messages[] = {{.role = "user", .content = text}};
+    HW_ASSIGN_OR_RETURN(ChatIds ids, EncodeChat(engine, messages, options.chat_form));
+    request.prompt = std::move(ids.prompt);
+    request.stop_tokens = std::move(ids.stop_tokens);
     return Status::Ok();
   }
   HW_ASSIGN_OR_RETURN(request.prompt,

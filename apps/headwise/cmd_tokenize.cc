@@ -1,5 +1,6 @@
 // headwise tokenize: text to ids and back, from standard input to standard output.
 #include <fmt/format.h>
+#include <headwise/tokenizer.h>
 
 #include <limits>
 #include <utility>
@@ -8,9 +9,7 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
-#include "engine/open_tokenizer.h"
 #include "generate.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 namespace {

@@ -24,7 +24,8 @@
 
 namespace headwise {
 
-class Tokenizer;    // text/tokenizer.h
+class Tokenizer;    // headwise/tokenizer.h
+struct ModelInfo;   // headwise/model_info.h
 class Sequence;     // a text in the KV cache; engine/sequence.h
 class EngineImpl;
 struct ModelConfig; // model/model_config.h
@@ -149,6 +150,7 @@ class Engine {
   explicit Engine(std::unique_ptr<EngineImpl> impl);
   ~Engine();
 
+  ModelInfo info() const;               // headwise/model_info.h
   const ModelConfig& config() const;
   ModelShape shape() const;             // what a plan must fit
   const std::string& source_hash() const;

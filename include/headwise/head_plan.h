@@ -36,12 +36,12 @@ struct HeadRule {
 
   Kind kind = Kind::kFull;
   int64_t sink = 0;
-  int64_t recent = 0;          // kStream
-  double alpha = 0;            // kElasticMoa, tokens
-  double beta = 0;             // kElasticMoa, tokens per token
-  int64_t min_recent = 0;      // kElasticRazor: S0
-  double divisor = 1;          // kElasticRazor: C, at least 1
-  bool compensate = false;     // fold dropped tokens into one mean key and value [razor §3.3 eq.4-5]
+  int64_t recent = 0;       // kStream
+  double alpha = 0;         // kElasticMoa, tokens
+  double beta = 0;          // kElasticMoa, tokens per token
+  int64_t min_recent = 0;   // kElasticRazor: S0
+  double divisor = 1;       // kElasticRazor: C, at least 1
+  bool compensate = false;  // fold dropped tokens into one mean key and value [razor §3.3 eq.4-5]
   Positions positions = Positions::kText;
   RuleStart start = RuleStart::kFirstToken;
 
@@ -80,9 +80,9 @@ struct HeadPlan {
   std::string parameters_json = "{}";      // the method's options, a JSON object
   std::optional<std::string> data_hash;    // of the calibration data
   std::optional<uint64_t> seed;
-  std::vector<std::string> notes;          // what a reader should know, for example groups that an import widened
-  std::vector<double> scores;              // [L * Hkv] gates or scores the method ranked by; may be empty
-  std::string report_json = "{}";          // what the planner measured on its way, a JSON object: seconds, memory, losses
+  std::vector<std::string> notes;  // what a reader should know, for example groups that an import widened
+  std::vector<double> scores;      // [L * Hkv] gates or scores the method ranked by; may be empty
+  std::string report_json = "{}";  // what the planner measured on its way, a JSON object: seconds, memory, losses
 
   const HeadRule& At(int64_t layer_idx, int64_t kv_head) const {
     return rules[static_cast<size_t>(layer_idx * shape.num_kv_heads + kv_head)];

@@ -1,6 +1,6 @@
-// Status and Result<T>: how every headwise call reports someone else's mistake (a file, a flag, a request, a full disk).
-// A message says where, what was found and what was expected. Our own mistakes abort instead: base/check.h.
-// No exception leaves the library.
+// Status and Result<T>: how every headwise call reports someone else's mistake (a file, a flag, a request, a full
+// disk). A message says where, what was found and what was expected. Our own mistakes abort instead: base/check.h. No
+// exception leaves the library.
 #ifndef HEADWISE_STATUS_H_
 #define HEADWISE_STATUS_H_
 
@@ -53,8 +53,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit, so that `return value;` works
-  Result(Status status) : status_(std::move(status)) {}     // NOLINT: implicit, so that `return Status::...;` works
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit, so that `return value;` works
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit, so that `return Status::...;` works
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const& { return status_; }
@@ -78,10 +78,9 @@ class [[nodiscard]] Result {
 }  // namespace headwise
 
 // Leaves the enclosing function with the error, if there is one.
-#define HW_RETURN_IF_ERROR(expression)                                  \
-  do {                                                                  \
-    if (::headwise::Status hw_status_ = (expression); !hw_status_.ok()) \
-      return hw_status_;                                                \
+#define HW_RETURN_IF_ERROR(expression)                                                     \
+  do {                                                                                     \
+    if (::headwise::Status hw_status_ = (expression); !hw_status_.ok()) return hw_status_; \
   } while (false)
 
 // HW_ASSIGN_OR_RETURN(const auto plan, ReadHeadPlan(path)): declares `plan`, or leaves with the error.

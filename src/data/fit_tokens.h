@@ -3,6 +3,7 @@
 #define HEADWISE_DATA_FIT_TOKENS_H_
 
 #include <headwise/status.h>
+#include <headwise/tokenizer.h>
 
 #include <cstdint>
 #include <functional>
@@ -11,7 +12,6 @@
 
 #include "base/rng.h"
 #include "data/filler.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 

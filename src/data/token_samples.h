@@ -4,6 +4,7 @@
 #define HEADWISE_DATA_TOKEN_SAMPLES_H_
 
 #include <headwise/status.h>
+#include <headwise/tokenizer.h>
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +16,6 @@
 #include "data/filler.h"
 #include "data/passkeys.h"
 #include "data/recall_prompts.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 

@@ -1,8 +1,9 @@
-#include "engine/chat_turns.h"
+#include <headwise/chat.h>
 
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/prompt.h"
 
 namespace headwise {
 namespace {
@@ -18,6 +19,17 @@ Result<ChatForm> FindChatForm(const Tokenizer& tokenizer, const std::string& nam
   const std::optional<ChatForm> form = DetectChatForm(tokenizer);
   if (form) return *form;
   return Status::InvalidInput("the model's files do not tell its chat form; name it with --chat-form");
+}
+
+Result<ChatIds> EncodeChat(const Engine& engine, std::span<const ChatMessage> messages, const std::string& form) {
+  HW_RETURN_IF_ERROR(RequireTokenizer(engine));
+  const Tokenizer& tokenizer = engine.tokenizer();
+  ChatIds ids;
+  HW_ASSIGN_OR_RETURN(const ChatForm found, FindChatForm(tokenizer, form));
+  HW_ASSIGN_OR_RETURN(ids.prompt,
+                      EncodeChat(tokenizer, {.form = found, .messages = messages, .bos_id = BeginOfText(engine)}));
+  ids.stop_tokens = ChatStopIds(tokenizer, found);
+  return ids;
 }
 
 Result<std::vector<int32_t>> EncodeFirstTurn(const Tokenizer& tokenizer, ChatForm form, const std::string& message,

@@ -1,6 +1,7 @@
-#include "engine/chat_turns.h"
-
 #include <gtest/gtest.h>
+#include <headwise/chat.h>
+
+#include "text/tokenizer.h"
 
 namespace headwise {
 namespace {

@@ -5,6 +5,7 @@
 #define HEADWISE_ENGINE_ENGINE_IMPL_H_
 
 #include <headwise/engine.h>
+#include <headwise/tokenizer.h>
 
 #include <atomic>
 #include <map>
@@ -19,7 +20,6 @@
 #include "engine/sequence_maker.h"
 #include "model/decoder.h"
 #include "model/model.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 

@@ -114,8 +114,8 @@ TEST(KvBytes, AFullHeadOfALayerWithAWindowKeepsTheWindow) {
   const HeadPlan plan = HeadPlan::Dense({.architecture = "", .num_layers = 3, .num_kv_heads = 2, .head_dim = 8});
   KvBytesArgs args = ArgsFor(plan, 100);
   args.windows.tokens = {20, kNoLimit, 40};
-  // Of pages of 16, the last 20 of 100 tokens lie in two (from 80), the last 40 in four (from 60), all in seven.
-  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 2 * (2 + 4) * 100);
+  // Of pages of 16, 20 tokens touch up to three, 40 up to four; all 100 lie in seven.
+  EXPECT_EQ(PlanKvBytes(args, 100).bounded, 2 * (3 + 4) * 100);
   EXPECT_EQ(PlanKvBytes(args, 100).full, 2 * 7 * 100);
   EXPECT_EQ(PlanKvBytes(args, 100).kept_tokens, 2 * (20 + 100 + 40));
   args.limits.prompt_tokens = args.limits.max_tokens = 10'000;

@@ -7,7 +7,6 @@
 
 #include "backend/all_backends.h"
 #include "base/cpu_info.h"
-#include "engine/open_tokenizer.h"
 #include "engine/prompt.h"
 #include "grad/grad_decoder.h"
 

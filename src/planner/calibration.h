@@ -4,6 +4,7 @@
 #define HEADWISE_PLANNER_CALIBRATION_H_
 
 #include <headwise/status.h>
+#include <headwise/tokenizer.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +17,6 @@
 #include "data/token_samples.h"
 #include "model/model.h"
 #include "planner/planner.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 

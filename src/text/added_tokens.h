@@ -3,6 +3,8 @@
 #ifndef HEADWISE_TEXT_ADDED_TOKENS_H_
 #define HEADWISE_TEXT_ADDED_TOKENS_H_
 
+#include <headwise/tokenizer.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -10,9 +12,6 @@
 #include <vector>
 
 namespace headwise {
-
-// Whether the text of a special token stands for that token, or is text like any other (untrusted input).
-enum class SpecialText { kParse, kAsText };
 
 struct AddedToken {
   std::string content;

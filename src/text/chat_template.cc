@@ -1,4 +1,4 @@
-#include "text/chat_template.h"
+#include <headwise/chat.h>
 
 #include <fmt/format.h>
 

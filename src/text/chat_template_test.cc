@@ -1,6 +1,6 @@
 // The expected texts are written out from the published conventions. With a tokenizer that has one token per byte,
 // decoding a prompt gives the text that was encoded.
-#include "text/chat_template.h"
+#include <headwise/chat.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

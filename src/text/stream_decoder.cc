@@ -1,12 +1,13 @@
-#include "text/stream_decoder.h"
+#include <headwise/tokenizer.h>
 
+#include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
 namespace headwise {
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, SpecialDisplay special)
-    : tokenizer_(&tokenizer), special_(special), strip_left_(tokenizer.strip().start) {
-  AppendUtf8(tokenizer.strip().content, strip_text_);
+    : tokenizer_(&tokenizer), special_(special), strip_left_(tokenizer.impl_->strip().start) {
+  AppendUtf8(tokenizer.impl_->strip().content, strip_text_);
 }
 
 void StreamDecoder::Emit(std::string_view character, std::string& out) {
@@ -15,7 +16,7 @@ void StreamDecoder::Emit(std::string_view character, std::string& out) {
     strip_left_ = strippable ? strip_left_ - 1 : 0;
     if (strippable) return;
   }
-  if (strippable && held_ < tokenizer_->strip().stop) {
+  if (strippable && held_ < tokenizer_->impl_->strip().stop) {
     ++held_;
     return;
   }
@@ -30,8 +31,8 @@ std::string StreamDecoder::Push(int32_t id) {
   std::string out;
   if (tokenizer_->TokenOf(id) == nullptr) return out;
   if (special_ == SpecialDisplay::kSkip && tokenizer_->IsSpecial(id)) return out;
-  pending_.append(tokenizer_->BytesOf(id, position_));
-  position_ = TokenPosition::kLater;
+  pending_.append(tokenizer_->impl_->BytesOf(id, at_start_ ? TokenPosition::kFirst : TokenPosition::kLater));
+  at_start_ = false;
   size_t at = 0;
   while (at < pending_.size()) {
     const std::string_view rest = std::string_view(pending_).substr(at);

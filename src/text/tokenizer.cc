@@ -1,119 +1,21 @@
-#include "text/tokenizer.h"
+#include <headwise/tokenizer.h>
 
-#include <fmt/format.h>
-
-#include <unordered_map>
 #include <utility>
 
-#include "text/stream_decoder.h"
-#include "text/utf8.h"
+#include "text/tokenizer_impl.h"
 
 namespace headwise {
 
-Tokenizer::Tokenizer(TokenizerParts parts, Vocabulary vocabulary)
-    : parts_(std::move(parts)), vocabulary_(std::move(vocabulary)) {}
+Tokenizer::Tokenizer(std::unique_ptr<const TokenizerImpl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromParts(TokenizerParts parts) {
-  std::vector<Vocabulary::Entry> entries = std::move(parts.entries);
-  std::unordered_map<std::string_view, int32_t> model_ids;
-  model_ids.reserve(entries.size());
-  for (const Vocabulary::Entry& entry : entries) model_ids.emplace(entry.token, entry.id);
-  // An added token that the model knows has the model's id, whatever the list says.
-  std::unordered_map<std::string, int32_t> new_ids;
-  for (AddedToken& token : parts.added_tokens) {
-    const auto known = model_ids.find(token.content);
-    token.id = known != model_ids.end() ? known->second : new_ids.emplace(token.content, token.id).first->second;
-  }
-  for (const auto& [content, id] : new_ids) entries.push_back({content, id});
-  HW_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Of(entries, parts.origin));
-
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parts), std::move(vocabulary)));
-  HW_RETURN_IF_ERROR(tokenizer->BuildTables());
-  return tokenizer;
-}
-
-Status Tokenizer::BuildTables() {
-  special_.resize(static_cast<size_t>(vocabulary_.size()));
-  std::vector<AddedToken> raw, normalized;
-  std::vector<std::string> raw_patterns, normalized_patterns;
-  std::unordered_map<int32_t, std::string> shown;
-  for (const AddedToken& token : parts_.added_tokens) {
-    if (token.special) special_[static_cast<size_t>(token.id)] = true;
-    if (token.normalized) {
-      HW_ASSIGN_OR_RETURN(std::string pattern, parts_.normalizer.Apply(token.content));
-      normalized.push_back(token);
-      shown.insert_or_assign(token.id, pattern);
-      normalized_patterns.push_back(std::move(pattern));
-    } else {
-      raw.push_back(token);
-      raw_patterns.push_back(token.content);
-    }
-  }
-  raw_matcher_ = AddedTokenMatcher(std::move(raw), std::move(raw_patterns));
-  normalized_matcher_ = AddedTokenMatcher(std::move(normalized), std::move(normalized_patterns));
-  return BuildPieces(shown);
-}
-
-Status Tokenizer::BuildPieces(const std::unordered_map<int32_t, std::string>& shown) {
-  const auto size = static_cast<size_t>(vocabulary_.size());
-  pieces_.resize(size);
-  if (parts_.decoder.first_differs()) first_pieces_.resize(size);
-  for (int32_t id = 0; id < vocabulary_.size(); ++id) {
-    const std::string* token = vocabulary_.TokenOf(id);
-    if (token == nullptr) continue;
-    // What stands in a normalized text is shown as it was found there: with its space mark, say.
-    if (const auto it = shown.find(id); it != shown.end()) token = &it->second;
-    const auto at = static_cast<size_t>(id);
-    HW_ASSIGN_OR_RETURN(pieces_[at], parts_.decoder.BytesOf(*token, TokenPosition::kLater));
-    if (first_pieces_.empty()) continue;
-    HW_ASSIGN_OR_RETURN(first_pieces_[at], parts_.decoder.BytesOf(*token, TokenPosition::kFirst));
-  }
-  return Status::Ok();
-}
-
-bool Tokenizer::IsSpecial(int32_t id) const {
-  return id >= 0 && id < vocabulary_.size() && special_[static_cast<size_t>(id)];
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<const TokenizerImpl> impl, TokenizerImpl::Of(std::move(parts)));
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, SpecialText special) const {
-  if (const auto at = FindInvalidUtf8(text)) {
-    return Status::InvalidInput(fmt::format("invalid UTF-8 at byte {} of the prompt", *at));
-  }
-  std::vector<int32_t> ids;
-  for (const TextSegment& segment : raw_matcher_.Split(text, special)) {
-    if (segment.id != TextSegment::kText) {
-      ids.push_back(segment.id);
-      continue;
-    }
-    const auto position = segment.begin == 0 ? TextPosition::kStartOfText : TextPosition::kLater;
-    HW_RETURN_IF_ERROR(EncodeText(text.substr(segment.begin, segment.end - segment.begin), special, position, ids));
-  }
-  return ids;
-}
-
-Status Tokenizer::EncodeText(std::string_view text, SpecialText special, TextPosition position,
-                             std::vector<int32_t>& ids) const {
-  HW_ASSIGN_OR_RETURN(const std::string normalized, parts_.normalizer.Apply(std::string(text)));
-  for (const TextSegment& segment : normalized_matcher_.Split(normalized, special)) {
-    if (segment.id != TextSegment::kText) {
-      ids.push_back(segment.id);
-      continue;
-    }
-    const auto segment_position = segment.begin == 0 ? position : TextPosition::kLater;
-    HW_ASSIGN_OR_RETURN(
-        const Words words,
-        parts_.pre_tokenizer.Split(normalized.substr(segment.begin, segment.end - segment.begin), segment_position));
-    for (size_t i = 0; i < words.spans.size(); ++i) {
-      HW_RETURN_IF_ERROR(parts_.word_encoder->Encode(words.At(i), ids));
-    }
-  }
-  return Status::Ok();
-}
-
-std::string_view Tokenizer::BytesOf(int32_t id, TokenPosition position) const {
-  if (id < 0 || id >= vocabulary_.size()) return {};
-  const bool first = position == TokenPosition::kFirst && !first_pieces_.empty();
-  return (first ? first_pieces_ : pieces_)[static_cast<size_t>(id)];
+  return impl_->Encode(text, special);
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, SpecialDisplay special) const {
@@ -121,6 +23,32 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, SpecialDisplay speci
   std::string text;
   for (const int32_t id : ids) text += decoder.Push(id);
   return text += decoder.Flush();
+}
+
+int32_t Tokenizer::vocab_size() const {
+  return impl_->vocabulary().size();
+}
+std::optional<int32_t> Tokenizer::IdOf(std::string_view token) const {
+  return impl_->vocabulary().IdOf(token);
+}
+const std::string* Tokenizer::TokenOf(int32_t id) const {
+  return impl_->vocabulary().TokenOf(id);
+}
+bool Tokenizer::IsSpecial(int32_t id) const {
+  return impl_->IsSpecial(id);
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const {
+  return impl_->parts().bos_id;
+}
+std::optional<int32_t> Tokenizer::eos_id() const {
+  return impl_->parts().eos_id;
+}
+bool Tokenizer::AddsBos() const {
+  return impl_->parts().adds_bos && impl_->parts().bos_id.has_value();
+}
+const std::string& Tokenizer::chat_template() const {
+  return impl_->parts().chat_template;
 }
 
 }  // namespace headwise

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "base/json.h"
-#include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 

@@ -8,7 +8,6 @@
 #include <functional>
 
 #include "base/file.h"
-#include "text/stream_decoder.h"
 #include "text/test_tokenizers.h"
 #include "text/utf8.h"
 

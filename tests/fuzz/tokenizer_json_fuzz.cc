@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 

@@ -1,17 +1,20 @@
 // One endless stream: generates a million tokens with every head streaming and positions in the cache, and shows that
-// memory, time per token and predictions stay what they were. [streaming-llm §3.2, §4.1]
-// Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS]; the text is held out, 4,000 tokens or more.
+// memory, time per token and predictions stay what they were; it fails where memory or predictions do not.
+// [streaming-llm §3.2, §4.1] Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS]; the text is held out, 4,000 tokens
+// or more.
 #include <fmt/format.h>
 #include <headwise/engine.h>
+#include <headwise/tokenizer.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "base/file.h"
 #include "base/process_memory.h"
 #include "eval/perplexity.h"
-#include "text/tokenizer.h"
 
 namespace headwise {
 namespace {
@@ -37,6 +40,31 @@ Result<double> HeldOutNll(Engine& engine, const Sequence& stream, std::span<cons
   return sum / static_cast<double>(kHeldOut);
 }
 
+// What must stay as it was after the first 10,000 tokens.
+struct Sample {
+  int64_t kv_bytes = 0;
+  int64_t resident_bytes = 0;
+  double nll = 0;
+};
+
+// A page of each head may come or go with the place in it; the allocator may keep some memory; sums differ in their
+// last digits.
+Status CheckSteady(const Sample& first, const Sample& now, int64_t num_tokens) {
+  constexpr int64_t kResidentSlack = int64_t{16} << 20;
+  const auto differs = [&](const char* what, double was, double is) {
+    return Status::InvalidInput(fmt::format("after {} tokens: {} is {}, was {}", num_tokens, what, is, was));
+  };
+  if (now.kv_bytes > first.kv_bytes * 5 / 4) {
+    return differs("KV bytes", static_cast<double>(first.kv_bytes), static_cast<double>(now.kv_bytes));
+  }
+  if (now.resident_bytes > first.resident_bytes + kResidentSlack) {
+    return differs("resident memory", static_cast<double>(first.resident_bytes),
+                   static_cast<double>(now.resident_bytes));
+  }
+  if (std::abs(now.nll - first.nll) > 1e-2) return differs("NLL of the held-out text", first.nll, now.nll);
+  return Status::Ok();
+}
+
 Status Soak(const std::string& model, const std::string& text_path, int64_t num_tokens) {
   EngineOptions options;
   options.model = model;
@@ -56,6 +84,7 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
   fmt::print("{:>10} {:>14} {:>14} {:>12} {:>10}\n", "tokens", "us per token", "resident MB", "KV MB", "NLL");
   // Sampled, so that the stream does not fall into a loop.
   std::vector<int32_t> prompt{0};
+  std::optional<Sample> first;
   for (int64_t done = 0; done < num_tokens;) {
     const int64_t step = done == 0 ? 10000 : std::min<int64_t>(num_tokens - done, done < 100000 ? 90000 : 100000);
     Request request;
@@ -70,11 +99,14 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     done += step;
     prompt = {5};  // any token goes on with the stream
-    HW_ASSIGN_OR_RETURN(const double nll, HeldOutNll(*engine, *stream, ids));
+    Sample sample{.kv_bytes = result.metrics.kv_bytes, .resident_bytes = ReadProcessMemory().resident_bytes};
+    HW_ASSIGN_OR_RETURN(sample.nll, HeldOutNll(*engine, *stream, ids));
     fmt::print("{:>10} {:>14.1f} {:>14.2f} {:>12.3f} {:>10.5f}\n", done, 1e6 * seconds / static_cast<double>(step),
-               static_cast<double>(ReadProcessMemory().resident_bytes) / 1e6,
-               static_cast<double>(result.metrics.kv_bytes) / 1e6, nll);
+               static_cast<double>(sample.resident_bytes) / 1e6, static_cast<double>(sample.kv_bytes) / 1e6,
+               sample.nll);
     std::fflush(stdout);
+    if (!first) first = sample;
+    HW_RETURN_IF_ERROR(CheckSteady(*first, sample, done));
   }
   return Status::Ok();
 }
