@@ -18,7 +18,6 @@ LAYERS = {
     "tensor": {"base"},
     "device": {"tensor", "base"},
     "text": {"base"},
-    "device": {"base", "tensor"},
     "backend": UP_TO_DEVICE,
     "backend/ref": UP_TO_BACKEND,
     "backend/cpu": UP_TO_BACKEND,
@@ -46,7 +45,7 @@ PUBLIC_INCLUDE = re.compile(r"^\s*#include\s+<(headwise/\w+\.h|\w+)>")
 # An address of a tensor made into one of numbers, or given to what converts them.
 DEREFERENCE = re.compile(
     r"static_cast<[^>]*\*>\((?:\w|\.|->|\(\))*\bdata\)|\b(?:LoadAsF32|StoreF32As|ToF32|FromF32)\([^;]*\.data\b(?!\()")
-BELOW = {"base", "tensor", "backend", "backend/ref", "backend/cpu", "weights", "text"}
+BELOW = {"base", "tensor", "device", "backend", "backend/ref", "backend/cpu", "weights", "text"}
 # By how a path ends. Of a file or a folder.
 READS_TENSORS = {
     "grad/": "weights in host memory (OpenPlannerModel)",
