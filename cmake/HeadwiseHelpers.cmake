@@ -36,14 +36,14 @@ if(HEADWISE_SANITIZE)
   set(HEADWISE_TEST_SECONDS 7200)
 endif()
 
-# headwise_test(NAME a_test.cc b_test.cc SLOW Suite.* Other.Test): one GoogleTest program of these files. It links its
+# headwise_test(NAME a_test.cc b_test.cc SLOW Suite.* Other.Test FAR): one GoogleTest program of these files. It links its
 # folder's library, outside src all of them. Its tests are labelled quick, but for those that match SLOW: they take a second
-# or more.
+# or more. With FAR all of them run once more on a device whose memory the host cannot read (tests/support/far_backend.h).
 function(headwise_test name)
   if(NOT HEADWISE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SLOW")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FAR" "" "SLOW")
   set(library headwise)
   if(HEADWISE_LIBRARY)
     set(library ${HEADWISE_LIBRARY})
@@ -61,6 +61,11 @@ function(headwise_test name)
     gtest_discover_tests(${name}_test TEST_FILTER -${slow} ${common} LABELS quick)
   else()
     gtest_discover_tests(${name}_test ${common} LABELS quick)
+  endif()
+  if(arg_FAR)
+    gtest_discover_tests(${name}_test TEST_PREFIX far_${name}/ TEST_LIST ${name}_far_tests DISCOVERY_TIMEOUT 60
+                         PROPERTIES TIMEOUT ${HEADWISE_TEST_SECONDS}
+                                    ENVIRONMENT "HEADWISE_TEST_DEVICE=far;${HEADWISE_TEST_ENVIRONMENT}")
   endif()
 endfunction()
 

@@ -24,11 +24,11 @@
 
 namespace headwise {
 
-class Tokenizer;    // headwise/tokenizer.h
-struct ModelInfo;   // headwise/model_info.h
-class Sequence;     // a text in the KV cache; engine/sequence.h
+class Tokenizer;   // headwise/tokenizer.h
+struct ModelInfo;  // headwise/model_info.h
+class Sequence;    // a text in the KV cache; engine/sequence.h
 class EngineImpl;
-struct ModelConfig; // model/model_config.h
+struct ModelConfig;  // model/model_config.h
 
 // The longest text. At a thousand tokens a second it takes 35 years; sums of some of these are far from overflow.
 inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 40;
@@ -36,18 +36,18 @@ inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 40;
 inline constexpr int64_t kMaxChunkTokens = 65536;
 
 struct EngineOptions {
-  std::string model;               // a Hugging Face folder or a .gguf file
-  std::string backend = "cpu";     // "cpu", "ref"
-  std::string isa = "auto";        // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
-  std::string compute = "auto";    // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for prefill
-                                   // where they are 16-bit and a short measurement, once per process, finds this
-                                   // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells
-  std::string kv_dtype = "f16";    // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every
-                                   // token, of heads that drop some
-  int num_threads = 0;             // 0: one per core
-  int64_t kv_limit_bytes = 0;      // hard limit on KV bytes; 0: none
-  int64_t chunk_tokens = 512;      // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
-  int64_t page_tokens = 0;         // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
+  std::string model;             // a Hugging Face folder or a .gguf file
+  std::string backend = "cpu";   // "cpu", "ref"
+  std::string isa = "auto";      // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
+  std::string compute = "auto";  // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for
+                                 // prefill where they are 16-bit and a short measurement, once per process, finds this
+                                 // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells
+  std::string kv_dtype = "f16";  // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every
+                                 // token, of heads that drop some
+  int num_threads = 0;           // 0: one per core
+  int64_t kv_limit_bytes = 0;    // hard limit on KV bytes; 0: none
+  int64_t chunk_tokens = 512;    // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
+  int64_t page_tokens = 0;       // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
   // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
   // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
   std::function<void(std::string_view)> on_warning = {};
@@ -57,7 +57,7 @@ struct EngineOptions {
 // of two engines that differ here differ, if only in their last digits.
 struct Arithmetic {
   std::string backend;
-  std::string isa;       // "auto" where the backend has no instruction sets
+  std::string isa;  // "auto" where the backend has no instruction sets
   std::string compute;
   std::string kv_dtype;  // "f16", or two with a comma
   int64_t chunk_tokens = 0;
@@ -66,11 +66,11 @@ struct Arithmetic {
 };
 
 struct SamplingOptions {
-  float temperature = 0;           // 0: greedy, ties to the lowest id
-  int64_t top_k = 0;               // 0: off
-  float top_p = 1;                 // 1: off
-  float min_p = 0;                 // 0: off
-  float repetition_penalty = 1;    // 1: off; over prompt and output, as in Hugging Face
+  float temperature = 0;         // 0: greedy, ties to the lowest id
+  int64_t top_k = 0;             // 0: off
+  float top_p = 1;               // 1: off
+  float min_p = 0;               // 0: off
+  float repetition_penalty = 1;  // 1: off; over prompt and output, as in Hugging Face
   uint64_t seed = 0;
 };
 
@@ -78,21 +78,21 @@ enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled, kErr
 
 // What happened to one request; valid at any time, final once `finish` is not kRunning.
 struct RequestMetrics {
-  int64_t prompt_tokens = 0;       // of this request, without what its sequence held before
+  int64_t prompt_tokens = 0;  // of this request, without what its sequence held before
   int64_t new_tokens = 0;
-  double prefill_seconds = 0;      // admission to first token
-  double decode_seconds = 0;       // first token to last
-  int64_t kv_bytes = 0;            // pages held now, by this sequence
-  int64_t kv_bytes_full = 0;       // of these, of heads that keep everything
-  int64_t kv_bytes_bounded = 0;    // of heads that drop tokens, compensation state included
+  double prefill_seconds = 0;    // admission to first token
+  double decode_seconds = 0;     // first token to last
+  int64_t kv_bytes = 0;          // pages held now, by this sequence
+  int64_t kv_bytes_full = 0;     // of these, of heads that keep everything
+  int64_t kv_bytes_bounded = 0;  // of heads that drop tokens, compensation state included
   int64_t kv_peak_bytes = 0;
 };
 
 struct RequestResult {
   FinishReason finish = FinishReason::kRunning;
-  Status status;                   // what went wrong, exactly where finish is kError
-  std::vector<int32_t> tokens;     // generated; an EOS token is not among them
-  std::string text;                // decoded, cut before a stop string
+  Status status;                // what went wrong, exactly where finish is kError
+  std::vector<int32_t> tokens;  // generated; an EOS token is not among them
+  std::string text;             // decoded, cut before a stop string
   RequestMetrics metrics;
 };
 
@@ -100,14 +100,14 @@ struct RequestResult {
 enum class EosMode { kStop, kIgnore };
 
 struct Request {
-  std::vector<int32_t> prompt;                    // at least one token; appended to `sequence` where that is given
-  std::shared_ptr<Sequence> sequence;             // continue this text (chat, shared prefixes); null: a new one
-  std::shared_ptr<const HeadPlan> plan;           // for a new sequence; null: every head full
+  std::vector<int32_t> prompt;           // at least one token; appended to `sequence` where that is given
+  std::shared_ptr<Sequence> sequence;    // continue this text (chat, shared prefixes); null: a new one
+  std::shared_ptr<const HeadPlan> plan;  // for a new sequence; null: every head full
   SamplingOptions sampling;
-  int64_t max_new_tokens = 256;                   // with the text so far at most what its sequence was made for
-  std::vector<std::string> stop;                  // generation ends before the first of these
+  int64_t max_new_tokens = 256;   // with the text so far at most what its sequence was made for
+  std::vector<std::string> stop;  // generation ends before the first of these
   EosMode eos = EosMode::kStop;
-  std::vector<int32_t> stop_tokens;               // besides the model's EOS ids, unless kIgnore
+  std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
   // Called with text that can be shown now (never half a UTF-8 character); return false to cancel.
   std::function<bool(std::string_view)> on_text;
   // Called with every generated token; return false to cancel.
@@ -128,12 +128,12 @@ struct SequenceOptions {
 // Teacher-forced reading of given ids, for perplexity, logits and comparisons: a request like others, under the same
 // limits, in the same steps. A token that the sequence's last request sampled is read before the ids.
 struct ForcedRun {
-  std::shared_ptr<const HeadPlan> plan;   // null: every head full
-  std::shared_ptr<Sequence> sequence;     // continue this one; null: a new one
-  std::span<const int32_t> ids;           // at least one
-  int64_t prompt_tokens = -1;             // where the prompt ends, for rules that ask; -1: with the last id
-  int64_t chunk_tokens = 0;               // ids of the prompt per step, to kMaxChunkTokens; 0: the engine's
-  int64_t decode_tokens = 1;              // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
+  std::shared_ptr<const HeadPlan> plan;  // null: every head full
+  std::shared_ptr<Sequence> sequence;    // continue this one; null: a new one
+  std::span<const int32_t> ids;          // at least one
+  int64_t prompt_tokens = -1;            // where the prompt ends, for rules that ask; -1: with the last id
+  int64_t chunk_tokens = 0;              // ids of the prompt per step, to kMaxChunkTokens; 0: the engine's
+  int64_t decode_tokens = 1;             // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
   // Positions (indices into ids, ascending) whose logits are wanted; empty with Rows::kEvery.
   std::span<const int64_t> positions;
   enum class Rows { kListed, kEvery } rows = Rows::kListed;
@@ -150,12 +150,12 @@ class Engine {
   explicit Engine(std::unique_ptr<EngineImpl> impl);
   ~Engine();
 
-  ModelInfo info() const;               // headwise/model_info.h
+  ModelInfo info() const;  // headwise/model_info.h
   const ModelConfig& config() const;
-  ModelShape shape() const;             // what a plan must fit
+  ModelShape shape() const;  // what a plan must fit
   const std::string& source_hash() const;
-  const Tokenizer& tokenizer() const;   // Requires: has_tokenizer()
-  bool has_tokenizer() const;           // tiny test models have none; they run on ids
+  const Tokenizer& tokenizer() const;  // Requires: has_tokenizer()
+  bool has_tokenizer() const;          // tiny test models have none; they run on ids
   std::string backend_description() const;
   int64_t page_tokens() const;
   Arithmetic arithmetic() const;

@@ -20,10 +20,11 @@ struct ModelInfo {
   int64_t vocab_size = 0;      // V: ids are below it
   int64_t trained_length = 0;  // tokens; longer texts get worse answers, except under rules that count positions in the
                                // cache
-  std::optional<int64_t> sliding_window;  // the model's own: key j is read if t - j < window
-  std::optional<int32_t> bos_id;          // as config.json has it; what a text begins with says BeginOfText (prompt.h)
-  std::vector<int32_t> eos_ids;           // each ends a text
-  bool has_tokenizer = false;             // a model without one runs on ids
+  // [L] of each layer, the model's own: key j is read if t - j < window; none: every key.
+  std::vector<std::optional<int64_t>> sliding_windows;
+  std::optional<int32_t> bos_id;  // as config.json has it; what a text begins with says BeginOfText (prompt.h)
+  std::vector<int32_t> eos_ids;   // each ends a text
+  bool has_tokenizer = false;     // a model without one runs on ids
 };
 
 // Of a Hugging Face folder or a .gguf file, without reading its weights.

@@ -54,6 +54,7 @@ double TimeCalls(const OpCase& op_case, int64_t first_idx, int64_t num_calls) {
   if (op_case.before) op_case.before();
   const Clock::time_point start = Clock::now();
   for (int64_t i = 0; i < num_calls; ++i) op_case.call(first_idx + i);
+  if (op_case.device != nullptr && !op_case.device->Wait().ok()) return NAN;
   return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(num_calls);
 }
 
@@ -142,6 +143,7 @@ ResolvedRule OpRun::Rule(const HeadRule& rule, int64_t num_tokens) const {
 }
 
 void OpRun::Measure(OpCase& op_case) const {
+  if (op_case.device == nullptr) op_case.device = &backend().device();
   op_case.point.op = op_;
   OpLine line = TimeCase(op_case, options_.reps);
   line.is_cached = line.point.cycled_bytes <= LastLevelCacheBytes();

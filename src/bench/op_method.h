@@ -19,6 +19,7 @@ struct OpCase {
   std::function<void(int64_t call_idx)> call;
   // Before every call and not timed, where a call changes what it reads. Calls are then timed one by one.
   std::function<void()> before = {};
+  Device* device = nullptr;  // whose queue is waited for before the clock is read; null: the run's
 };
 
 // One operation while it is timed.

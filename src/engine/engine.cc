@@ -52,11 +52,16 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   HW_RETURN_IF_ERROR(CheckOptions(options));
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+  return CreateEngine(options, std::move(backend));
+}
+
+Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::unique_ptr<Backend> own_backend) {
   EngineImpl::Parts parts;
   parts.options = options;
   parts.memory = std::make_shared<KvMemory>();
-  HW_ASSIGN_OR_RETURN(parts.memory->backend,
-                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+  parts.memory->backend = std::move(own_backend);
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));

@@ -102,6 +102,9 @@ class EngineImpl {
 // activations).
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend);
 
+// Engine::Create over a backend that is already made.
+Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::unique_ptr<Backend> backend);
+
 // An engine over a model that is already made: what Engine::Create does after loading, for tests and benchmarks with
 // random weights. `parts.memory` needs its backend; pools and compute are filled in here.
 Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts);

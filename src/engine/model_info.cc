@@ -16,7 +16,9 @@ ModelInfo InfoOf(const ModelConfig& config) {
   info.ffn_dim = config.ffn_dim;
   info.vocab_size = config.vocab_size;
   info.trained_length = config.trained_length;
-  info.sliding_window = config.sliding_window;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    info.sliding_windows.push_back(config.layer(layer_idx).window);
+  }
   info.bos_id = config.bos_id;
   info.eos_ids = config.eos_ids;
   return info;

@@ -17,6 +17,7 @@ TEST(ModelInfo, SaysWhatTheBundledModelIs) {
   EXPECT_EQ(info->shape.num_layers, 8);
   EXPECT_EQ(info->shape.num_kv_heads, 4);
   EXPECT_EQ(info->trained_length, 32768);
+  EXPECT_EQ(info->sliding_windows, std::vector<std::optional<int64_t>>(8));
   EXPECT_TRUE(info->has_tokenizer);
   EXPECT_FALSE(info->eos_ids.empty());
 }
@@ -36,6 +37,13 @@ TEST(ModelInfo, IsTheSameOfALoadedModel) {
     EXPECT_EQ(loaded.has_tokenizer, read->has_tokenizer);
     EXPECT_EQ(loaded.has_tokenizer, model == kBundled);
   }
+}
+
+TEST(ModelInfo, SaysHowFarEachLayerReads) {
+  const auto info = ReadModelInfo(HEADWISE_SOURCE_DIR "/tests/golden/tiny/mistral-window");
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  ASSERT_EQ(static_cast<int64_t>(info->sliding_windows.size()), info->shape.num_layers);
+  for (const auto& window : info->sliding_windows) EXPECT_TRUE(window.has_value());
 }
 
 TEST(ModelInfo, AModelThatIsNotThereIsNamed) {

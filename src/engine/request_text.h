@@ -2,6 +2,8 @@
 #ifndef HEADWISE_ENGINE_REQUEST_TEXT_H_
 #define HEADWISE_ENGINE_REQUEST_TEXT_H_
 
+#include <headwise/tokenizer.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "engine/stop_matcher.h"
-#include "text/stream_decoder.h"
 
 namespace headwise {
 

@@ -144,23 +144,23 @@ class Planners(CliTest):
 
     def test_every_method_keeps_to_a_budget(self):
         gates = self.plan("duo", *self.TRAINING, name="gates.json")
-        asked = self.kv_at(gates, 512)["kv_bytes_dense"] * 0.25
+        asked = self.kv_at(gates, 1024)["kv_bytes_dense"] * 0.25
         short = self.short_model()
         moa = ("--lengths", 256, "--validation-length", 320, "--samples", 1, "--validation-samples", 1,
                "--answer-tokens", 4)
         for method, *arguments in (("duo", "--from", gates), ("zigzag", "--from", gates), ("razor",), ("moa", *moa),
                                    ("profile", "--samples", 1, *self.TRAINING[2:10]), ("streaming",),
                                    ("random", "--seed", 3)):
-            plan = self.plan(method, *arguments, "--kv-ratio", 0.25, "--at", 512, name=f"{method}.json", model=short)
-            got = self.kv_at(plan, 512)["kv_bytes"]
+            plan = self.plan(method, *arguments, "--kv-ratio", 0.25, "--at", 1024, name=f"{method}.json", model=short)
+            got = self.kv_at(plan, 1024)["kv_bytes"]
             self.assertLessEqual(got, asked, method)
             self.assertGreaterEqual(got, asked * 0.99, method)
             # Another budget from what the plan carries, and the same one again: no model is run.
-            again = self.plan("refit", "--from", plan, "--kv-ratio", 0.25, "--at", 512, name="again.json", model=short)
+            again = self.plan("refit", "--from", plan, "--kv-ratio", 0.25, "--at", 1024, name="again.json", model=short)
             if method != "moa":  # whose choice among several plans was measured
                 self.assertEqual(*(json.loads(each.read_text())["layers"] for each in (plan, again)), method)
-            wider = self.plan("refit", "--from", plan, "--kv-ratio", 0.6, "--at", 512, name="wider.json", model=short)
-            got = self.kv_at(wider, 512)["kv_bytes"]
+            wider = self.plan("refit", "--from", plan, "--kv-ratio", 0.6, "--at", 1024, name="wider.json", model=short)
+            got = self.kv_at(wider, 1024)["kv_bytes"]
             self.assertTrue(asked * 2.4 * 0.95 <= got <= asked * 2.4, (method, got))
 
     def test_plans_that_cannot_be_refitted(self):

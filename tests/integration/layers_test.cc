@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 std::unique_ptr<Engine> LayeredEngine(EngineOptions options) {
   EngineImpl::Parts parts;
   parts.memory = std::make_shared<KvMemory>();
-  parts.memory->backend = *MakeBackend({.name = options.backend, .isa = options.isa});
+  parts.memory->backend = FarIfAsked(*MakeBackend({.name = options.backend, .isa = options.isa}));
   parts.model = LayeredModel().Make(*parts.memory->backend);
   parts.options = std::move(options);
   auto engine = MakeEngine(std::move(parts));

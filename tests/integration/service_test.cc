@@ -29,7 +29,7 @@ EngineOptions TinyOptions() {
 std::unique_ptr<Service> MustServe(const ServiceOptions& options = {}, int64_t kv_limit_bytes = 0) {
   EngineOptions engine = TinyOptions();
   engine.kv_limit_bytes = kv_limit_bytes;
-  auto service = Service::Create(engine, options);
+  auto service = Service::Create(MustCreate(engine), options);
   EXPECT_TRUE(service.ok()) << service.status().message();
   return service.ok() ? *std::move(service) : nullptr;
 }

@@ -5,12 +5,18 @@
 #include <gtest/gtest.h>
 #include <headwise/engine.h>
 
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "backend/all_backends.h"
 #include "backend/cpu/isa.h"
+#include "engine/engine_impl.h"
+#include "support/far_backend.h"
 
 namespace headwise {
 
@@ -42,8 +48,25 @@ inline EngineOptions ExactOptions(const std::string& model, const BackendChoice&
   return options;
 }
 
+// With HEADWISE_TEST_DEVICE=far in the environment engines compute where the host cannot read (support/far_backend.h).
+inline bool IsFar() {
+  const char* device = std::getenv("HEADWISE_TEST_DEVICE");
+  return device != nullptr && std::string_view(device) == "far";
+}
+
+inline std::unique_ptr<Backend> FarIfAsked(std::unique_ptr<Backend> backend) {
+  return IsFar() ? std::make_unique<FarBackend>(std::move(backend)) : std::move(backend);
+}
+
+inline Result<std::unique_ptr<Engine>> CreateForTest(const EngineOptions& options) {
+  if (!IsFar()) return Engine::Create(options);
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+  return CreateEngine(options, FarIfAsked(std::move(backend)));
+}
+
 inline std::unique_ptr<Engine> MustCreate(const EngineOptions& options) {
-  auto engine = Engine::Create(options);
+  auto engine = CreateForTest(options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return engine.ok() ? *std::move(engine) : nullptr;
 }

@@ -132,6 +132,7 @@ class FarBackend final : public Backend {
   std::string_view name() const override { return "far"; }
   std::string Description() const override { return "far from " + near_->Description(); }
   bool IsFast(Compute compute) const override { return near_->IsFast(compute); }
+  std::string_view isa() const override { return near_->isa(); }
   Device& device() override { return device_; }
 
   Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {

@@ -143,6 +143,7 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
                      .work = work,
                      .numbers = NumbersOf(compute, launch.parts.front().weight.dtype),
                      .cycled_bytes = cycle.bytes() + activation_bytes};
+    op_case.device = &cycle.backend->device();
     op_case.call = [&](int64_t call_idx) { calls.Call(call_idx); };
     run.Measure(op_case);
   }
@@ -223,6 +224,7 @@ Status TimeEmbed(const OpRun& run) {
                        .rows = num_rows,
                        .work = EmbedWork(run.config(), table.dtype, num_rows),
                        .cycled_bytes = table.size_bytes()};
+      op_case.device = &cycle.backend->device();
       op_case.call = [&](int64_t call_idx) {
         const auto first = static_cast<size_t>(call_idx % kIdSets * num_rows);
         const auto called = std::span<const int32_t>(ids).subspan(first, static_cast<size_t>(num_rows));
