@@ -40,9 +40,10 @@ TEST(PlanCompare, OverlapsByHand) {
   EXPECT_NEAR(*ab.rank_correlation, -1.0, 1e-12);
   EXPECT_FALSE(comparison->overlaps[1].rank_correlation.has_value());
   EXPECT_DOUBLE_EQ(*comparison->overlaps[1].jaccard, 0.0);
-  // At 32 tokens every head has its one page; at 3200 a full head has 100 and a stream 5.
+  // At 32 tokens every head has its one page; at 3200 a full head has 100 and a stream what its rule
+  // has: pages of sinks and a ring.
   constexpr int64_t kPage = 2 * 32 * 64 * 2;
-  EXPECT_THAT(comparison->kv_bytes[0], ElementsAre(4 * kPage, (2 * 100 + 2 * 5) * kPage));
+  EXPECT_THAT(comparison->kv_bytes[0], ElementsAre(4 * kPage, (2 * 100 + 2 * 6) * kPage));
   EXPECT_THAT(comparison->dense_kv_bytes, ElementsAre(4 * kPage, 400 * kPage));
   EXPECT_THAT(FormatComparison(plans, *comparison), HasSubstr("full in both: 0.1\n"));
   EXPECT_EQ(ComparisonJson(plans, *comparison).at("pairs").size(), 3u);
