@@ -19,7 +19,8 @@ headwise::Status Ask(const std::string& model) {
 
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> text, headwise::EncodePrompt(*engine, MakeRecord(150)));
   const auto text_tokens = static_cast<int64_t>(text.size());
-  HW_ASSIGN_OR_RETURN(const auto sequence, engine->NewSequence({.prompt_tokens = text_tokens, .max_tokens = 8192}));
+  HW_ASSIGN_OR_RETURN(const auto sequence,
+                      engine->NewSequence({.plan = nullptr, .prompt_tokens = text_tokens, .max_tokens = 8192}));
   headwise::ForcedRun reading;
   reading.sequence = sequence;
   reading.ids = text;
@@ -28,7 +29,7 @@ headwise::Status Ask(const std::string& model) {
               static_cast<long long>(engine->kv_bytes()));
 
   std::vector<headwise::RequestId> requests;
-  for (const int line : {12, 101}) {
+  for (const int line : {67, 101}) {
     headwise::Request request;
     HW_ASSIGN_OR_RETURN(request.prompt, engine->tokenizer().Encode(MakeQuestion(line)));
     HW_ASSIGN_OR_RETURN(request.sequence, engine->Fork(*sequence));
@@ -40,7 +41,10 @@ headwise::Status Ask(const std::string& model) {
   for (bool more = true; more;) {
     HW_ASSIGN_OR_RETURN(more, engine->Step());
   }
-  for (const headwise::RequestId id : requests) std::printf("%s\n", engine->Take(id).text.c_str());
+  for (const headwise::RequestId id : requests) {
+    HW_ASSIGN_OR_RETURN(const headwise::RequestResult result, engine->Take(id));
+    std::printf("%s\n", result.text.c_str());
+  }
   std::printf("%lld KV bytes with both\n", static_cast<long long>(engine->kv_peak_bytes()));
   return headwise::Status::Ok();
 }

@@ -4,21 +4,25 @@
 
 #include <string>
 
+// Names of two words; close neighbours share neither.
 inline std::string LineName(int line) {
-  static const char* const kColours[] = {"amber", "copper",  "crimson", "golden",
-                                         "ivory", "scarlet", "silver",  "velvet"};
-  static const char* const kThings[] = {"anchor", "basket",  "candle", "engine",  "falcon", "garden",
-                                        "hammer", "island",  "jacket", "kettle",  "ladder", "mirror",
-                                        "needle", "orchard", "pencil", "rabbit",  "saddle", "teapot",
-                                        "tunnel", "violin",  "wagon",  "whistle", "window", "bridge"};
-  return std::string(kColours[line % 8]) + "-" + kThings[line / 8 % 24];
+  static const char* const kAdjectives[] = {
+      "amber", "ancient", "arctic",  "autumn", "bitter", "brisk",   "calm",   "copper", "crimson", "curious",
+      "dusty", "eager",   "faded",   "foggy",  "gentle", "golden",  "hidden", "ivory",  "jolly",   "lucky",
+      "misty", "noble",   "patient", "quiet",  "rustic", "scarlet", "silent", "sleepy", "velvet",  "wooden"};
+  static const char* const kNouns[] = {"anchor", "basket",  "bridge", "candle", "castle", "engine", "falcon",
+                                       "garden", "hammer",  "island", "jacket", "kettle", "ladder", "mirror",
+                                       "needle", "orchard", "pencil", "rabbit", "saddle", "teapot"};
+  return std::string(kAdjectives[line % 30]) + "-" + kNouns[(line + line / 30) % 20];
 }
 
+// Five digits that follow no pattern.
 inline int LineNumber(int line) {
-  return 10007 + line * 7919 % 39983;
+  const unsigned mixed = (static_cast<unsigned>(line) + 1) * 2654435761u;
+  return 10000 + static_cast<int>((mixed ^ mixed >> 15) * 2246822519u >> 12) % 40000;
 }
 
-// At most 192 lines, about 16 tokens each.
+// At most 600 lines, about 17 tokens each.
 inline std::string MakeRecord(int num_lines) {
   std::string text =
       "Below is a record of lines I want you to remember. Each line begins with 'line <line index>' and contains a "

@@ -30,7 +30,8 @@ headwise::Status Chat(const std::string& model) {
       const auto bos = headwise::BeginOfText(*engine);
       HW_ASSIGN_OR_RETURN(request.prompt, headwise::EncodeFirstTurn(tokenizer, form, message, bos));
       const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-      HW_ASSIGN_OR_RETURN(sequence, engine->NewSequence({.prompt_tokens = prompt_tokens, .max_tokens = 4096}));
+      HW_ASSIGN_OR_RETURN(sequence,
+                          engine->NewSequence({.plan = nullptr, .prompt_tokens = prompt_tokens, .max_tokens = 4096}));
     } else {
       HW_ASSIGN_OR_RETURN(request.prompt, headwise::EncodeNextTurn(tokenizer, form, message, end));
     }
