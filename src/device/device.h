@@ -28,6 +28,10 @@ class Device {
   virtual void CopyToHost(void* host, const void* from, size_t bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;  // both in the device's memory
 
+  // The same memory as the host may read and write it once Wait has returned, so that nothing need be copied; null
+  // where it cannot.
+  virtual void* HostView(void* /*memory*/) { return nullptr; }
+
   // Until the queue is empty. An error is the first of what was done since the last Wait.
   virtual Status Wait() = 0;
 };
@@ -40,6 +44,7 @@ class HostDevice final : public Device {
   void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
   void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
   void Copy(void* to, const void* from, size_t bytes) override;
+  void* HostView(void* memory) override { return memory; }
   Status Wait() override { return Status::Ok(); }
 };
 

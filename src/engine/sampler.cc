@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 #include "base/check.h"
@@ -11,17 +12,36 @@
 namespace headwise {
 namespace {
 
-// NaN compares false, so it is never highest unless nothing else is there.
+// The first of the highest logits. NaN compares false, so it is never highest unless nothing else is there. Blocks, and
+// lanes within them, so that the compiler compares several at a time: a step of many sequences spends much of its host
+// time here.
 int32_t ArgMax(std::span<const float> logits) {
-  int32_t best = 0;
-  float highest = -std::numeric_limits<float>::infinity();
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > highest) {
-      highest = logits[id];
-      best = static_cast<int32_t>(id);
+  constexpr size_t kBlock = 512;
+  constexpr size_t kLanes = 16;
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  float highest = kLowest;
+  size_t highest_block = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const std::span<const float> block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    float lanes[kLanes];
+    std::fill_n(lanes, kLanes, kLowest);
+    size_t i = 0;
+    for (; i + kLanes <= block.size(); i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const float logit = block[i + lane];
+        lanes[lane] = logit > lanes[lane] ? logit : lanes[lane];
+      }
+    }
+    for (; i < block.size(); ++i) lanes[0] = block[i] > lanes[0] ? block[i] : lanes[0];
+    const float highest_here = *std::max_element(lanes, lanes + kLanes);
+    if (highest_here > highest) {
+      highest = highest_here;
+      highest_block = begin;
     }
   }
-  return best;
+  if (highest == kLowest) return 0;
+  const auto first = logits.begin() + static_cast<std::ptrdiff_t>(highest_block);
+  return static_cast<int32_t>(std::find(first, logits.end(), highest) - logits.begin());
 }
 
 Status OutOfRange(const char* name, double found, const char* expected) {

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 #include <vector>
 
 namespace headwise {
@@ -36,6 +38,28 @@ TEST(Sampler, GreedyTakesTheLowestIdOfEqualOnes) {
   Sampler sampler({});
   std::vector<float> logits = {1, 3, 2, 3};
   EXPECT_EQ(sampler.Sample(logits, {}), 1);
+}
+
+// Whatever the size, the first of the highest, as one comparison after the other finds it.
+TEST(Sampler, GreedyTakesTheFirstOfTheHighest) {
+  std::mt19937 rng(1);
+  for (const size_t size : {1, 2, 15, 16, 17, 511, 512, 513, 1024, 5000}) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> logits(size);
+      // Few values, so that there are ties in other lanes and blocks.
+      for (float& logit : logits) logit = static_cast<float>(rng() % (round % 2 == 0 ? 5 : 100000)) - 3;
+      if (round % 7 == 0) logits[rng() % size] = std::nanf("");
+      if (round % 11 == 0) std::fill(logits.begin(), logits.end(), -INFINITY);
+      int32_t expected = 0;
+      float highest = -INFINITY;
+      for (size_t id = 0; id < size; ++id) {
+        if (!(logits[id] > highest)) continue;
+        highest = logits[id];
+        expected = static_cast<int32_t>(id);
+      }
+      ASSERT_EQ(Sampler({}).Sample(logits, {}), expected) << size << " round " << round;
+    }
+  }
 }
 
 TEST(Sampler, GreedyPassesOverNan) {

@@ -154,6 +154,15 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, Buffers& b
          MatMulArgs::Write::kAdd);
 }
 
+// Where the host finds the view's numbers once the queue is done: where they are, or in `copy`.
+std::span<float> Decoder::OnHost(const TensorView& view, std::vector<float>& copy) {
+  const auto num_elements = static_cast<size_t>(view.shape.num_elements());
+  if (void* in_place = backend_->device().HostView(view.data)) return {static_cast<float*>(in_place), num_elements};
+  copy.resize(num_elements);
+  backend_->device().CopyToHost(copy.data(), view.data, num_elements * sizeof(float));
+  return copy;
+}
+
 Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
   const ModelConfig& config = model_->config;
   ids_.clear();
@@ -199,18 +208,15 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
   }
   cache_step_->Finish();
 
-  output.logits.resize(wanted_rows_.size() * static_cast<size_t>(config.vocab_size));
-  output.hidden.resize(wanted_rows_.size() * static_cast<size_t>(config.model_dim));
+  output = {};
   if (wanted_rows_.empty()) return backend_->device().Wait();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
   Norm(model_->weights.final_norm, buffers.wanted, buffers.wanted);
   const LinearWeights& head = model_->weights.output;
   Linear(buffers.wanted, std::array<MatMulPart, 1>{{{head.weight, head.bias, buffers.logits}}},
          MatMulArgs::Write::kStore);
-  Device& device = backend_->device();
-  device.CopyToHost(output.logits.data(), buffers.logits.data, output.logits.size() * sizeof(float));
-  device.CopyToHost(output.hidden.data(), buffers.wanted.data, output.hidden.size() * sizeof(float));
-  return device.Wait();
+  output = {.logits = OnHost(buffers.logits, logits_), .hidden = OnHost(buffers.wanted, hidden_)};
+  return backend_->device().Wait();
 }
 
 }  // namespace headwise

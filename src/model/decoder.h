@@ -25,10 +25,10 @@ struct StepSequence {
   std::span<const int32_t> wanted;                        // indices into `ids` whose logits are wanted
 };
 
-// Rows of all sequences' wanted tokens, in order. Host memory.
+// Rows of all sequences' wanted tokens, in order. Host memory, valid until the next step; may be written to.
 struct StepOutput {
-  std::vector<float> logits;  // [R, V]
-  std::vector<float> hidden;  // [R, E] after the last norm
+  std::span<float> logits;  // [R, V]
+  std::span<float> hidden;  // [R, E] after the last norm
 };
 
 // Thread-safety: none. The caches of all its steps are over the same pools.
@@ -50,6 +50,7 @@ class Decoder {
   void Attend(int64_t layer_idx, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
+  std::span<float> OnHost(const TensorView& view, std::vector<float>& copy);
   void Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write);
 
   const Model* model_;
@@ -60,8 +61,9 @@ class Decoder {
   std::optional<CacheStep> cache_step_;
   StepAngles angles_;
   std::vector<AngledSequence> angled_;
-  std::vector<int32_t> ids_;          // [T]
-  std::vector<int32_t> wanted_rows_;  // [R]
+  std::vector<int32_t> ids_;            // [T]
+  std::vector<int32_t> wanted_rows_;    // [R]
+  std::vector<float> logits_, hidden_;  // of the output, where the host cannot read the device's memory
 };
 
 }  // namespace headwise
