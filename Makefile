@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build test quick test-long demo bench reproduce fuzz soak format asan tsan
+.PHONY: build deps test quick test-long demo bench reproduce fuzz soak format asan tsan
 FUZZ_SECONDS ?= 60
 SOAK_TOKENS ?= 1000000
 
@@ -7,6 +7,10 @@ build:
 	@tools/install_deps.sh test
 	@cmake --preset release >/dev/null
 	cmake --build build/release
+
+# Only the packages; every target installs what it needs by itself.
+deps:
+	@tools/install_deps.sh test
 
 # Everything that takes minutes. Without a browser one test is skipped, and says so.
 test: build
