@@ -157,6 +157,7 @@ TEST(CacheStep, ARefusedStepLeavesEverythingAsItWas) {
       PoolUsage& usage = reader.pools().usage();
       const PoolUsage before = usage;
       const KvCacheBytes bytes = reader.cache().Bytes();
+      const uint32_t first_head = reader.cache().Rows(0).first_head;
       usage.limit_bytes = std::max<int64_t>(1, usage.bytes);
       const Status status = reader.cache().PlanStep(num_new);
       if (status.ok()) {
@@ -168,6 +169,7 @@ TEST(CacheStep, ARefusedStepLeavesEverythingAsItWas) {
         EXPECT_EQ(usage.peak_bytes, before.peak_bytes);
         EXPECT_EQ(reader.cache().Bytes().total(), bytes.total());
         EXPECT_EQ(reader.cache().planned_tokens(), 0);
+        EXPECT_EQ(reader.cache().Rows(0).first_head, first_head) << "it is still read by its own tables";
         usage.limit_bytes = 0;
         reader.Read(reader.cache(), num_new);
       }

@@ -104,9 +104,7 @@ int64_t KvCache::MaxStepTokens() const {
 // Several tokens may need more pages than a ring has; the first step gives heads their compensation state; at a cut a
 // head reads by one rule and keeps by another.
 bool KvCache::IsWide(int64_t num_new) const {
-  if (num_new > 1 || num_tokens_ == 0) return true;
-  return std::any_of(heads_.begin(), heads_.end(),
-                     [&](const Head& head) { return head.rule.holds_from == num_tokens_ + 1; });
+  return num_new > 1 || num_tokens_ == 0 || MaxStepTokens() == 1;
 }
 
 bool KvCache::SinksLeave(int64_t num_tokens) const {
@@ -147,7 +145,7 @@ KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
     change.ages = {std::max(head.aged.end, change.keep_begin), change.aged.end};
   }
   const int64_t replaced = change.joins.begin - head.ring_pages;
-  if (!IsWide(num_new) && !change.joins.empty() && replaced >= head.begin) {
+  if (!aside_ && !change.joins.empty() && replaced >= head.begin) {
     PagePool& pool = head.PoolOf(replaced);
     change.reuses_page = &pool == head.pools.newest && !pool.IsShared(PageOf(head, replaced));
   }
@@ -250,7 +248,11 @@ Status KvCache::PlanStep(int64_t num_new) {
     planned_ = 1;
     return Status::Ok();
   }
-  HW_RETURN_IF_ERROR(MakeRoom(num_new));
+  Status room = MakeRoom(num_new);
+  if (!room.ok()) {
+    aside_ = false;
+    return room;
+  }
   planned_ = num_new;
   if (!aside_) {
     for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) PlanLayerInPlace(layer_idx);

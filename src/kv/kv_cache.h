@@ -4,6 +4,8 @@
 // go back, and fails with nothing changed where memory does not suffice; kv/cache_step.h runs it, and FinishStep ends
 // it. Behind the pages of its sinks a bounded head uses a ring of fixed size, so that a decoding step finds its tables
 // as they are unless a head that still grows begins a page, a page that is shared is first written to, or a page ages.
+// (Of rings whose pages age also where one begins, because formats take turns; and once where a model's own window
+// leaves a page of sinks behind.)
 //
 // In a step of several tokens a head holds all of these only while its own layer is computed: what it drops is where
 // later layers put their new tokens, because operations run in the order of layers.
