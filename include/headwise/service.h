@@ -41,7 +41,7 @@ struct RequestEvent {
 
 struct ServiceStats {
   int64_t num_running = 0;   // in the steps, or paused by their clients
-  int64_t num_waiting = 0;   // for memory
+  int64_t num_waiting = 0;   // for memory, or for the step under way to end
   int64_t num_finished = 0;  // since the beginning, however they ended
   int64_t kv_bytes = 0;      // held now, by running requests and kept sequences
   int64_t kv_peak_bytes = 0;

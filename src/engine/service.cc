@@ -124,7 +124,10 @@ class Service::Impl {
 
   ServiceStats stats() const {
     const std::lock_guard lock(mutex_);
-    return stats_;
+    ServiceStats stats = stats_;
+    // Who is on the way to the engine waits too: nobody is uncounted between Submit and the final event.
+    stats.num_waiting = num_submitted_.load() - stats.num_running - stats.num_finished;
+    return stats;
   }
 
   void Shutdown(std::chrono::milliseconds grace) {
@@ -158,7 +161,9 @@ class Service::Impl {
   Result<RequestId> Enter(Result<std::shared_ptr<RunningRequest>> prepared) {
     HW_RETURN_IF_ERROR(prepared.status());
     const RequestId id = (*prepared)->id();
+    num_submitted_.fetch_add(1);
     if (!mailbox_->Post(Mailbox::Kind::kRequest, [this, request = *std::move(prepared)] { core_.Accept(request); })) {
+      num_submitted_.fetch_sub(1);
       return ShutDown();
     }
     return id;
@@ -186,7 +191,6 @@ class Service::Impl {
 
   void PublishStats() {
     ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()),
-                       .num_waiting = static_cast<int64_t>(core_.num_waiting()),
                        .num_finished = core_.num_finished()};
     {
       KvMemory& memory = *core_.parts().memory;
@@ -206,9 +210,10 @@ class Service::Impl {
   // Shared with streams, which may outlive the service.
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::shared_ptr<std::atomic<bool>> is_closing_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<int64_t> num_submitted_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  ServiceStats stats_;      // guarded by mutex_
+  ServiceStats stats_;      // as of the last step, guarded by mutex_; who waits is counted when asked
   bool has_ended_ = false;  // the engine's thread, guarded by mutex_
   std::mutex join_mutex_;
   EventDelivery delivery_;

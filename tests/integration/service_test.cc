@@ -68,11 +68,16 @@ std::vector<int32_t> TokensAlone(uint64_t seed, size_t num, int64_t max_new_toke
 // Until the service has seen as much.
 template <typename Condition>
 bool WaitUntil(const Condition& condition) {
-  for (int i = 0; i < 6000; ++i) {
+  const auto deadline = RequestStream::Clock::now() + std::chrono::minutes(1);
+  while (RequestStream::Clock::now() < deadline) {
     if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(10));
+    std::this_thread::yield();
   }
   return false;
+}
+bool IsIdle(const Service& service) {
+  const ServiceStats stats = service.stats();
+  return stats.num_running + stats.num_waiting == 0;
 }
 
 TEST(Service, SaysWhatTheEngineSays) {
@@ -149,7 +154,7 @@ TEST(Service, ManyThreadsConverseForkAndCancel) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(WaitUntil([&] { return service->stats().num_running == 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return IsIdle(*service); }));
   EXPECT_EQ(service->stats().num_finished, kThreads * num_rounds * 5);
   EXPECT_TRUE(service->Run(RequestOf({1}, 1)).ok());
   EXPECT_TRUE(WaitUntil([&] { return service->stats().kv_bytes == 0; }));
@@ -164,6 +169,18 @@ TEST(Service, OneRequestAtATimeRunsOnASequence) {
   endless->Cancel();
   ASSERT_TRUE(endless->Wait().ok());
   EXPECT_TRUE(service->Run(RequestOf({1}, 1, *sequence)).ok());
+}
+
+// From Submit to the final event: running, waiting or finished, whatever the engine's thread is doing.
+TEST(Service, CountsEveryRequest) {
+  const auto service = MustServe();
+  std::vector<std::unique_ptr<RequestStream>> streams;
+  for (int64_t num_submitted = 1; num_submitted <= 50; ++num_submitted) {
+    streams.push_back(MustSubmit(*service, RequestOf({1, 2}, 3)));
+    const ServiceStats stats = service->stats();
+    EXPECT_EQ(stats.num_running + stats.num_waiting + stats.num_finished, num_submitted);
+  }
+  for (const auto& stream : streams) EXPECT_TRUE(stream->Wait().ok());
 }
 
 // Its request pauses, nobody else's does, and nothing is lost.
