@@ -44,7 +44,7 @@ PUBLIC_INCLUDE = re.compile(r"^\s*#include\s+<(headwise/\w+\.h|\w+)>")
 
 # An address of a tensor made into one of numbers, or given to what converts them.
 DEREFERENCE = re.compile(
-    r"static_cast<[^>]*\*>\((?:\w|\.|->|\(\))*\bdata\)|\b(?:LoadAsF32|StoreF32As|ToF32|FromF32)\([^;]*\.data\b(?!\()")
+    r"static_cast<[^>]*\*>\((?:\w|\.|->|\(\))*\b(?:data|planes\[\w+\])\)|\b(?:LoadAsF32|StoreF32As|ToF32|FromF32)\([^;]*\.data\b(?!\()")
 BELOW = {"base", "tensor", "device", "backend", "backend/ref", "backend/cpu", "weights", "text"}
 # By how a path ends. Of a file or a folder.
 READS_TENSORS = {

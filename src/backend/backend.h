@@ -34,10 +34,10 @@ class Backend {
   // Its memory, and the queue that operations are put on.
   virtual Device& device() = 0;
 
-  // A view of host weights that this backend's ops can read, in an order of its own: rows of it cannot be cut out. A
-  // CPU returns plain formats as they are (a mapped file is not copied) and packs block formats; a device copies. Where
-  // the result is the view itself, the host memory must outlive the backend's use.
-  virtual Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) = 0;
+  // Host rows as this backend's ops can read them, in an order of its own where that is faster; it owns what it makes.
+  // A CPU returns plain formats as they are (a mapped file is not copied) and packs block formats; a device copies.
+  // Where the result is `host` itself, that memory must outlive the backend's use.
+  virtual Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) = 0;
 
   // ---- ops: Validate(args), then put on the device's queue; what they write is there after device().Wait() ----
   virtual void Embed(const EmbedArgs& args) = 0;

@@ -15,6 +15,7 @@
 
 #include "backend/kv_step.h"
 #include "tensor/tensor.h"
+#include "tensor/weight_matrix.h"
 
 namespace headwise {
 
@@ -22,7 +23,7 @@ namespace headwise {
 
 // out[i] = table[ids[i]]
 struct EmbedArgs {
-  ConstTensorView table;         // [V, E] f32, f16, bf16 or a block format
+  WeightMatrix table;            // [V, E], adopted
   std::span<const int32_t> ids;  // [T], each in [0, V)
   TensorView out;                // [T, E] f32
 };
@@ -49,9 +50,9 @@ std::optional<Compute> ComputeByName(std::string_view name);
 
 // out = x W^T + bias, for several matrices that share x: one launch for q, k and v.
 struct MatMulPart {
-  ConstTensorView weight;  // [N, K] f32, f16, bf16 or a block format
-  ConstTensorView bias;    // [N] f32, or absent
-  TensorView out;          // [T, N] f32
+  WeightMatrix weight;   // [N, K], adopted
+  ConstTensorView bias;  // [N] f32, or absent
+  TensorView out;        // [T, N] f32
 };
 struct MatMulArgs {
   enum class Write { kStore, kAdd };  // kAdd: out += ..., the residual connection

@@ -6,10 +6,10 @@
 namespace headwise {
 namespace {
 
-// Rows of numbers: a plain float format, or whole blocks.
-bool IsMatrix(const ConstTensorView& view) {
-  return view.present() && view.shape.rank() == 2 && view.dtype != DType::kI32 &&
-         view.shape[1] % BlockElements(view.dtype) == 0;
+// Of a plain float format, or of whole blocks.
+bool IsMatrix(const WeightMatrix& matrix) {
+  return matrix.present() && matrix.shape.rank() == 2 && matrix.dtype != DType::kI32 &&
+         matrix.shape[1] % BlockElements(matrix.dtype) == 0;
 }
 
 void CheckF32(const ConstTensorView& view, const Shape& shape, const char* what) {

@@ -80,8 +80,8 @@ Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backe
       if (made.memory == nullptr) {
         return Status::OutOfMemory(fmt::format("no memory for a matrix of {}", FormatBytes(part.weight.size_bytes())));
       }
-      HW_ASSIGN_OR_RETURN(const ConstTensorView adopted, cycle.backend->AdoptWeights(made.view));
-      if (adopted.data == made.view.data) cycle.owned.push_back(std::move(made.memory));
+      HW_ASSIGN_OR_RETURN(const WeightMatrix adopted, cycle.backend->AdoptWeights(made.view));
+      if (adopted == WeightMatrix(made.view)) cycle.owned.push_back(std::move(made.memory));
       launch.push_back({.weight = adopted, .bias = {}});
     }
   }

@@ -14,7 +14,7 @@ int64_t ParamsOf(const LinearWeights& linear) {
   return linear.weight.present() ? linear.weight.shape.num_elements() : 0;
 }
 int64_t BytesOf(const LinearWeights& linear) {
-  return BytesOf(linear.weight) + BytesOf(linear.bias);
+  return (linear.weight.present() ? linear.weight.size_bytes() : 0) + BytesOf(linear.bias);
 }
 int64_t BytesOf(const NormWeights& norm) {
   return BytesOf(norm.weight) + BytesOf(norm.bias);

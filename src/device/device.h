@@ -28,7 +28,9 @@ class Device {
   virtual void CopyToHost(void* host, const void* from, size_t bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;  // both in the device's memory
 
-  // The same memory as the host may read and write it once Wait has returned, so that nothing need be copied; null
+  // Host memory as operations may read it where it is, so that nothing need be copied; null where they cannot.
+  virtual const void* DeviceView(const void* /*host*/) { return nullptr; }
+  // The device's memory as the host may read and write it once Wait has returned, so that nothing need be copied; null
   // where it cannot.
   virtual void* HostView(void* /*memory*/) { return nullptr; }
 
@@ -44,6 +46,7 @@ class HostDevice final : public Device {
   void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
   void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
   void Copy(void* to, const void* from, size_t bytes) override;
+  const void* DeviceView(const void* host) override { return host; }
   void* HostView(void* memory) override { return memory; }
   Status Wait() override { return Status::Ok(); }
 };

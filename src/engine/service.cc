@@ -190,8 +190,7 @@ class Service::Impl {
   }
 
   void PublishStats() {
-    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()),
-                       .num_finished = core_.num_finished()};
+    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()), .num_finished = core_.num_finished()};
     {
       KvMemory& memory = *core_.parts().memory;
       const KvMemory::Hold hold(memory);

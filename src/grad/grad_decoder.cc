@@ -310,8 +310,8 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   std::vector<Real>* x = &saved.inputs[0];
   x->resize(Size(num_tokens, config.model_dim));
   for (int64_t token = 0; token < num_tokens; ++token) {
-    WidenElements(model_->weights.embedding, args.ids[static_cast<size_t>(token)] * config.model_dim, config.model_dim,
-                  x->data() + token * config.model_dim);
+    WidenElements(model_->weights.embedding.rows(), args.ids[static_cast<size_t>(token)] * config.model_dim,
+                  config.model_dim, x->data() + token * config.model_dim);
   }
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     RunAttention(layer_idx, x->data(), Outputs::kWeighted);

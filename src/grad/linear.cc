@@ -54,7 +54,7 @@ void LinearRunner<Real>::Forward(const LinearWeights& linear, const Real* x, int
                                  Real* y) {
   const int64_t outputs = linear.weight.shape[0];
   const int64_t inputs = linear.weight.shape[1];
-  const Real* weight = Widen(linear.weight);
+  const Real* weight = Widen(linear.weight.rows());
   const auto* bias = static_cast<const float*>(linear.bias.data);
   pool_->ParallelFor((num_rows + kBlockRows - 1) / kBlockRows, [&](int64_t task, int) {
     const int64_t begin = task * kBlockRows;
@@ -82,7 +82,7 @@ void LinearRunner<Real>::Backward(const LinearWeights& linear, const Real* d_y, 
                                   Real* d_x) {
   const int64_t outputs = linear.weight.shape[0];
   const int64_t inputs = linear.weight.shape[1];
-  const Real* weight = Widen(linear.weight);
+  const Real* weight = Widen(linear.weight.rows());
   pool_->ParallelFor((num_rows + kBlockRows - 1) / kBlockRows, [&](int64_t task, int) {
     const int64_t begin = task * kBlockRows;
     Gemm(GemmArgs<Real>{.m = std::min(kBlockRows, num_rows - begin),

@@ -96,7 +96,7 @@ void ExpectShapes(const ModelConfig& c, const ModelWeights& w) {
   };
   EXPECT_EQ(w.embedding.shape, Shape({c.vocab_size, c.model_dim}));
   EXPECT_EQ(w.output.weight.shape, Shape({c.vocab_size, c.model_dim}));
-  EXPECT_EQ(w.output.weight.data == w.embedding.data, c.tied_embeddings);
+  EXPECT_EQ(w.output.weight == w.embedding, c.tied_embeddings);
   expect_norm(w.final_norm, true);
   ASSERT_EQ(static_cast<int64_t>(w.layers.size()), c.num_layers);
   for (const LayerWeights& layer : w.layers) {
@@ -161,7 +161,7 @@ TEST(FamilyWeights, MatricesStayInTheFileAndSmallVectorsAreWidened) {
   const auto weights = loaded.Read();
   ASSERT_TRUE(weights.ok());
   const ConstTensorView q = loaded.source->Get("model.layers.3.self_attn.q_proj.weight").value();
-  EXPECT_EQ(weights->layers[3].q.weight.data, q.data);
+  EXPECT_EQ(weights->layers[3].q.weight.rows().data, q.data);
   EXPECT_EQ(weights->layers[3].q.weight.dtype, DType::kBF16);
   const ConstTensorView norm = loaded.source->Get("model.norm.weight").value();
   for (int64_t i = 0; i < loaded.config.model_dim; ++i) {
@@ -175,7 +175,7 @@ void ExpectRows(const LinearWeights& linear, const std::vector<int64_t>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<int64_t>(i);
     const auto expected = static_cast<float>(rows[i]);
-    EXPECT_EQ(LoadAsF32(linear.weight.dtype, linear.weight.data, row * linear.weight.shape[1]), expected) << i;
+    EXPECT_EQ(LoadAsF32(linear.weight.dtype, linear.weight.rows().data, row * linear.weight.shape[1]), expected) << i;
     if (linear.bias.present()) {
       EXPECT_EQ(static_cast<const float*>(linear.bias.data)[i], expected) << i;
     }
@@ -230,9 +230,9 @@ TEST(FamilyWeights, PackedBlocksAreViewsOfTheFile) {
   const auto weights = loaded.Read();
   ASSERT_TRUE(weights.ok());
   const auto* fused = static_cast<const float*>(loaded.source->Get("transformer.blocks.1.attn.Wqkv.weight")->data);
-  EXPECT_EQ(weights->layers[1].q.weight.data, fused);
-  EXPECT_EQ(weights->layers[1].k.weight.data, fused + 64 * 64);
-  EXPECT_EQ(weights->layers[1].v.weight.data, fused + 128 * 64);
+  EXPECT_EQ(weights->layers[1].q.weight.rows().data, fused);
+  EXPECT_EQ(weights->layers[1].k.weight.rows().data, fused + 64 * 64);
+  EXPECT_EQ(weights->layers[1].v.weight.rows().data, fused + 128 * 64);
 }
 
 TEST(FamilyWeights, Baichuan2ScalesTheRowsOfItsOutput) {
@@ -256,7 +256,7 @@ TEST(FamilyWeights, Baichuan2ScalesTheRowsOfItsOutput) {
   source.Make("lm_head.weight", {kVocabulary, 2}, [](int64_t i) { return i < 2 ? 0.0f : (i % 2 == 0 ? 3.0f : 4.0f); });
   const auto weights = FindFamily("baichuan", "test").value()->read_weights(*config, source);
   ASSERT_TRUE(weights.ok()) << weights.status().message();
-  const ConstTensorView& output = weights->output.weight;
+  const ConstTensorView output = weights->output.weight.rows();
   EXPECT_EQ(output.dtype, DType::kF16);
   EXPECT_EQ(LoadAsF32(output.dtype, output.data, 0), 0.0f);
   EXPECT_NEAR(LoadAsF32(output.dtype, output.data, 2 * kVocabulary - 2), 0.6f, 5e-4f);

@@ -33,8 +33,8 @@ void ExpectSame(const ModelWeights& found, const ModelWeights& expected) {
     EXPECT_EQ(a.shape, b.shape);
     EXPECT_TRUE(Bytes(a) == Bytes(b));
   };
-  same(found.embedding, expected.embedding);
-  same(found.output.weight, expected.output.weight);
+  same(found.embedding.rows(), expected.embedding.rows());
+  same(found.output.weight.rows(), expected.output.weight.rows());
   same(found.final_norm.weight, expected.final_norm.weight);
   same(found.final_norm.bias, expected.final_norm.bias);
   ASSERT_EQ(found.layers.size(), expected.layers.size());
@@ -43,7 +43,7 @@ void ExpectSame(const ModelWeights& found, const ModelWeights& expected) {
     const LayerWeights& b = expected.layers[i];
     for (const auto part : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::gate,
                             &LayerWeights::up, &LayerWeights::down}) {
-      same((a.*part).weight, (b.*part).weight);
+      same((a.*part).weight.rows(), (b.*part).weight.rows());
       same((a.*part).bias, (b.*part).bias);
     }
     for (const auto part : {&LayerWeights::norm, &LayerWeights::mlp_norm}) {
@@ -98,13 +98,13 @@ TEST(GgufModel, OnlyRowsInAnotherOrderAreCopied) {
   const void* const v = data(*llama.file, "blk.1.attn_v.weight");
   const void* const q = data(*llama.file, "blk.1.attn_q.weight");
   const LayerWeights layer = read(llama);
-  EXPECT_EQ(layer.up.weight.data, up);
-  EXPECT_EQ(layer.v.weight.data, v);
-  EXPECT_NE(layer.q.weight.data, q);
+  EXPECT_EQ(layer.up.weight.rows().data, up);
+  EXPECT_EQ(layer.v.weight.rows().data, v);
+  EXPECT_NE(layer.q.weight.rows().data, q);
 
   Sample neox = GoldenSample("gpt_neox");
   const void* const qkv = data(*neox.file, "blk.1.attn_qkv.weight");
-  EXPECT_EQ(read(neox).q.weight.data, qkv);
+  EXPECT_EQ(read(neox).q.weight.rows().data, qkv);
 }
 
 TEST(GgufModel, WhatTheFamilyWouldNotReadIsRefused) {

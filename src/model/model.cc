@@ -14,37 +14,56 @@ namespace {
 // memory twice.
 class Adoption {
  public:
-  Adoption(Backend& backend, ModelWeights& weights, const WeightSource* source)
-      : backend_(backend), weights_(weights), source_(source) {}
+  Adoption(Backend& backend, Model& model, const WeightSource* source)
+      : backend_(backend), model_(model), source_(source) {}
 
-  Status All(std::initializer_list<ConstTensorView*> views) {
-    for (ConstTensorView* view : views) HW_RETURN_IF_ERROR(One(*view));
+  Status Matrix(WeightMatrix& matrix) {
+    if (!matrix.present()) return Status::Ok();
+    const WeightMatrix host = matrix;
+    HW_ASSIGN_OR_RETURN(matrix, backend_.AdoptWeights(host));
+    if (matrix == host) return Status::Ok();
+    if (source_ != nullptr) source_->Release(host.rows());
+    std::erase_if(model_.weights.owned, [&](const auto& memory) { return memory.get() == host.planes[0]; });
     return Status::Ok();
   }
-  Status One(ConstTensorView& view) {
+  Status Vector(ConstTensorView& view) {
     if (!view.present()) return Status::Ok();
     const ConstTensorView host = view;
-    HW_ASSIGN_OR_RETURN(view, backend_.AdoptWeights(host));
-    if (view.data == host.data) return Status::Ok();
-    if (source_ != nullptr) source_->Release(host);
-    std::erase_if(weights_.owned, [&](const auto& memory) { return memory.get() == host.data; });
+    view.data = backend_.device().DeviceView(host.data);
+    if (view.data != nullptr) return Status::Ok();
+    HW_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                        DeviceBuffer::Make(backend_.device(), static_cast<size_t>(host.size_bytes())));
+    backend_.device().CopyFromHost(buffer.data(), host.data, buffer.size_bytes());
+    view.data = buffer.data();
+    model_.vectors.push_back(std::move(buffer));
     return Status::Ok();
+  }
+  Status Linear(LinearWeights& linear) {
+    HW_RETURN_IF_ERROR(Matrix(linear.weight));
+    return Vector(linear.bias);
+  }
+  Status Norm(NormWeights& norm) {
+    HW_RETURN_IF_ERROR(Vector(norm.weight));
+    return Vector(norm.bias);
+  }
+  // A small vector that comes from the config, as a weight of the model.
+  Status Values(const std::vector<float>& values, ConstTensorView& view) {
+    auto memory = std::make_unique<std::byte[]>(values.size() * sizeof(float));
+    std::memcpy(memory.get(), values.data(), values.size() * sizeof(float));
+    view = ConstTensorView(memory.get(), DType::kF32, {static_cast<int64_t>(values.size())});
+    model_.weights.owned.push_back(std::move(memory));
+    return Vector(view);
+  }
+  // Vectors may share a block, which goes when the last of them is copied.
+  void End() {
+    if (!model_.vectors.empty()) model_.weights.owned.clear();
   }
 
  private:
   Backend& backend_;
-  ModelWeights& weights_;
+  Model& model_;
   const WeightSource* source_;
 };
-
-// A small f32 vector that comes from the config, as a weight of the model.
-Result<ConstTensorView> AdoptVector(Backend& backend, const std::vector<float>& values, ModelWeights& weights) {
-  auto memory = std::make_unique<std::byte[]>(values.size() * sizeof(float));
-  std::memcpy(memory.get(), values.data(), values.size() * sizeof(float));
-  const ConstTensorView host(memory.get(), DType::kF32, {static_cast<int64_t>(values.size())});
-  weights.owned.push_back(std::move(memory));
-  return backend.AdoptWeights(host);
-}
 
 }  // namespace
 
@@ -70,28 +89,31 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   model->config = std::move(config);
   model->weights = std::move(host_weights);
   ModelWeights& w = model->weights;
-  Adoption adoption(backend, w, source);
-  const bool is_tied = w.output.weight.data == w.embedding.data;
-  HW_RETURN_IF_ERROR(adoption.All({&w.embedding, &w.final_norm.weight, &w.final_norm.bias, &w.output.bias}));
+  Adoption adoption(backend, *model, source);
+  const bool is_tied = w.output.weight == w.embedding;
+  HW_RETURN_IF_ERROR(adoption.Matrix(w.embedding));
   if (is_tied) {
     w.output.weight = w.embedding;
+    HW_RETURN_IF_ERROR(adoption.Vector(w.output.bias));
   } else {
-    HW_RETURN_IF_ERROR(adoption.One(w.output.weight));
+    HW_RETURN_IF_ERROR(adoption.Linear(w.output));
   }
+  HW_RETURN_IF_ERROR(adoption.Norm(w.final_norm));
   for (LayerWeights& layer : w.layers) {
-    HW_RETURN_IF_ERROR(
-        adoption.All({&layer.norm.weight, &layer.norm.bias, &layer.mlp_norm.weight, &layer.mlp_norm.bias,
-                      &layer.q.weight, &layer.q.bias, &layer.k.weight, &layer.k.bias, &layer.v.weight, &layer.v.bias,
-                      &layer.o.weight, &layer.o.bias, &layer.gate.weight, &layer.gate.bias, &layer.up.weight,
-                      &layer.up.bias, &layer.down.weight, &layer.down.bias, &layer.sink_logits}));
+    for (NormWeights* norm : {&layer.norm, &layer.mlp_norm}) HW_RETURN_IF_ERROR(adoption.Norm(*norm));
+    for (LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      HW_RETURN_IF_ERROR(adoption.Linear(*linear));
+    }
+    HW_RETURN_IF_ERROR(adoption.Vector(layer.sink_logits));
   }
   if (model->config.positions == PositionKind::kAlibi) {
-    HW_ASSIGN_OR_RETURN(model->alibi_slopes, AdoptVector(backend, model->config.alibi_slopes, w));
+    HW_RETURN_IF_ERROR(adoption.Values(model->config.alibi_slopes, model->alibi_slopes));
   }
   if (model->config.zero_sink) {
     const std::vector<float> zeros(static_cast<size_t>(model->config.num_q_heads), 0.0f);
-    HW_ASSIGN_OR_RETURN(model->zero_sink_logits, AdoptVector(backend, zeros, w));
+    HW_RETURN_IF_ERROR(adoption.Values(zeros, model->zero_sink_logits));
   }
+  adoption.End();
   return model;
 }
 

@@ -15,9 +15,10 @@ namespace headwise {
 
 struct Model {
   ModelConfig config;
-  ModelWeights weights;              // views in the backend's memory
-  ConstTensorView alibi_slopes;      // [Hq] f32, absent without ALiBi
-  ConstTensorView zero_sink_logits;  // [Hq] f32 zeros, present where config.zero_sink
+  ModelWeights weights;               // in the backend's memory
+  ConstTensorView alibi_slopes;       // [Hq] f32, absent without ALiBi
+  ConstTensorView zero_sink_logits;   // [Hq] f32 zeros, present where config.zero_sink
+  std::vector<DeviceBuffer> vectors;  // behind biases, norms and the like, where the device cannot read host memory
   std::string source_hash;
   std::unique_ptr<WeightSource> source;  // keeps the mapped files alive
 

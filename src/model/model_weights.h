@@ -6,14 +6,14 @@
 #include <memory>
 #include <vector>
 
-#include "tensor/tensor.h"
+#include "tensor/weight_matrix.h"
 
 namespace headwise {
 
 // y = x W^T + b.
 struct LinearWeights {
-  ConstTensorView weight;  // [N, K] f32, f16, bf16 or a block format
-  ConstTensorView bias;    // [N] f32, or absent
+  WeightMatrix weight;   // [N, K]
+  ConstTensorView bias;  // [N] f32, or absent
 };
 
 struct NormWeights {
@@ -35,13 +35,13 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  ConstTensorView embedding;  // [V, E] f32, f16, bf16 or a block format
+  WeightMatrix embedding;  // [V, E]
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights output;  // [V, E]; the embedding where they are tied
 
-  // Host memory behind views that could not point into the file: widened norms and biases, unpacked matrices. A view
-  // points to the start of its block.
+  // Host memory behind what could not stay in the file: widened norms and biases, reordered matrices. A matrix is the
+  // whole of its block.
   std::vector<std::unique_ptr<std::byte[]>> owned;
 };
 

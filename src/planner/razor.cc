@@ -45,7 +45,7 @@ std::vector<double> WithBias(const LinearWeights& linear, int64_t first_row, int
   std::vector<double> rows(static_cast<size_t>(num_rows * (columns + 1)));
   for (int64_t row = 0; row < num_rows; ++row) {
     double* out = rows.data() + row * (columns + 1);
-    WidenElements(linear.weight, (first_row + row) * columns, columns, out);
+    WidenElements(linear.weight.rows(), (first_row + row) * columns, columns, out);
     out[columns] = linear.bias.present() ? static_cast<const float*>(linear.bias.data)[first_row + row] : 0.0;
   }
   return rows;

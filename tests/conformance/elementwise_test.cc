@@ -323,7 +323,7 @@ TEST_P(Elementwise, GatherRows) {
 }
 
 Floats RunEmbed(Backend& backend, const ConstTensorView& host_table, std::span<const int32_t> ids) {
-  const Result<ConstTensorView> table = backend.AdoptWeights(host_table);
+  const Result<WeightMatrix> table = backend.AdoptWeights(host_table);
   EXPECT_TRUE(table.ok()) << table.status().message();
   const Held out = Held::Poisoned(backend, {static_cast<int64_t>(ids.size()), host_table.shape[1]});
   backend.Embed({.table = *table, .ids = ids, .out = out.view()});

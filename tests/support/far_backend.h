@@ -40,6 +40,10 @@ inline ConstTensorView Near(ConstTensorView view) {
   view.data = Near(view.data);
   return view;
 }
+inline WeightMatrix Near(WeightMatrix matrix) {
+  for (const void*& plane : matrix.planes) plane = Near(plane);
+  return matrix;
+}
 
 // Work of one thread for another, in order.
 class LateQueue {
@@ -135,16 +139,16 @@ class FarBackend final : public Backend {
   std::string_view isa() const override { return near_->isa(); }
   Device& device() override { return device_; }
 
-  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {
+  Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     device_.queue().Wait();
-    HW_ASSIGN_OR_RETURN(ConstTensorView adopted, near_->AdoptWeights(host));
-    if (adopted.data == host.data) {
+    HW_ASSIGN_OR_RETURN(WeightMatrix adopted, near_->AdoptWeights(host));
+    if (adopted == host) {
       HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(device_, static_cast<size_t>(host.size_bytes())));
-      device_.CopyFromHost(buffer.data(), host.data, buffer.size_bytes());
-      adopted.data = buffer.data();
+      device_.CopyFromHost(buffer.data(), host.rows().data, buffer.size_bytes());
+      adopted.planes = {buffer.data()};
       weights_.push_back(std::move(buffer));
     } else {
-      adopted.data = Far(adopted.data);
+      for (const void*& plane : adopted.planes) plane = Far(plane);
     }
     return adopted;
   }

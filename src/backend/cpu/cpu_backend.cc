@@ -55,11 +55,11 @@ class CpuBackend final : public Backend {
   Device& device() override { return device_; }
 
   // Plain formats are read where they lie; block formats are packed.
-  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override {
+  Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     if (!IsBlockFormat(host.dtype)) return host;
     HW_ASSIGN_OR_RETURN(std::byte * packed, TakePacked(cpu::PackedBytes(host.dtype, host.shape)));
-    cpu::PackWeights(host, packed, pool_);
-    return ConstTensorView(packed, host.dtype, host.shape);
+    cpu::PackWeights(host.rows(), packed, pool_);
+    return cpu::PackedMatrix(host.dtype, host.shape, packed);
   }
 
   void Embed(const EmbedArgs& args) override {
@@ -68,10 +68,10 @@ class CpuBackend final : public Backend {
     ForRows(static_cast<int64_t>(args.ids.size()), dim, [&](int64_t row) {
       const int64_t id = args.ids[static_cast<size_t>(row)];
       float* out = F32(args.out) + row * dim;
-      if (IsBlockFormat(args.table.dtype)) {
-        cpu::UnpackRow(args.table.dtype, args.table.shape, args.table.data, id, out);
+      if (cpu::IsPacked(args.table)) {
+        cpu::UnpackRow(args.table, id, out);
       } else {
-        ToF32(args.table.dtype, args.table.Rows(id, 1).data, dim, out);
+        ToF32(args.table.dtype, args.table.rows().Rows(id, 1).data, dim, out);
       }
     });
   }

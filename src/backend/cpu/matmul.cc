@@ -45,7 +45,7 @@ PartPointers PointersOf(const MatMulPart& part, const MatMulTask& task) {
   const WeightType type = WeightTypeOf(part.weight.dtype);
   const int64_t offset = IsPacked(type) ? task.first_output / kPanelRows * PanelBytes(type, depth)
                                         : task.first_output * BytesOf(part.weight.dtype, depth);
-  return {.weight = static_cast<const std::byte*>(part.weight.data) + offset,
+  return {.weight = static_cast<const std::byte*>(part.weight.planes[0]) + offset,
           .bias = part.bias.present() ? static_cast<const float*>(part.bias.data) + task.first_output : nullptr,
           .out = static_cast<float*>(part.out.data) + task.first_row * out_stride + task.first_output,
           .out_stride = out_stride};
@@ -73,7 +73,7 @@ PackedArgs PackedArgsOf(const MatMulArgs& args, const MatMulTask& task) {
 
 // Tasks of a part in units of panels, where it has some.
 void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMulTask>& tasks) {
-  const int64_t unit = IsBlockFormat(part.weight.dtype) ? kPanelRows : 1;
+  const int64_t unit = IsPacked(part.weight) ? kPanelRows : 1;
   const int64_t num_outputs = part.weight.shape[0];
   const int64_t num_units = CeilDiv(num_outputs, unit);
   const int64_t num_pieces =
@@ -89,7 +89,7 @@ void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const 
                     const MatMulTask& task) {
   const MatMulPart& part = args.parts[task.part_idx];
   const int64_t num_rows = args.x.shape[0];
-  if (IsBlockFormat(part.weight.dtype)) {
+  if (IsPacked(part.weight)) {
     PackedArgs packed = PackedArgsOf(args, task);
     packed.x_int8 = input.runs_int8;
     packed.x_f32 = input.runs_f32;
@@ -128,7 +128,7 @@ void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool
 void RunTileTask(const MatMulArgs& args, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
                  float* scratch) {
   const MatMulPart& part = args.parts[task.part_idx];
-  if (IsBlockFormat(part.weight.dtype) && input.runs != nullptr) {
+  if (IsPacked(part.weight) && input.runs != nullptr) {
     PackedArgs packed = PackedArgsOf(args, task);
     packed.x_int8 = input.runs + task.first_row * input.runs_stride;
     packed.x_row_stride = input.runs_stride;

@@ -4,6 +4,7 @@
 #include <new>
 #include <numeric>
 
+#include "backend/cpu/packed_weights.h"
 #include "base/check.h"
 
 namespace headwise::cpu {
@@ -51,10 +52,10 @@ const FloatRun* FloatRuns(const ConstTensorView& x, MatMulScratch& scratch) {
 }
 
 bool HasPacked(const MatMulArgs& args) {
-  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsBlockFormat(part.weight.dtype); });
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsPacked(part.weight); });
 }
 bool HasPlain(const MatMulArgs& args) {
-  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsBlockFormat(part.weight.dtype); });
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsPacked(part.weight); });
 }
 
 // body(row) for all rows of x, several to a task where they are short.

@@ -107,7 +107,7 @@ void CheckProblem(const Problem& p, const MatMulKernels& kernels, std::mt19937& 
   const Matrix out(DType::kF32, {p.num_rows, p.num_outputs});
   std::memcpy(out.view().data, before.view().data, static_cast<size_t>(out.view().size_bytes()));
 
-  const MatMulPart part{weight.view(), has_bias ? bias.view() : ConstTensorView(), out.view()};
+  const MatMulPart part{ConstTensorView(weight.view()), has_bias ? bias.view() : ConstTensorView(), out.view()};
   ThreadPool pool(2);
   MatMulScratch scratch;
   RunMatMul({.x = x.view(), .parts = {&part, 1}, .write = p.write, .compute = p.compute}, kernels, pool, scratch);
@@ -238,7 +238,7 @@ TEST_P(MatMulTest, PartsOfOneCallEqualCallsOfTheirOwn) {
       weights.push_back(Matrix::Random(dtype, {num_outputs, 300}, rng_));
       biases.push_back(Matrix::Random(DType::kF32, {num_outputs}, rng_));
       outs.emplace_back(DType::kF32, Shape{num_rows, num_outputs});
-      parts.push_back({weights.back().view(), biases.back().view(), outs.back().view()});
+      parts.push_back({ConstTensorView(weights.back().view()), biases.back().view(), outs.back().view()});
     }
     ThreadPool pool(2);
     RunMatMul({.x = x.view(), .parts = parts}, kernels(), pool, scratch_);

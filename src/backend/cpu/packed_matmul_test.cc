@@ -21,20 +21,20 @@ struct alignas(64) Line {
 };
 
 // A packed matrix, and what it stands for.
-struct PackedMatrix {
-  PackedMatrix(DType dtype, const Shape& shape, std::mt19937& rng) : shape_of(shape) {
+struct Packed {
+  Packed(DType dtype, const Shape& shape, std::mt19937& rng) : shape_of(shape) {
     const std::vector<std::byte> blocks = RandomBlocks(dtype, shape, rng);
     values.resize(static_cast<size_t>(shape.num_elements()));
     ToF32(dtype, blocks.data(), shape.num_elements(), values.data());
     memory.resize((PackedBytes(dtype, shape) + 63) / 64);
     ThreadPool pool(2);
     PackWeights(ConstTensorView(blocks.data(), dtype, shape), memory.data()->bytes, pool);
-    view = ConstTensorView(memory.data(), dtype, shape);
+    matrix = PackedMatrix(dtype, shape, memory.data()->bytes);
   }
   Shape shape_of;
   std::vector<float> values;
   std::vector<Line> memory;
-  ConstTensorView view;
+  WeightMatrix matrix;
 };
 
 class PackedWeights : public testing::TestWithParam<DType> {};
@@ -42,10 +42,10 @@ class PackedWeights : public testing::TestWithParam<DType> {};
 TEST_P(PackedWeights, RowsUnpackToWhatTheBlocksStandFor) {
   std::mt19937 rng(1);
   const Shape shape{21, 768};
-  const PackedMatrix matrix(GetParam(), shape, rng);
+  const Packed matrix(GetParam(), shape, rng);
   std::vector<float> row(768);
   for (int64_t r = 0; r < shape[0]; ++r) {
-    UnpackRow(GetParam(), shape, matrix.memory.data(), r, row.data());
+    UnpackRow(matrix.matrix, r, row.data());
     for (size_t i = 0; i < row.size(); ++i) {
       ASSERT_EQ(row[i], matrix.values[static_cast<size_t>(r) * row.size() + i]) << "row " << r << " element " << i;
     }
@@ -87,11 +87,11 @@ double SeenWeight(float value, const Problem& p, const MatMulKernels& kernels) {
   return rounds ? BF16ToF32(F32ToBF16(value)) : value;
 }
 
-std::vector<float> Product(const Problem& p, const PackedMatrix& weight, const std::vector<float>& x,
+std::vector<float> Product(const Problem& p, const Packed& weight, const std::vector<float>& x,
                            const std::vector<float>& bias, std::vector<float> out, const MatMulKernels& kernels) {
   ThreadPool pool(2);
   MatMulScratch scratch;
-  const MatMulPart part{.weight = weight.view,
+  const MatMulPart part{.weight = weight.matrix,
                         .bias = ConstTensorView(bias.data(), DType::kF32, {p.num_outputs}),
                         .out = {out.data(), DType::kF32, {p.num_rows, p.num_outputs}}};
   RunMatMul({.x = ConstTensorView(x.data(), DType::kF32, {p.num_rows, p.depth}),
@@ -110,7 +110,7 @@ std::vector<float> Normal(int64_t count, std::mt19937& rng) {
 }
 
 void CheckProblem(const Problem& p, DType dtype, const MatMulKernels& kernels, std::mt19937& rng) {
-  const PackedMatrix weight(dtype, {p.num_outputs, p.depth}, rng);
+  const Packed weight(dtype, {p.num_outputs, p.depth}, rng);
   const std::vector<float> x = Normal(p.num_rows * p.depth, rng);
   const std::vector<float> bias = Normal(p.num_outputs, rng);
   const std::vector<float> before = Normal(p.num_rows * p.num_outputs, rng);
@@ -161,7 +161,7 @@ TEST_P(PackedWeights, ARowDoesNotDependOnItsNeighbours) {
     SCOPED_TRACE(kernels->isa);
     std::mt19937 rng(3);
     const int64_t depth = 512, num_outputs = 37;
-    const PackedMatrix weight(GetParam(), {num_outputs, depth}, rng);
+    const Packed weight(GetParam(), {num_outputs, depth}, rng);
     const std::vector<float> bias = Normal(num_outputs, rng);
     for (const Compute compute : {Compute::kF32, Compute::kInt8}) {
       const std::vector<float> x = Normal(8 * depth, rng);

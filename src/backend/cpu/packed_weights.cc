@@ -156,11 +156,23 @@ void PackWeights(const ConstTensorView& from, std::byte* packed, ThreadPool& poo
                    [&](int64_t panel_idx, int) { PackPanel(type, from, panel_idx, packed + panel_idx * panel_bytes); });
 }
 
-void UnpackRow(DType dtype, const Shape& shape, const void* packed, int64_t row, float* values) {
-  const WeightType type = WeightTypeOf(dtype);
+WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed) {
+  WeightMatrix matrix(ConstTensorView(packed, dtype, shape));
+  matrix.order = WeightMatrix::Order::kBackend;
+  return matrix;
+}
+
+bool IsPacked(const WeightMatrix& matrix) {
+  const bool is_packed = matrix.order == WeightMatrix::Order::kBackend;
+  HW_CHECK(is_packed == IsBlockFormat(matrix.dtype), "a matrix of {} was not adopted", NameOf(matrix.dtype));
+  return is_packed;
+}
+
+void UnpackRow(const WeightMatrix& matrix, int64_t row, float* values) {
+  const WeightType type = WeightTypeOf(matrix.dtype);
   const PackedFormat format = FormatOf(type);
-  const int64_t depth = shape[1];
-  const auto* panel = static_cast<const std::byte*>(packed) + row / kPanelRows * PanelBytes(type, depth);
+  const int64_t depth = matrix.shape[1];
+  const auto* panel = static_cast<const std::byte*>(matrix.planes[0]) + row / kPanelRows * PanelBytes(type, depth);
   const int64_t lane = row % kPanelRows;
   for (int64_t run = 0; run < depth / kRunElements; ++run) {
     const PanelBlock block = BlockOf(type, panel, run / BlockRuns(type));

@@ -7,7 +7,7 @@
 
 #include "backend/cpu/kernels/packed_weights.h"
 #include "base/thread_pool.h"
-#include "tensor/tensor.h"
+#include "tensor/weight_matrix.h"
 
 namespace headwise::cpu {
 
@@ -18,8 +18,12 @@ WeightType WeightTypeOf(DType dtype);
 size_t PackedBytes(DType dtype, const Shape& shape);
 // From rows of blocks, as in a file, to panels; rows behind the last are 0. `packed` has PackedBytes, 64-byte aligned.
 void PackWeights(const ConstTensorView& from, std::byte* packed, ThreadPool& pool);
-// Row `row` of the packed matrix as f32: [K].
-void UnpackRow(DType dtype, const Shape& shape, const void* packed, int64_t row, float* values);
+// The handle of what PackWeights made.
+WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed);
+// Whether a matrix is in panels. Requires: one that this backend adopted, so that block formats are.
+bool IsPacked(const WeightMatrix& matrix);
+// Row `row` of a packed matrix as f32: [K].
+void UnpackRow(const WeightMatrix& matrix, int64_t row, float* values);
 
 }  // namespace headwise::cpu
 

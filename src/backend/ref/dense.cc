@@ -12,7 +12,8 @@ void Embed(const EmbedArgs& args) {
   Validate(args);
   const int64_t dim = args.table.shape[1];
   for (size_t t = 0; t < args.ids.size(); ++t) {
-    ToF32(args.table.dtype, args.table.Rows(args.ids[t], 1).data, dim, F32(args.out) + static_cast<int64_t>(t) * dim);
+    ToF32(args.table.dtype, args.table.rows().Rows(args.ids[t], 1).data, dim,
+          F32(args.out) + static_cast<int64_t>(t) * dim);
   }
 }
 
@@ -46,7 +47,7 @@ void MatMul(const MatMulArgs& args) {
   for (const MatMulPart& part : args.parts) {
     const int64_t num_outputs = part.weight.shape[0];
     for (int64_t n = 0; n < num_outputs; ++n) {
-      ToF32(part.weight.dtype, part.weight.Rows(n, 1).data, depth, weights.data());
+      ToF32(part.weight.dtype, part.weight.rows().Rows(n, 1).data, depth, weights.data());
       for (int64_t t = 0; t < args.x.shape[0]; ++t) {
         double sum = part.bias.present() ? F32(part.bias)[n] : 0.0;
         for (int64_t k = 0; k < depth; ++k) {

@@ -13,7 +13,7 @@ class RefBackend final : public Backend {
   bool IsFast(Compute /*compute*/) const override { return false; }
 
   Device& device() override { return device_; }
-  Result<ConstTensorView> AdoptWeights(const ConstTensorView& host) override { return host; }
+  Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override { return host; }
 
   void Embed(const EmbedArgs& args) override { ref::Embed(args); }
   void Norm(const NormArgs& args) override { ref::Norm(args); }

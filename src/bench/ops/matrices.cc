@@ -211,7 +211,7 @@ Status TimeEmbed(const OpRun& run) {
   constexpr int64_t kIdSets = 64;  // calls that look up other rows than those before
   for (const DType dtype : run.WeightFormats()) {
     HW_ASSIGN_OR_RETURN(const MatrixCycle cycle, TableOf(run, dtype));
-    const ConstTensorView& table = cycle.launches.front().front().weight;
+    const WeightMatrix& table = cycle.launches.front().front().weight;
     for (const int64_t num_rows : run.options().rows) {
       Rng rng(run.options().seed);
       std::vector<int32_t> ids(static_cast<size_t>(kIdSets * num_rows));

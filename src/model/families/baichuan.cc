@@ -37,7 +37,7 @@ Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& 
   HW_ASSIGN_OR_RETURN(ModelWeights weights, ReadPackedLlamaWeights(config, source));
   if (config.vocab_size == kBaichuan2Vocabulary) {
     WeightReader reader(config, source, weights);
-    weights.output.weight = reader.NormalizedRows(weights.output.weight);
+    weights.output.weight = reader.NormalizedRows(weights.output.weight.rows());
   }
   return weights;
 }

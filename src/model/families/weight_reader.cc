@@ -93,23 +93,24 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   const int64_t dim = config_.head_dim;
   const int64_t q_rows = config_.num_q_heads * dim;
   const int64_t kv_rows = config_.num_kv_heads * dim;
-  LinearWeights fused;
-  HW_ASSIGN_OR_RETURN(fused.weight, source_.Get(name + ".weight", {q_rows + 2 * kv_rows, config_.model_dim}));
+  HW_ASSIGN_OR_RETURN(const ConstTensorView fused,
+                      source_.Get(name + ".weight", {q_rows + 2 * kv_rows, config_.model_dim}));
+  ConstTensorView fused_bias;
   if (bias == Bias::kPresent) {
     HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name + ".bias", {q_rows + 2 * kv_rows}));
-    fused.bias = Widened(view);
+    fused_bias = Widened(view);
   }
   // The one order that a source may have in place of groups is blocks.
   const bool has_blocks = order == FusedOrder::kBlocks || !source_.RowOrder(name + ".weight").empty();
   const bool one_group = config_.num_kv_heads == 1;  // which is three blocks
   if (has_blocks || one_group) {
-    layer.q.weight = fused.weight.Rows(0, q_rows);
-    layer.k.weight = fused.weight.Rows(q_rows, kv_rows);
-    layer.v.weight = fused.weight.Rows(q_rows + kv_rows, kv_rows);
+    layer.q.weight = fused.Rows(0, q_rows);
+    layer.k.weight = fused.Rows(q_rows, kv_rows);
+    layer.v.weight = fused.Rows(q_rows + kv_rows, kv_rows);
     if (bias == Bias::kPresent) {
-      layer.q.bias = fused.bias.Rows(0, q_rows);
-      layer.k.bias = fused.bias.Rows(q_rows, kv_rows);
-      layer.v.bias = fused.bias.Rows(q_rows + kv_rows, kv_rows);
+      layer.q.bias = fused_bias.Rows(0, q_rows);
+      layer.k.bias = fused_bias.Rows(q_rows, kv_rows);
+      layer.v.bias = fused_bias.Rows(q_rows + kv_rows, kv_rows);
     }
     return Status::Ok();
   }
@@ -123,8 +124,8 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   }
   LinearWeights* parts[3] = {&layer.q, &layer.k, &layer.v};
   for (int part = 0; part < 3; ++part) {
-    parts[part]->weight = GatherRows(fused.weight, rows[part]);
-    if (bias == Bias::kPresent) parts[part]->bias = GatherRows(fused.bias, rows[part]);
+    parts[part]->weight = GatherRows(fused, rows[part]);
+    if (bias == Bias::kPresent) parts[part]->bias = GatherRows(fused_bias, rows[part]);
   }
   return Status::Ok();
 }
