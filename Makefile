@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build deps test quick test-long demo bench reproduce fuzz soak format asan tsan
+.PHONY: build deps test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak format asan tsan
 FUZZ_SECONDS ?= 60
 SOAK_TOKENS ?= 1000000
 
@@ -20,6 +20,15 @@ test: build
 # The tests of parts alone: under a minute once built, for while one works.
 quick: build
 	ctest --test-dir build/release -L quick --output-on-failure -j2
+
+# The suites that take a backend, on the GPU; without one they are skipped, and say so.
+test-cuda: build
+	HEADWISE_TESTS=$(CURDIR)/build/release/tests tools/cuda_tests.sh || [ $$? -eq 77 ]
+
+# For GPU machines that cannot build: tests and bench in one file (tools/cuda_bundle.sh says how to use it).
+cuda-bundle: build
+	cmake --build build/release --target headwise_bench_cli
+	tools/cuda_bundle.sh build/release build/cuda-bundle.tar.xz
 
 # What takes hours: sanitizers, fuzzers, and a stream of a million tokens.
 test-long: asan tsan fuzz soak

@@ -72,9 +72,10 @@ endfunction()
 # What every one of our own targets is compiled with; not passed on to users of the installed library.
 add_library(headwise_private INTERFACE)
 target_include_directories(headwise_private INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-target_compile_options(headwise_private INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+target_compile_options(headwise_private INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>")
 if(HEADWISE_WARNINGS_AS_ERRORS)
-  target_compile_options(headwise_private INTERFACE -Werror)
+  target_compile_options(headwise_private INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 if(HEADWISE_BUILD_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the library's own branches

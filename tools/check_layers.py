@@ -21,6 +21,7 @@ LAYERS = {
     "backend": UP_TO_DEVICE,
     "backend/ref": UP_TO_BACKEND,
     "backend/cpu": UP_TO_BACKEND,
+    "backend/cuda": UP_TO_BACKEND,
     "weights": {"tensor", "base"},
     "kv": UP_TO_BACKEND | {"text"},
     "model": UP_TO_KV | {"weights"},
@@ -33,7 +34,7 @@ LAYERS = {
     "report": {"eval", "planner", "text", "kv", "base"},
 }
 # What headwise_core is made of: an embedder links it without the libraries above.
-CORE = UP_TO_ENGINE | {"backend/ref", "backend/cpu"}
+CORE = UP_TO_ENGINE | {"backend/ref", "backend/cpu", "backend/cuda"}
 # Files that put backends together: the only ones in `backend` that know the implementations.
 COMPOSERS = {"backend/all_backends.cc"}
 # Public headers, in angle brackets, are declared for everyone.
@@ -45,7 +46,7 @@ PUBLIC_INCLUDE = re.compile(r"^\s*#include\s+<(headwise/\w+\.h|\w+)>")
 # An address of a tensor made into one of numbers, or given to what converts them.
 DEREFERENCE = re.compile(
     r"static_cast<[^>]*\*>\((?:\w|\.|->|\(\))*\b(?:data|planes\[\w+\])\)|\b(?:LoadAsF32|StoreF32As|ToF32|FromF32)\([^;]*\.data\b(?!\()")
-BELOW = {"base", "tensor", "device", "backend", "backend/ref", "backend/cpu", "weights", "text"}
+BELOW = {"base", "tensor", "device", "backend", "backend/ref", "backend/cpu", "backend/cuda", "weights", "text"}
 # By how a path ends. Of a file or a folder.
 READS_TENSORS = {
     "grad/": "weights in host memory (OpenPlannerModel)",
@@ -86,7 +87,7 @@ def main():
               for folder in sorted(CORE) if LAYERS[folder] - CORE]
     num_files = 0
     for path in sorted(root.rglob("*")):
-        if path.suffix not in (".h", ".cc"):
+        if path.suffix not in (".h", ".cc", ".cu", ".cuh"):
             continue
         num_files += 1
         name = path.relative_to(root).as_posix()

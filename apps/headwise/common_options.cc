@@ -33,7 +33,8 @@ void LogWarning(std::string_view message) {
 void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   options.on_warning = LogWarning;
   command.add_option("--model,-m", options.model, "Model: a Hugging Face folder or a .gguf file")->required();
-  command.add_option("--backend", options.backend, "cpu or ref")->capture_default_str();
+  command.add_option("--backend", options.backend, "cpu, cuda, ref, or auto: cuda where a GPU is")
+      ->capture_default_str();
   command.add_option("--isa", options.isa, "avx512, avx2, baseline or auto")->capture_default_str();
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
   command

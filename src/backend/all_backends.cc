@@ -4,16 +4,29 @@
 #include <fmt/ranges.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "backend/ref/ref_backend.h"
 
 namespace headwise {
 
 std::vector<std::string> BackendNames() {
-  return {"cpu", "ref"};
+  return {"auto", "cpu", "cuda", "ref"};
 }
+
+#ifndef HEADWISE_CUDA
+Result<std::unique_ptr<Backend>> MakeCudaBackend() {
+  return Status::Unsupported("backend cuda: this build has none; one with HEADWISE_CUDA=ON has");
+}
+#endif
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.name == "ref") return MakeRefBackend();
+  if (options.name == "cuda") return MakeCudaBackend();
+  if (options.name == "auto") {
+    Result<std::unique_ptr<Backend>> cuda = MakeCudaBackend();
+    if (cuda.ok() || cuda.status().code() != StatusCode::kUnsupported) return cuda;
+    return MakeBackend({.name = "cpu", .isa = options.isa, .num_threads = options.num_threads});
+  }
   if (options.name == "cpu") return MakeCpuBackend({.isa = options.isa, .num_threads = options.num_threads});
   return Status::InvalidInput(
       fmt::format("backend \"{}\" is unknown, expected one of: {}", options.name, fmt::join(BackendNames(), ", ")));

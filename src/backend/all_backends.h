@@ -12,7 +12,7 @@
 namespace headwise {
 
 struct BackendOptions {
-  std::string name = "cpu";  // "cpu", "ref"
+  std::string name = "cpu";  // "cpu", "cuda", "ref", or "auto": cuda where a GPU is, else cpu
   std::string isa = "auto";  // cpu only
   int num_threads = 0;       // cpu only; 0: one per core
 };

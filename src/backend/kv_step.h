@@ -47,7 +47,7 @@ struct PageSpace {
   }
 };
 
-// One KV head of one sequence, as it stands in the tables between steps.
+// One KV head of one sequence, as it stands in the tables between steps. No std:: code: a device may use it.
 struct StepHead {
   KeyMask mask;
   // Token j is in slot j % P of page p = j / P. That of page p is the entry of KvStep::pages at
@@ -70,7 +70,35 @@ struct StepHead {
   int64_t fold_before = kNoLimit;
   int64_t fold_after = kNoLimit;
 
+  constexpr uint32_t EntryOf(int64_t page_idx) const {
+    if (page_idx < sink_pages) return table + static_cast<uint32_t>(page_idx);
+    const int64_t behind = page_idx - ring_first;
+    return table + static_cast<uint32_t>(sink_pages + (behind < ring_pages ? behind : behind % ring_pages));
+  }
+  // In a step that begins at position `first_pos`: pages [aged_begin, AgedEnd) are kQ4, those complete when the step
+  // began, but for the newest of them.
+  constexpr int64_t AgedEnd(int64_t first_pos, int64_t page_tokens) const {
+    if (aged < 0) return aged_begin;
+    const int64_t end = aged_end >= 0 ? aged_end : first_pos / page_tokens - 1;
+    return end > aged_begin ? end : aged_begin;
+  }
+  // Tokens that the mean holds before a step of `num_rows` tokens, and those that join: [FoldBegin, FoldEnd).
+  constexpr int64_t FoldBegin(int64_t first_pos) const { return FoldedUpTo(first_pos, fold_before); }
+  constexpr int64_t FoldEnd(int64_t first_pos, int64_t num_rows) const {
+    const int64_t end = FoldedUpTo(first_pos + num_rows, fold_after);
+    return end > FoldBegin(first_pos) ? end : FoldBegin(first_pos);
+  }
+  // Something to fold, or a mean to read.
+  constexpr bool Folds(int64_t first_pos, int64_t num_rows) const {
+    return state != kNoPage && FoldEnd(first_pos, num_rows) > fold_from;
+  }
+
   friend bool operator==(const StepHead&, const StepHead&) = default;
+
+ private:
+  constexpr int64_t FoldedUpTo(int64_t num_tokens, int64_t lag) const {
+    return num_tokens - lag > fold_from ? num_tokens - lag : fold_from;
+  }
 };
 
 // One sequence's share of a step.
@@ -138,40 +166,19 @@ struct HeadWork {
   const KvLayout& layout() const { return newest().layout; }  // in which tokens are written
   const PageSpace& newest() const { return step->spaces[static_cast<size_t>(head->newest)]; }
   int64_t page_tokens() const { return layout().page_tokens; }
-  // Pages [aged_begin, aged_end) are kQ4: those complete when the step began, but for the newest of them.
   int64_t aged_begin() const { return head->aged_begin; }
-  int64_t aged_end() const {
-    if (head->aged < 0) return head->aged_begin;
-    if (head->aged_end >= 0) return head->aged_end;
-    const int64_t end = first_pos / page_tokens() - 1;
-    return end > head->aged_begin ? end : head->aged_begin;
-  }
+  int64_t aged_end() const { return head->AgedEnd(first_pos, page_tokens()); }
   bool IsAged(int64_t page_idx) const { return page_idx >= aged_begin() && page_idx < aged_end(); }
-  size_t EntryOf(int64_t page_idx) const {
-    if (page_idx < head->sink_pages) return head->table + static_cast<size_t>(page_idx);
-    const int64_t behind = page_idx - head->ring_first;
-    return head->table +
-           static_cast<size_t>(head->sink_pages + (behind < head->ring_pages ? behind : behind % head->ring_pages));
-  }
+  size_t EntryOf(int64_t page_idx) const { return head->EntryOf(page_idx); }
   std::byte* Page(int64_t page_idx) const {
     const int32_t space = IsAged(page_idx) ? head->aged : head->newest;
     return step->spaces[static_cast<size_t>(space)].Page(step->pages[EntryOf(page_idx)]);
   }
-  // Tokens that the mean holds before the step, and those that join: [fold_begin, fold_end).
-  int64_t fold_begin() const { return FoldEnd(first_pos, head->fold_before); }
-  int64_t fold_end() const {
-    const int64_t end = FoldEnd(first_pos + num_rows, head->fold_after);
-    return end > fold_begin() ? end : fold_begin();
-  }
-  // Something to fold, or a mean to read.
-  bool Folds() const { return head->state != kNoPage && fold_end() > head->fold_from; }
+  int64_t fold_begin() const { return head->FoldBegin(first_pos); }
+  int64_t fold_end() const { return head->FoldEnd(first_pos, num_rows); }
+  bool Folds() const { return head->Folds(first_pos, num_rows); }
   float* State() const {
     return reinterpret_cast<float*>(step->spaces[static_cast<size_t>(step->states)].Page(head->state));
-  }
-
- private:
-  int64_t FoldEnd(int64_t num_tokens, int64_t lag) const {
-    return num_tokens - lag > head->fold_from ? num_tokens - lag : head->fold_from;
   }
 };
 

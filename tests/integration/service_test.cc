@@ -85,7 +85,7 @@ TEST(Service, SaysWhatTheEngineSays) {
   EngineOptions options;
   options.model = model;
   const auto engine = MustCreate(options);
-  auto service = Service::Create(options);
+  auto service = Service::Create(MustCreate(options));
   ASSERT_TRUE(service.ok()) << service.status().message();
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     Request request = RequestOf(IdsOf(seed, 30), 40);

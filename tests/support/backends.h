@@ -2,14 +2,18 @@
 #ifndef HEADWISE_TESTS_SUPPORT_BACKENDS_H_
 #define HEADWISE_TESTS_SUPPORT_BACKENDS_H_
 
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "backend/all_backends.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/isa.h"
 #include "backend/ref/ref_backend.h"
+#include "support/test_device.h"
 
 namespace headwise {
 
@@ -26,7 +30,18 @@ inline std::vector<NamedBackend> CpuBackends() {
   return backends;
 }
 
+// With HEADWISE_TEST_DEVICE=cuda in the environment it is that one alone.
 inline std::vector<NamedBackend> AllBackends() {
+  if (IsTestDevice("cuda")) {
+    auto cuda = MakeBackend({.name = "cuda"});
+    if (!cuda.ok()) {
+      std::fprintf(stderr, "all of it is skipped: %s\n", cuda.status().message().c_str());
+      std::exit(77);
+    }
+    std::vector<NamedBackend> backends;
+    backends.push_back({"cuda", *std::move(cuda)});
+    return backends;
+  }
   std::vector<NamedBackend> backends = CpuBackends();
   backends.insert(backends.begin(), NamedBackend{"ref", MakeRefBackend()});
   return backends;

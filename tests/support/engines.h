@@ -17,6 +17,7 @@
 #include "backend/cpu/isa.h"
 #include "engine/engine_impl.h"
 #include "support/far_backend.h"
+#include "support/test_device.h"
 
 namespace headwise {
 
@@ -27,11 +28,12 @@ inline constexpr bool kIsSanitized = HEADWISE_SANITIZED;
 struct BackendChoice {
   std::string backend;
   std::string isa = "auto";
-  std::string name() const { return backend == "ref" ? backend : isa; }
+  std::string name() const { return backend == "cpu" ? isa : backend; }
 };
 
-// ref, then every instruction set that runs here.
+// ref, then every instruction set that runs here; or the one backend that is asked for.
 inline std::vector<BackendChoice> BackendChoices() {
+  if (IsTestDevice("cuda")) return {{"cuda", "auto"}};
   std::vector<BackendChoice> choices{{"ref", "auto"}};
   for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) choices.push_back({"cpu", kernels->isa});
   return choices;
@@ -48,18 +50,13 @@ inline EngineOptions ExactOptions(const std::string& model, const BackendChoice&
   return options;
 }
 
-// With HEADWISE_TEST_DEVICE=far in the environment engines compute where the host cannot read (support/far_backend.h).
-inline bool IsFar() {
-  const char* device = std::getenv("HEADWISE_TEST_DEVICE");
-  return device != nullptr && std::string_view(device) == "far";
-}
-
 inline std::unique_ptr<Backend> FarIfAsked(std::unique_ptr<Backend> backend) {
-  return IsFar() ? std::make_unique<FarBackend>(std::move(backend)) : std::move(backend);
+  return IsTestDevice("far") ? std::make_unique<FarBackend>(std::move(backend)) : std::move(backend);
 }
 
-inline Result<std::unique_ptr<Engine>> CreateForTest(const EngineOptions& options) {
-  if (!IsFar()) return Engine::Create(options);
+inline Result<std::unique_ptr<Engine>> CreateForTest(EngineOptions options) {
+  if (IsTestDevice("cuda")) options.backend = "cuda";
+  if (!IsTestDevice("far")) return Engine::Create(options);
   HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                       MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
   return CreateEngine(options, FarIfAsked(std::move(backend)));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -17,8 +18,10 @@
 
 namespace headwise {
 
+// Of the tree that the tests were built in, or where HEADWISE_SOURCE in the environment says.
 inline std::string SourcePath(const std::string& path) {
-  return std::string(HEADWISE_SOURCE_DIR) + "/" + path;
+  const char* source = std::getenv("HEADWISE_SOURCE");
+  return std::string(source != nullptr ? source : HEADWISE_SOURCE_DIR) + "/" + path;
 }
 inline std::string BundledModel() {
   return SourcePath("models/headwise-17m");

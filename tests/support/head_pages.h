@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -59,6 +60,13 @@ class HeadsStep {
     step_.sequences = rows_;
     step_.heads = heads_;
     step_.pages = numbers_;
+    // Whatever a backend knows of tables is of another step.
+    changed_heads_.resize(heads_.size());
+    changed_pages_.resize(numbers_.size());
+    std::iota(changed_heads_.begin(), changed_heads_.end(), 0u);
+    std::iota(changed_pages_.begin(), changed_pages_.end(), 0u);
+    step_.changed_heads = changed_heads_;
+    step_.changed_pages = changed_pages_;
     for (PageSpace& space : spaces_) space.extents = addresses_;
     step_.spaces = spaces_;
   }
@@ -111,6 +119,8 @@ class HeadsStep {
   std::vector<StepRows> rows_;
   std::vector<StepHead> heads_;
   std::vector<uint32_t> numbers_;
+  std::vector<uint32_t> changed_heads_;
+  std::vector<uint32_t> changed_pages_;
   std::vector<std::byte*> addresses_;  // each page is an extent of its own
   std::vector<PageSpace> spaces_;
   std::byte* state_ = nullptr;

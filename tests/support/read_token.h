@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -22,6 +25,11 @@ inline std::vector<float> FoldedMean(Backend& backend, KvStep step, int64_t head
   step.states = static_cast<int32_t>(spaces.size());
   spaces.push_back({.layout = {}, .page_bytes = 64, .extent_shift = 0, .extents = {&base, 1}});
   step.spaces = spaces;
+  // Whatever the backend knows of tables is of another step.
+  std::vector<uint32_t> all(std::max(step.heads.size(), step.pages.size()));
+  std::iota(all.begin(), all.end(), 0u);
+  step.changed_heads = std::span(all).first(step.heads.size());
+  step.changed_pages = std::span(all).first(step.pages.size());
   backend.BeginStep(step);
   CompensateArgs args;
   args.step = &step;

@@ -1,0 +1,30 @@
+# The backend "cuda": built where nvcc is, unless HEADWISE_CUDA says otherwise. The runtime is linked statically and looks
+# for the driver when a backend is made, so what is built here runs on machines without one.
+set(HEADWISE_CUDA AUTO CACHE STRING "The backend cuda: ON, OFF, or AUTO: where nvcc is found")
+set_property(CACHE HEADWISE_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+set(HEADWISE_HAS_CUDA OFF)
+if(HEADWISE_CUDA STREQUAL AUTO AND (HEADWISE_SANITIZE OR HEADWISE_BUILD_FUZZERS))
+  return()  # nvcc knows no sanitizers of the host's
+endif()
+if(HEADWISE_CUDA)
+  find_program(HEADWISE_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda/bin)
+  mark_as_advanced(HEADWISE_NVCC)
+  if(NOT HEADWISE_NVCC)
+    if(NOT HEADWISE_CUDA STREQUAL AUTO)
+      message(FATAL_ERROR "HEADWISE_CUDA is ON, but nvcc is nowhere: install the CUDA toolkit 12.4 or newer")
+    endif()
+    return()
+  endif()
+  set(CMAKE_CUDA_COMPILER ${HEADWISE_NVCC} CACHE FILEPATH "CUDA compiler")
+  # One architecture, so that a build takes seconds; a release names more: "80-real;89-real;90a-real;100-real;120".
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "Architectures that kernels are compiled for")
+  endif()
+  if(NOT DEFINED CACHE{CMAKE_CUDA_COMPILER_LAUNCHER} AND PROJECT_IS_TOP_LEVEL)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}" CACHE STRING "As CMAKE_CXX_COMPILER_LAUNCHER")
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(HEADWISE_HAS_CUDA ON)
+endif()

@@ -1,0 +1,156 @@
+#include "backend/cuda/cublas.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <utility>
+
+namespace headwise::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+// Prompts have many lengths; plans are small, but not free.
+constexpr size_t kMaxPlans = 512;
+
+}  // namespace
+
+struct Cublas::Library {
+  void* file = nullptr;
+  cublasLtHandle_t handle = nullptr;
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) find_algorithm = nullptr;
+  decltype(&cublasLtMatmulDescCreate) make_operation = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) drop_operation = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) set_operation = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) make_layout = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) drop_layout = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) make_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) drop_preference = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+
+  ~Library() {
+    if (handle != nullptr) destroy(handle);
+    // Left loaded: it owns threads and device memory whose end nobody waits for.
+  }
+  template <typename Function>
+  bool Find(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(::dlsym(file, name));
+    return function != nullptr;
+  }
+  bool Open() {
+    for (const char* name : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12",
+                             "/usr/local/cuda/lib64/libcublasLt.so.12"}) {
+      file = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (file != nullptr) break;
+    }
+    return file != nullptr && Find("cublasLtCreate", create) && Find("cublasLtDestroy", destroy) &&
+           Find("cublasLtMatmul", matmul) && Find("cublasLtMatmulAlgoGetHeuristic", find_algorithm) &&
+           Find("cublasLtMatmulDescCreate", make_operation) && Find("cublasLtMatmulDescDestroy", drop_operation) &&
+           Find("cublasLtMatmulDescSetAttribute", set_operation) && Find("cublasLtMatrixLayoutCreate", make_layout) &&
+           Find("cublasLtMatrixLayoutDestroy", drop_layout) &&
+           Find("cublasLtMatmulPreferenceCreate", make_preference) &&
+           Find("cublasLtMatmulPreferenceDestroy", drop_preference) &&
+           Find("cublasLtMatmulPreferenceSetAttribute", set_preference) && create(&handle) == CUBLAS_STATUS_SUCCESS;
+  }
+};
+
+// cuBLAS stores columns: out^T [N, T] = W [K, N]^T x^T [K, T].
+struct Cublas::Plan {
+  const Library& library;
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t weight = nullptr;
+  cublasLtMatrixLayout_t x = nullptr;
+  cublasLtMatrixLayout_t out = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  explicit Plan(const Library& used) : library(used) {}
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    if (operation != nullptr) library.drop_operation(operation);
+    for (const cublasLtMatrixLayout_t layout : {weight, x, out}) {
+      if (layout != nullptr) library.drop_layout(layout);
+    }
+  }
+
+  bool Make(const Key& key, size_t workspace_bytes) {
+    const auto [num_rows, num_outputs, depth, adds, has_bias] = key;
+    const auto ok = [](cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; };
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasLtEpilogue_t epilogue = has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const cudaDataType_t bias_type = CUDA_R_32F;
+    bool is_made = ok(library.make_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+                   ok(library.set_operation(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed))) &&
+                   ok(library.set_operation(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue))) &&
+                   ok(library.make_layout(&weight, CUDA_R_16BF, static_cast<uint64_t>(depth),
+                                          static_cast<uint64_t>(num_outputs), depth)) &&
+                   ok(library.make_layout(&x, CUDA_R_16BF, static_cast<uint64_t>(depth),
+                                          static_cast<uint64_t>(num_rows), depth)) &&
+                   ok(library.make_layout(&out, CUDA_R_32F, static_cast<uint64_t>(num_outputs),
+                                          static_cast<uint64_t>(num_rows), num_outputs));
+    if (is_made && has_bias) {
+      is_made =
+          ok(library.set_operation(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)));
+    }
+    cublasLtMatmulPreference_t preference = nullptr;
+    if (!is_made || !ok(library.make_preference(&preference))) return false;
+    library.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                           sizeof(workspace_bytes));
+    cublasLtMatmulHeuristicResult_t found{};
+    int num_found = 0;
+    const cublasStatus_t status =
+        library.find_algorithm(library.handle, operation, weight, x, out, out, preference, 1, &found, &num_found);
+    library.drop_preference(preference);
+    algorithm = found.algo;
+    return ok(status) && num_found > 0;
+  }
+};
+
+Cublas::Cublas(CudaDevice& device, std::unique_ptr<Library> library) : device_(device), library_(std::move(library)) {}
+Cublas::~Cublas() = default;
+
+std::unique_ptr<Cublas> Cublas::Load(CudaDevice& device) {
+  auto library = std::make_unique<Library>();
+  if (!library->Open()) return nullptr;
+  std::unique_ptr<Cublas> cublas(new Cublas(device, std::move(library)));
+  Result<DeviceBuffer> workspace = DeviceBuffer::Make(device, kWorkspaceBytes);
+  if (!workspace.ok()) return nullptr;
+  cublas->workspace_ = *std::move(workspace);
+  return cublas;
+}
+
+Cublas::Plan* Cublas::PlanFor(const Key& key) {
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) return known->second.get();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
+  auto plan = std::make_unique<Plan>(*library_);
+  if (!plan->Make(key, kWorkspaceBytes)) plan = nullptr;
+  return (plans_[key] = std::move(plan)).get();
+}
+
+void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write) {
+  if (!device_.ok()) return;
+  const bool adds = write == MatMulArgs::Write::kAdd;
+  const bool has_bias = part.bias.present();
+  Plan* const plan = PlanFor({x.shape[0], part.weight.shape[0], x.shape[1], adds, has_bias});
+  if (plan == nullptr) {
+    device_.Note(cudaErrorNotSupported, "MatMul: cuBLASLt has no algorithm for it");
+    return;
+  }
+  const void* bias = part.bias.data;
+  if (has_bias) {
+    library_->set_operation(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+  }
+  const float one = 1;
+  const float kept = adds ? 1.0f : 0.0f;
+  const cublasStatus_t status =
+      library_->matmul(library_->handle, plan->operation, &one, part.weight.rows().data, plan->weight, x.data, plan->x,
+                       &kept, part.out.data, plan->out, part.out.data, plan->out, &plan->algorithm, workspace_.data(),
+                       kWorkspaceBytes, device_.stream());
+  if (status != CUBLAS_STATUS_SUCCESS) device_.Note(cudaErrorUnknown, "MatMul: cuBLASLt");
+  device_.NoteLaunch("MatMul");
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,45 @@
+// Products of many rows by cuBLASLt, which is loaded when it is first wanted: it is hundreds of megabytes, and what is
+// here runs without it, slower.
+#ifndef HEADWISE_BACKEND_CUDA_CUBLAS_H_
+#define HEADWISE_BACKEND_CUDA_CUBLAS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/ops.h"
+
+namespace headwise::cuda {
+
+// Thread-safety: none. The device must outlive it.
+class Cublas {
+ public:
+  // Null where the library is not found.
+  static std::unique_ptr<Cublas> Load(CudaDevice& device);
+  ~Cublas();
+  Cublas(const Cublas&) = delete;
+  Cublas& operator=(const Cublas&) = delete;
+
+  // out = x W^T + bias [T, N] f32, or added to what is there. `x` and the weight [N, K] are bf16.
+  void MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write);
+
+ private:
+  struct Library;
+  struct Plan;
+  // By rows, outputs, depth, whether it adds, whether there is a bias.
+  using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool>;
+
+  Cublas(CudaDevice& device, std::unique_ptr<Library> library);
+  Plan* PlanFor(const Key& key);
+
+  CudaDevice& device_;
+  std::unique_ptr<Library> library_;
+  DeviceBuffer workspace_;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_CUBLAS_H_

@@ -1,0 +1,164 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/cublas.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/step_tables.h"
+#include "tensor/blocks.h"
+
+namespace headwise {
+namespace {
+
+// Of a matrix in a block format that is unpacked at a time.
+constexpr int64_t kUnpackElements = int64_t{1} << 20;
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::unique_ptr<cuda::CudaDevice> device) : device_(std::move(device)), tables_(*device_) {}
+
+  std::string_view name() const override { return "cuda"; }
+  std::string Description() const override {
+    const cuda::DeviceFacts& facts = device_->facts();
+    return fmt::format("cuda: {}, compute capability {}.{}, {} multiprocessors{}", facts.name, facts.major, facts.minor,
+                       facts.num_multiprocessors, has_unpacked_ ? ", block formats unpacked to bf16" : "");
+  }
+  std::string_view isa() const override { return "cuda"; }
+  bool IsFast(Compute compute) const override { return compute == Compute::kBF16; }
+  Device& device() override { return *device_; }
+
+  // Plain formats as they are, block formats as bf16.
+  Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
+    const ConstTensorView rows = host.rows();
+    const DType dtype = IsBlockFormat(rows.dtype) ? DType::kBF16 : rows.dtype;
+    const auto bytes = static_cast<size_t>(BytesOf(dtype, rows.shape.num_elements()));
+    HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(*device_, bytes));
+    if (dtype == rows.dtype) {
+      device_->CopyFromHost(buffer.data(), rows.data, bytes);
+    } else {
+      has_unpacked_ = true;
+      Unpack(rows, buffer.data());
+    }
+    const WeightMatrix adopted(ConstTensorView(buffer.data(), dtype, rows.shape));
+    weights_.push_back(std::move(buffer));
+    return adopted;
+  }
+
+  void Embed(const EmbedArgs& args) override {
+    Validate(args);
+    cuda::Embed(args, *device_);
+  }
+  void Norm(const NormArgs& args) override {
+    Validate(args);
+    cuda::Norm(args, *device_);
+  }
+  void MatMul(const MatMulArgs& args) override {
+    Validate(args);
+    if (cuda::HasFewRows(args)) return cuda::MatMulFewRows(args, *device_);
+    if (MatMulByCublas(args)) return;
+    cuda::MatMul(args, *device_);
+  }
+  void Rope(const RopeArgs& args) override {
+    Validate(args);
+    cuda::Rope(args, *device_);
+  }
+  void Activate(const ActivateArgs& args) override {
+    Validate(args);
+    cuda::Activate(args, *device_);
+  }
+  void Clamp(const ClampArgs& args) override {
+    Validate(args);
+    cuda::Clamp(args, *device_);
+  }
+  void GatherRows(const GatherRowsArgs& args) override {
+    Validate(args);
+    cuda::GatherRows(args, *device_);
+  }
+
+  // Rows of codes or numbers, then scales (kv_page.cuh).
+  size_t PageBytes(const KvLayout& layout) const override {
+    return static_cast<size_t>((TokensBytes(layout.format, layout.head_dim, layout.page_tokens) + 63) / 64 * 64);
+  }
+  void BeginStep(const KvStep& step) override {
+    Validate(step);
+    tables_.Begin(step);
+  }
+  void CopyPages(const CopyPagesArgs& args) override {
+    Validate(args);
+    cuda::CopyPages(args, tables_, *device_);
+  }
+  void AppendKv(const AppendKvArgs& args) override {
+    Validate(args);
+    cuda::AppendKv(args, tables_, *device_);
+  }
+  void AgeKv(const AgeKvArgs& args) override {
+    Validate(args);
+    cuda::AgeKv(args, tables_, *device_);
+  }
+  void Attention(const AttentionArgs& args) override {
+    Validate(args);
+    if (cuda::DecodesFast(args, *device_)) return cuda::DecodeAttention(args, tables_, *device_);
+    cuda::Attention(args, tables_, *device_);
+  }
+  void Compensate(const CompensateArgs& args) override {
+    Validate(args);
+    cuda::Compensate(args, tables_, *device_);
+  }
+
+ private:
+  // Many rows, where the rounding of x is asked for and the library is there.
+  bool MatMulByCublas(const MatMulArgs& args) {
+    if (args.compute == Compute::kF32) return false;
+    for (const MatMulPart& part : args.parts) {
+      if (part.weight.dtype != DType::kBF16) return false;
+    }
+    if (!has_looked_for_cublas_) cublas_ = cuda::Cublas::Load(*device_);
+    has_looked_for_cublas_ = true;
+    if (cublas_ == nullptr) return false;
+    const int64_t num_elements = args.x.shape.num_elements();
+    std::byte* const rounded = device_->Scratch(static_cast<size_t>(num_elements + 3) / 4 * 8);
+    if (rounded == nullptr) return true;
+    cuda::RoundToBf16(args.x, rounded, *device_);
+    const ConstTensorView x(rounded, DType::kBF16, args.x.shape);
+    for (const MatMulPart& part : args.parts) cublas_->MatMul(x, part, args.write);
+    return true;
+  }
+
+  void Unpack(const ConstTensorView& rows, std::byte* to) {
+    std::vector<float> values;
+    std::vector<uint16_t> rounded;
+    const int64_t num_elements = rows.shape.num_elements();
+    for (int64_t begin = 0; begin < num_elements; begin += kUnpackElements) {
+      const int64_t count = std::min(kUnpackElements, num_elements - begin);
+      values.resize(static_cast<size_t>(count));
+      rounded.resize(values.size());
+      const auto* from = static_cast<const std::byte*>(rows.data) + BytesOf(rows.dtype, begin);
+      ToF32(rows.dtype, from, count, values.data());
+      std::transform(values.begin(), values.end(), rounded.begin(), F32ToBF16);
+      device_->CopyFromHost(to + begin * 2, rounded.data(), rounded.size() * sizeof(uint16_t));
+    }
+  }
+
+  std::unique_ptr<cuda::CudaDevice> device_;
+  cuda::StepTables tables_;
+  std::vector<DeviceBuffer> weights_;
+  bool has_unpacked_ = false;
+  std::unique_ptr<cuda::Cublas> cublas_;
+  bool has_looked_for_cublas_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> MakeCudaBackend() {
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> device, cuda::CudaDevice::Make());
+  std::unique_ptr<Backend> backend = std::make_unique<CudaBackend>(std::move(device));
+  return backend;
+}
+
+}  // namespace headwise

@@ -1,0 +1,88 @@
+// One NVIDIA GPU: its memory, and the stream that copies and operations are put on.
+#ifndef HEADWISE_BACKEND_CUDA_CUDA_DEVICE_H_
+#define HEADWISE_BACKEND_CUDA_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+
+namespace headwise::cuda {
+
+struct DeviceFacts {
+  std::string name;  // "NVIDIA H200"
+  int major = 0;     // compute capability
+  int minor = 0;
+  int num_multiprocessors = 0;
+  size_t memory_bytes = 0;  // all of it
+};
+
+// An error stays until Wait returns it; what is put on the stream meanwhile is not done. Nothing aborts the process.
+class CudaDevice final : public Device {
+ public:
+  // The first that this process may see (CUDA_VISIBLE_DEVICES). kUnsupported where there is none, or its driver is
+  // older than what this was built for.
+  static Result<std::unique_ptr<CudaDevice>> Make();
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+  ~CudaDevice() override;
+
+  Result<std::byte*> Allocate(size_t bytes) override;
+  void Free(std::byte* memory, size_t bytes) override;
+  void CopyFromHost(void* to, const void* host, size_t bytes) override;
+  void CopyToHost(void* host, const void* from, size_t bytes) override;
+  void Copy(void* to, const void* from, size_t bytes) override;
+  Status Wait() override;
+
+  const DeviceFacts& facts() const { return facts_; }
+  cudaStream_t stream() const { return stream_; }
+  // False once something has failed: operations then put nothing on the stream.
+  bool ok() const { return error_ == cudaSuccess; }
+  // Keeps the first error, and what it happened in.
+  bool Note(cudaError_t error, std::string_view operation);
+  // Behind a launch.
+  bool NoteLaunch(std::string_view operation) { return Note(cudaGetLastError(), operation); }
+
+  // A copy of host data for kernels that are put on the stream next, before four more megabytes are uploaded. Null
+  // after an error.
+  const void* Upload(const void* host, size_t bytes);
+  template <typename T>
+  const T* Upload(std::span<const T> values) {
+    return static_cast<const T*>(Upload(values.data(), values.size_bytes()));
+  }
+  // Memory for one operation; the next one's is the same. Null after an error.
+  std::byte* Scratch(size_t bytes);
+
+ private:
+  static constexpr int kNumQuarters = 4;
+  static constexpr size_t kQuarterBytes = size_t{2} << 20;
+
+  CudaDevice() = default;
+  Status Open();
+  // `bytes` of the ring, at most a quarter: their offset in both of its halves, host and device.
+  bool Take(size_t bytes, size_t& offset);
+
+  DeviceFacts facts_;
+  cudaStream_t stream_ = nullptr;
+  cudaError_t error_ = cudaSuccess;
+  std::string failed_;
+  // What goes up passes through a ring: pinned host memory, and the same on the device. A quarter is used again once
+  // what was put on the stream two quarters later is done, which is behind every reader of it.
+  std::byte* pinned_ = nullptr;
+  std::byte* ring_ = nullptr;
+  cudaEvent_t quarter_done_[kNumQuarters] = {};
+  size_t ring_at_ = 0;
+  std::vector<std::byte*> large_;  // what was too much for it, until the next Wait
+  std::byte* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+};
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_CUDA_DEVICE_H_

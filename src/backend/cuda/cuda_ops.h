@@ -1,0 +1,36 @@
+// The operations as functions: each puts its kernels on the device's stream and returns. Arguments were validated.
+#ifndef HEADWISE_BACKEND_CUDA_CUDA_OPS_H_
+#define HEADWISE_BACKEND_CUDA_CUDA_OPS_H_
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/step_tables.h"
+#include "backend/ops.h"
+
+namespace headwise::cuda {
+
+void Embed(const EmbedArgs& args, CudaDevice& device);
+void Norm(const NormArgs& args, CudaDevice& device);
+void Rope(const RopeArgs& args, CudaDevice& device);
+void Activate(const ActivateArgs& args, CudaDevice& device);
+void Clamp(const ClampArgs& args, CudaDevice& device);
+void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
+
+// x as bf16, to `rounded`.
+void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
+void MatMul(const MatMulArgs& args, CudaDevice& device);
+// Whether MatMulFewRows can do it, faster.
+bool HasFewRows(const MatMulArgs& args);
+void MatMulFewRows(const MatMulArgs& args, CudaDevice& device);
+
+void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
+void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);
+void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device);
+void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
+// Whether DecodeAttention can take the step, and does what Attention does.
+bool DecodesFast(const AttentionArgs& args, const CudaDevice& device);
+void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
+void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_CUDA_OPS_H_

@@ -1,0 +1,651 @@
+// Decode attention over 16-bit pages: one new token a sequence, D 64 or 128, pages of 32 or 64 tokens, up to 8 query
+// heads a KV head. One launch a layer over all heads of all sequences, whatever their rules.
+//
+// Bound by reading every page once, 4 P D bytes. One block a multiprocessor: a producer warp brings pages by bulk
+// copies into a ring of shared memory, 192 KiB ahead; eight consumer warps take 16 tokens each and multiply by
+// mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half and not three
+// quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for. Every piece
+// leaves a state; the block that finishes a head's last piece merges them in their order.
+#include <type_traits>
+
+#include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/decode_plan.h"
+#include "backend/cuda/kv_page.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr int kNumConsumers = 8;
+constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
+constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
+constexpr int kMaxGroup = 8;
+constexpr int kRingBytes = 192 << 10;
+constexpr int kTokensOfWarp = 16;
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.69314718f;
+// The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in either format.
+constexpr float kMaxSlack = 8.0f;
+constexpr float kNoScore = -1e30f;
+
+struct DecodeParams {
+  StepView step;
+  const HeadPlan* heads;  // [B * Hkv], of the layer
+  const RunStart* runs;   // [blocks + 1]
+  int layer_idx;
+  int group;    // G
+  float scale;  // times log2 e
+  const float* q;
+  const float* q_sink;  // null: q
+  const float* alibi_slopes;
+  const float* sink_logits;
+  float* out;
+  float* lse;             // or null
+  float* state_outputs;   // [states, G, D], not divided by the sum
+  float2* state_softmax;  // [states, G] maximum in units of log2, sum
+  int32_t* pieces_done;   // [B * Hkv], zeros between launches
+};
+
+template <typename T, int kDim, int kPageTokens>
+struct Shape16 {
+  static constexpr int kPageBytes = 4 * kPageTokens * kDim;
+  static constexpr int kStages = kRingBytes / kPageBytes;
+  static constexpr int kWarpsOfPage = kPageTokens / kTokensOfWarp;
+  static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
+  static constexpr int kSplits = kDim / 16;                     // of a row, for one mma
+  // A stage always serves the same group, else one could pass a barrier that is a phase behind.
+  static_assert(kStages % kGroups == 0);
+};
+
+// How shared memory is used behind the ring.
+struct SharedTail {
+  uint64_t* full;
+  uint64_t* empty;
+  float* outputs;   // [warps, G, D], or more
+  float2* softmax;  // [warps, kMaxGroup]
+  float2* merged;   // [kMaxGroup]
+  int* is_last;
+};
+// Merging wants four numbers of each thread.
+__host__ __device__ constexpr int OutputFloats(int group, int dim) {
+  const int of_warps = kNumConsumers * group * dim;
+  return of_warps > 4 * kConsumerThreads ? of_warps : 4 * kConsumerThreads;
+}
+__host__ __device__ constexpr int TailBytes(int num_stages, int group, int dim) {
+  return num_stages * 16 + OutputFloats(group, dim) * 4 + (kNumConsumers + 1) * kMaxGroup * 8 + 16;
+}
+__device__ SharedTail TailOf(char* at, int num_stages, int group, int dim) {
+  SharedTail tail;
+  tail.full = reinterpret_cast<uint64_t*>(at);
+  tail.empty = tail.full + num_stages;
+  tail.outputs = reinterpret_cast<float*>(tail.empty + num_stages);
+  tail.softmax = reinterpret_cast<float2*>(tail.outputs + OutputFloats(group, dim));
+  tail.merged = tail.softmax + kNumConsumers * kMaxGroup;
+  tail.is_last = reinterpret_cast<int*>(tail.merged + kMaxGroup);
+  return tail;
+}
+
+__device__ void SyncConsumers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory");
+}
+
+// A piece's visits go round the warp groups from the first one on, so that its result does not depend on what else the
+// block does; the last round is filled up with visits of nothing.
+template <typename Shape>
+__device__ int RoundsOf(int num_visits) {
+  return (num_visits + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
+}
+
+// The visits [begin, end) of each piece of the block's run, in order.
+template <typename Body>
+__device__ void ForPieces(const DecodeParams& p, const Body& body) {
+  RunStart at = p.runs[blockIdx.x];
+  const RunStart end = p.runs[blockIdx.x + 1];
+  while (at.head < end.head || (at.head == end.head && at.piece < end.piece)) {
+    const HeadPlan plan = p.heads[at.head];
+    const int last = at.head < end.head ? plan.num_pieces : end.piece;
+    for (; at.piece < last; ++at.piece) {
+      const int begin = at.piece * plan.piece_visits;
+      body(at.head, at.piece, plan, begin, min(begin + plan.piece_visits, plan.visits.num_visits));
+    }
+    ++at.head;
+    at.piece = 0;
+  }
+}
+
+template <typename Shape>
+__device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  int count = 0;
+  ForPieces(p, [&](int head_idx, int, const HeadPlan& plan, int begin, int end) {
+    const DeviceHead head(p.step, p.layer_idx, head_idx);
+    const int padded_end = begin + RoundsOf<Shape>(end - begin);
+    for (int first = begin; first < padded_end; first += kWarp) {
+      const std::byte* page = nullptr;
+      KvFormat format;
+      if (first + lane < end) page = head.Page(plan.visits.PageOf(first + lane), format);
+      const int num = min(static_cast<int>(kWarp), padded_end - first);
+      for (int i = 0; i < num; ++i, ++count) {
+        const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page), i);
+        if (lane > 0) continue;
+        const int stage = count % Shape::kStages;
+        if (count >= Shape::kStages) WaitFor(tail.empty + stage, (count / Shape::kStages - 1) & 1);
+        if (first + i >= end) {
+          Arrive(tail.full + stage);
+          continue;
+        }
+        ExpectBytes(tail.full + stage, Shape::kPageBytes);
+        BulkCopy(ring + stage * Shape::kPageBytes, reinterpret_cast<const void*>(from), Shape::kPageBytes,
+                 tail.full + stage);
+      }
+      __syncwarp();
+    }
+  });
+}
+
+// Two numbers of 16 bits that make one of f32, nearly.
+template <typename T>
+__device__ void Split(float x, float& high, float& low) {
+  high = Round<T>(x);
+  low = x - high;
+}
+
+// A lane's queries as the second operand of kDim / 16 products: numbers 2 (lane % 4), + 1, + 8 and + 9 of each 16, of
+// query lane / 4. `low` holds what rounding left.
+template <typename T, int kDim>
+__device__ void LoadQueries(const float* q, int group, uint32_t (&high)[kDim / 8], uint32_t (&low)[kDim / 8]) {
+  const int query = static_cast<int>(threadIdx.x % kWarp / 4);
+  const int first = 2 * static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+  for (int i = 0; i < kDim / 8; ++i) {
+    float2 x = {0, 0};
+    if (query < group) x = *reinterpret_cast<const float2*>(q + query * kDim + i * 8 + first);
+    float2 h, l;
+    Split<T>(x.x, h.x, l.x);
+    Split<T>(x.y, h.y, l.y);
+    high[i] = Pack<T>(h.x, h.y);
+    low[i] = Pack<T>(l.x, l.y);
+  }
+}
+
+// The softmax of a warp over its tokens so far: of query 2 (lane % 4) and the next. Outputs are [16 dims, 8 queries]
+// tiles.
+template <int kSplits>
+struct WarpState {
+  float max0 = kNoScore, max1 = kNoScore;
+  float sum0 = 0, sum1 = 0;  // over the lane's tokens
+  float outputs[kSplits][4] = {};
+};
+
+// 16 tokens of a page: which of them are read, and how far they are from the query, under ALiBi.
+struct TokenSpan {
+  int64_t first;       // position of the first
+  int64_t begin, end;  // positions that the visit reads
+  int64_t query_pos;
+};
+
+template <typename T, typename Shape, int kDim, int kPageTokens, bool kExact>
+__device__ void AttendTokens(const char* page, int first_slot, const TokenSpan& span,
+                             const uint32_t (&q_high)[kDim / 8], const uint32_t (&q_low)[kDim / 8], float scale,
+                             float slope0, float slope1, WarpState<Shape::kSplits>& state) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  constexpr int kRowBytes = 128;  // of 64 numbers
+  const uint32_t keys = SharedAddress(page);
+  const uint32_t values = keys + kPageTokens * kDim * 2;
+
+  float scores[2][4] = {};
+  {
+    const int row = first_slot + (lane & 7) + ((lane >> 3) & 1) * 8;
+    const uint32_t at = keys + row * kRowBytes;
+#pragma unroll
+    for (int k = 0; k < Shape::kSplits; ++k) {
+      const int chunk = (k % 4) * 2 + (lane >> 4);
+      uint32_t tile[4];
+      LoadMatrix(tile, at + (k / 4) * kPageTokens * kRowBytes + ((chunk ^ (row & 7)) << 4));
+      MultiplyAdd<T>(scores[0], tile, q_high[2 * k], q_high[2 * k + 1]);
+      if constexpr (kExact) MultiplyAdd<T>(scores[1], tile, q_low[2 * k], q_low[2 * k + 1]);
+    }
+  }
+  float x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t pos = span.first + lane / 4 + (i / 2) * 8;
+    const bool is_read = pos >= span.begin && pos < span.end;
+    const float lag = static_cast<float>(pos - span.query_pos);
+    const float score = (scores[0][i] + scores[1][i]) * scale + (i % 2 == 0 ? slope0 : slope1) * lag;
+    x[i] = is_read ? score : -INFINITY;
+  }
+  float larger0 = fmaxf(x[0], x[2]);
+  float larger1 = fmaxf(x[1], x[3]);
+  if (__any_sync(kAllLanes, larger0 > state.max0 + kMaxSlack || larger1 > state.max1 + kMaxSlack)) {
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      larger0 = fmaxf(larger0, __shfl_xor_sync(kAllLanes, larger0, distance));
+      larger1 = fmaxf(larger1, __shfl_xor_sync(kAllLanes, larger1, distance));
+    }
+    larger0 = fmaxf(larger0, state.max0);
+    larger1 = fmaxf(larger1, state.max1);
+    const float factor0 = exp2f(state.max0 - larger0);
+    const float factor1 = exp2f(state.max1 - larger1);
+    state.max0 = larger0;
+    state.max1 = larger1;
+    state.sum0 *= factor0;
+    state.sum1 *= factor1;
+#pragma unroll
+    for (int i = 0; i < Shape::kSplits; ++i) {
+      state.outputs[i][0] *= factor0;
+      state.outputs[i][1] *= factor1;
+      state.outputs[i][2] *= factor0;
+      state.outputs[i][3] *= factor1;
+    }
+  }
+  float high[4], low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float weight = exp2f(x[i] - (i % 2 == 0 ? state.max0 : state.max1));
+    (i % 2 == 0 ? state.sum0 : state.sum1) += weight;
+    Split<T>(weight, high[i], low[i]);
+  }
+  const uint32_t high0 = Transpose(Pack<T>(high[0], high[1]));
+  const uint32_t high1 = Transpose(Pack<T>(high[2], high[3]));
+  uint32_t low0 = 0, low1 = 0;
+  if constexpr (kExact) {
+    low0 = Transpose(Pack<T>(low[0], low[1]));
+    low1 = Transpose(Pack<T>(low[2], low[3]));
+  }
+  const int row = first_slot + (lane & 7) + (lane >> 4) * 8;
+  const uint32_t at = values + row * kRowBytes;
+#pragma unroll
+  for (int i = 0; i < Shape::kSplits; ++i) {
+    const int chunk = (i % 4) * 2 + ((lane >> 3) & 1);
+    uint32_t tile[4];
+    LoadMatrixTransposed(tile, at + (i / 4) * kPageTokens * kRowBytes + ((chunk ^ (row & 7)) << 4));
+    MultiplyAdd<T>(state.outputs[i], tile, high0, high1);
+    if constexpr (kExact) MultiplyAdd<T>(state.outputs[i], tile, low0, low1);
+  }
+}
+
+// The warp's state into shared memory.
+template <int kSplits>
+__device__ void StoreWarpState(WarpState<kSplits>& state, int group, const SharedTail& tail) {
+  constexpr int kDim = kSplits * 16;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  for (int distance = 4; distance < 32; distance *= 2) {
+    state.sum0 += __shfl_xor_sync(kAllLanes, state.sum0, distance);
+    state.sum1 += __shfl_xor_sync(kAllLanes, state.sum1, distance);
+  }
+  const int query = 2 * (lane % 4);
+  if (lane < 4) {
+    tail.softmax[warp * kMaxGroup + query] = {state.max0, state.sum0};
+    tail.softmax[warp * kMaxGroup + query + 1] = {state.max1, state.sum1};
+  }
+  for (int i = 0; i < kSplits; ++i) {
+    const int d = i * 16 + lane / 4;
+    float* outputs = tail.outputs + (warp * group + query) * kDim + d;
+    if (query < group) {
+      outputs[0] = state.outputs[i][0];
+      outputs[8] = state.outputs[i][2];
+    }
+    if (query + 1 < group) {
+      outputs[kDim] = state.outputs[i][1];
+      outputs[kDim + 8] = state.outputs[i][3];
+    }
+  }
+}
+
+// What a query's softmax came to, with the sink logit that joins it: the factor of its outputs.
+__device__ float FactorOf(const DecodeParams& p, int64_t pair, int q_head, float max, float sum, bool writes_lse) {
+  float factor = 1.0f;
+  if (p.sink_logits != nullptr) {
+    const float logit = p.sink_logits[q_head] * kLog2E;
+    const float larger = fmaxf(max, logit);
+    factor = exp2f(max - larger);
+    sum = sum * factor + exp2f(logit - larger);
+    max = larger;
+  }
+  if (writes_lse && p.lse != nullptr) p.lse[pair] = (max + log2f(sum)) * kLn2;
+  return factor / sum;
+}
+
+// The eight warps' states become the piece's: written as the output where the head has one piece.
+template <int kDim>
+__device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int piece, int64_t first_pair,
+                            int first_q_head, const SharedTail& tail) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.group * kDim; i += kConsumerThreads) {
+    const int query = i / kDim;
+    float larger = kNoScore;
+    for (int w = 0; w < kNumConsumers; ++w) larger = fmaxf(larger, tail.softmax[w * kMaxGroup + query].x);
+    float sum = 0;
+    float output = 0;
+    for (int w = 0; w < kNumConsumers; ++w) {
+      const float2 softmax = tail.softmax[w * kMaxGroup + query];
+      const float factor = exp2f(softmax.x - larger);
+      sum += factor * softmax.y;
+      output += factor * tail.outputs[w * p.group * kDim + i];
+    }
+    if (plan.num_pieces == 1) {
+      const int64_t pair = first_pair + query;
+      p.out[pair * kDim + i % kDim] = output * FactorOf(p, pair, first_q_head + query, larger, sum, i % kDim == 0);
+      continue;
+    }
+    const int64_t state = (static_cast<int64_t>(plan.first_state) + piece) * p.group + query;
+    __stcg(p.state_outputs + state * kDim + i % kDim, output);
+    if (i % kDim == 0) __stcg(p.state_softmax + state, make_float2(larger, sum));
+  }
+}
+
+// All of a head's states into its output: the block that came last.
+template <int kDim>
+__device__ void MergePieces(const DecodeParams& p, const HeadPlan& plan, int64_t first_pair, int first_q_head,
+                            const SharedTail& tail) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int num_pieces = plan.num_pieces;
+  const float2* softmax = p.state_softmax + static_cast<int64_t>(plan.first_state) * p.group;
+  if (warp < p.group) {
+    float larger = kNoScore;
+    for (int i = lane; i < num_pieces; i += kWarp) larger = fmaxf(larger, __ldcg(softmax + i * p.group + warp).x);
+    larger = MaxOfWarp(larger);
+    float sum = 0;
+    for (int i = lane; i < num_pieces; i += kWarp) {
+      const float2 piece = __ldcg(softmax + i * p.group + warp);
+      sum += exp2f(piece.x - larger) * piece.y;
+    }
+    sum = SumOfWarp(sum);
+    if (lane == 0) tail.merged[warp] = {larger, sum};
+  }
+  SyncConsumers();
+  // Threads take four numbers each, and share the pieces where there are more threads than that.
+  const int num_quads = p.group * kDim / 4;
+  const int num_shares = kConsumerThreads / num_quads;
+  const int quad = static_cast<int>(threadIdx.x) % num_quads;
+  const int share = static_cast<int>(threadIdx.x) / num_quads;
+  const int query = quad * 4 / kDim;
+  float4 sum = {0, 0, 0, 0};
+  if (share < num_shares) {
+    const float larger = tail.merged[query].x;
+    const auto* outputs =
+        reinterpret_cast<const float4*>(p.state_outputs + static_cast<int64_t>(plan.first_state) * p.group * kDim);
+    constexpr int kAtOnce = 8;  // in flight
+    for (int first = share; first < num_pieces; first += num_shares * kAtOnce) {
+      float4 output[kAtOnce];
+      float max[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int piece = first + i * num_shares;
+        output[i] = {0, 0, 0, 0};
+        max[i] = kNoScore;
+        if (piece < num_pieces) {
+          output[i] = __ldcg(outputs + static_cast<int64_t>(piece) * num_quads + quad);
+          max[i] = __ldcg(softmax + piece * p.group + query).x;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float factor = exp2f(max[i] - larger);
+        sum.x += factor * output[i].x;
+        sum.y += factor * output[i].y;
+        sum.z += factor * output[i].z;
+        sum.w += factor * output[i].w;
+      }
+    }
+    reinterpret_cast<float4*>(tail.outputs)[threadIdx.x] = sum;
+  }
+  SyncConsumers();
+  if (share > 0) return;
+  for (int i = 1; i < num_shares; ++i) {
+    const float4 other = reinterpret_cast<const float4*>(tail.outputs)[i * num_quads + quad];
+    sum.x += other.x;
+    sum.y += other.y;
+    sum.z += other.z;
+    sum.w += other.w;
+  }
+  const int64_t pair = first_pair + query;
+  const float2 merged = tail.merged[query];
+  const float factor = FactorOf(p, pair, first_q_head + query, merged.x, merged.y, quad * 4 % kDim == 0);
+  reinterpret_cast<float4*>(p.out)[pair * kDim / 4 + quad % (kDim / 4)] = {sum.x * factor, sum.y * factor,
+                                                                           sum.z * factor, sum.w * factor};
+}
+
+template <typename T, int kDim, int kPageTokens, bool kExact>
+__global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
+  using Shape = Shape16<T, kDim, kPageTokens>;
+  extern __shared__ __align__(1024) char shared[];
+  char* const ring = shared;
+  const SharedTail tail = TailOf(shared + kRingBytes, Shape::kStages, p.group, kDim);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  if (warp == kNumConsumers && lane == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      InitBarrier(tail.full + i, 1);
+      InitBarrier(tail.empty + i, Shape::kWarpsOfPage);
+    }
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  if (warp == kNumConsumers) {
+    Produce<Shape>(p, ring, tail);
+    return;
+  }
+
+  const int warp_group = warp / Shape::kWarpsOfPage;
+  const int first_slot = warp % Shape::kWarpsOfPage * kTokensOfWarp;
+  int visits_before = 0;  // in the block's run, a multiple of the groups
+  ForPieces(p, [&](int head_idx, int piece, const HeadPlan& plan, int begin, int end) {
+    const int num_kv_heads = p.step.num_kv_heads;
+    const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
+    const int kv_head = head_idx % num_kv_heads;
+    const KeyMask mask = p.step.heads[rows.first_head + p.layer_idx * num_kv_heads + kv_head].mask;
+    const KeyRanges keys = mask.KeysOf(rows.first_pos);
+    const int first_q_head = kv_head * p.group;
+    const int64_t first_pair = rows.first_row * num_kv_heads * p.group + first_q_head;
+    float slope0 = 0, slope1 = 0;
+    if (p.alibi_slopes != nullptr) {
+      const int query = 2 * (lane % 4);
+      if (query < p.group) slope0 = p.alibi_slopes[first_q_head + query] * kLog2E;
+      if (query + 1 < p.group) slope1 = p.alibi_slopes[first_q_head + query + 1] * kLog2E;
+    }
+    WarpState<Shape::kSplits> state;
+    uint32_t q_high[kDim / 8], q_low[kDim / 8];
+    bool has_sink_queries = begin < plan.visits.num_sink && p.q_sink != nullptr;
+    LoadQueries<T, kDim>((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, p.group, q_high, q_low);
+    const int num_padded = RoundsOf<Shape>(end - begin);
+    for (int i = warp_group; i < num_padded; i += Shape::kGroups) {
+      const int visit = begin + i;
+      const int stage = (visits_before + i) % Shape::kStages;
+      WaitFor(tail.full + stage, (visits_before + i) / Shape::kStages & 1);
+      if (visit >= end) {
+        if (lane == 0) Arrive(tail.empty + stage);
+        continue;
+      }
+      const bool is_sink = visit < plan.visits.num_sink;
+      if (has_sink_queries && !is_sink) {
+        has_sink_queries = false;
+        LoadQueries<T, kDim>(p.q + first_pair * kDim, p.group, q_high, q_low);
+      }
+      const TokenSpan span = {
+          .first = static_cast<int64_t>(plan.visits.PageOf(visit)) * kPageTokens + first_slot,
+          .begin = is_sink ? keys.sink_begin : keys.recent_begin,
+          .end = is_sink ? keys.sink_end : keys.recent_end,
+          .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
+      };
+      AttendTokens<T, Shape, kDim, kPageTokens, kExact>(ring + stage * Shape::kPageBytes, first_slot, span, q_high,
+                                                        q_low, p.scale, slope0, slope1, state);
+      __syncwarp();
+      if (lane == 0) Arrive(tail.empty + stage);
+    }
+    visits_before += num_padded;
+    StoreWarpState(state, p.group, tail);
+    SyncConsumers();
+    FinishPiece<kDim>(p, plan, piece, first_pair, first_q_head, tail);
+    if (plan.num_pieces > 1) {
+      __threadfence();
+      SyncConsumers();
+      if (threadIdx.x == 0) {
+        const int before = atomicAdd(p.pieces_done + head_idx, 1);
+        *tail.is_last = before == plan.num_pieces - 1;
+        if (*tail.is_last) p.pieces_done[head_idx] = 0;
+        __threadfence();
+      }
+      SyncConsumers();
+      if (*tail.is_last) MergePieces<kDim>(p, plan, first_pair, first_q_head, tail);
+    }
+    SyncConsumers();
+  });
+}
+
+// One block a layer: plans of its heads, then the blocks' runs.
+__global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadPlan* all_heads, RunStart* all_runs) {
+  const int num_heads = step.num_sequences * step.num_kv_heads;
+  HeadPlan* const heads = all_heads + static_cast<int64_t>(blockIdx.x) * num_heads;
+  RunStart* const runs = all_runs + static_cast<int64_t>(blockIdx.x) * (num_blocks + 1);
+  __shared__ int cost_of_warp[kWarp], states_of_warp[kWarp];
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int num_warps = static_cast<int>(blockDim.x / kWarp);
+  int cost_before = 0;
+  int states_before = 0;
+  for (int first = 0; first < num_heads; first += static_cast<int>(blockDim.x)) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    HeadPlan plan;
+    if (i < num_heads) {
+      const StepRows& rows = step.sequences[i / step.num_kv_heads];
+      const StepHead& head = step.heads[rows.first_head + blockIdx.x * step.num_kv_heads + i % step.num_kv_heads];
+      plan = PlanHead(head.mask, rows.first_pos, page_tokens);
+    }
+    int cost = i < num_heads ? static_cast<int>(plan.cost()) : 0;
+    int states = i < num_heads ? plan.num_pieces : 0;
+    const int own_cost = cost;
+    const int own_states = states;
+    for (int distance = 1; distance < static_cast<int>(kWarp); distance *= 2) {
+      const int other_cost = __shfl_up_sync(kAllLanes, cost, distance);
+      const int other_states = __shfl_up_sync(kAllLanes, states, distance);
+      if (lane >= distance) {
+        cost += other_cost;
+        states += other_states;
+      }
+    }
+    if (lane == static_cast<int>(kWarp) - 1) {
+      cost_of_warp[warp] = cost;
+      states_of_warp[warp] = states;
+    }
+    __syncthreads();
+    int all_cost = 0, all_states = 0, cost_of_earlier = 0, states_of_earlier = 0;
+    for (int w = 0; w < num_warps; ++w) {
+      if (w == warp) {
+        cost_of_earlier = all_cost;
+        states_of_earlier = all_states;
+      }
+      all_cost += cost_of_warp[w];
+      all_states += states_of_warp[w];
+    }
+    if (i < num_heads) {
+      plan.cost_before = cost_before + cost_of_earlier + cost - own_cost;
+      plan.first_state = states_before + states_of_earlier + states - own_states;
+      heads[i] = plan;
+    }
+    cost_before += all_cost;
+    states_before += all_states;
+    __syncthreads();
+  }
+  for (int block = static_cast<int>(threadIdx.x); block <= num_blocks; block += static_cast<int>(blockDim.x)) {
+    const auto target = static_cast<int>(static_cast<int64_t>(cost_before) * block / num_blocks);
+    RunStart run = RunFrom(heads, num_heads, target);
+    if (block == num_blocks) run = {.head = num_heads, .piece = 0};
+    runs[block] = run;
+  }
+}
+
+template <typename T, int kDim, int kPageTokens, bool kExact>
+void Launch(const DecodeParams& params, CudaDevice& device) {
+  using Shape = Shape16<T, kDim, kPageTokens>;
+  const int bytes = kRingBytes + TailBytes(Shape::kStages, params.group, kDim);
+  const auto kernel = DecodeKernel<T, kDim, kPageTokens, kExact>;
+  device.Note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "Attention");
+  if (!device.ok()) return;
+  kernel<<<static_cast<unsigned>(device.facts().num_multiprocessors), kThreads, static_cast<size_t>(bytes),
+           device.stream()>>>(params);
+  device.NoteLaunch("Attention");
+}
+
+template <typename T, int kDim, int kPageTokens>
+void LaunchFor(const DecodeParams& params, Compute compute, CudaDevice& device) {
+  if (compute == Compute::kF32) return Launch<T, kDim, kPageTokens, true>(params, device);
+  Launch<T, kDim, kPageTokens, false>(params, device);
+}
+
+template <typename T>
+void LaunchFor(const DecodeParams& params, const KvLayout& layout, Compute compute, CudaDevice& device) {
+  const bool is_long = layout.page_tokens == 64;
+  if (layout.head_dim == 128) {
+    return is_long ? LaunchFor<T, 128, 64>(params, compute, device) : LaunchFor<T, 128, 32>(params, compute, device);
+  }
+  return is_long ? LaunchFor<T, 64, 64>(params, compute, device) : LaunchFor<T, 64, 32>(params, compute, device);
+}
+
+}  // namespace
+
+bool DecodesFast(const AttentionArgs& args, const CudaDevice& device) {
+  const KvStep& step = *args.step;
+  if (device.facts().major < 9 || args.group() > kMaxGroup) return false;
+  const KvLayout* layout = nullptr;
+  for (size_t i = 0; i < step.spaces.size(); ++i) {
+    if (static_cast<int32_t>(i) == step.states) continue;
+    if (layout != nullptr && !(step.spaces[i].layout == *layout)) return false;
+    layout = &step.spaces[i].layout;
+  }
+  if (layout == nullptr || (layout->format != KvFormat::kF16 && layout->format != KvFormat::kBF16)) return false;
+  if (layout->head_dim != 64 && layout->head_dim != 128) return false;
+  if (layout->page_tokens != 32 && layout->page_tokens != 64) return false;
+  for (const StepRows& rows : step.sequences) {
+    if (rows.num_rows != 1) return false;
+  }
+  return true;
+}
+
+void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device) {
+  const KvStep& step = *args.step;
+  const KvLayout layout = step.Head(args.layer_idx, 0).layout();
+  const int num_blocks = device.facts().num_multiprocessors;
+  const DecodeTables& plan = tables.decode();
+  const int64_t num_heads = step.num_heads();
+  if (plan.heads == nullptr) {
+    tables.MakeDecodeTables(step, num_blocks);
+    if (!device.ok()) return;
+    PlanKernel<<<static_cast<unsigned>(step.num_layers), 256, 0, device.stream()>>>(
+        tables.view(), num_blocks, static_cast<int>(layout.page_tokens), plan.heads, plan.runs);
+    device.NoteLaunch("Attention: plan");
+  }
+  // Positions alone bound the pieces of a sequence's heads.
+  int64_t max_states = 0;
+  for (const StepRows& rows : step.sequences) {
+    const int64_t max_visits = CeilDiv(rows.first_pos + 1, layout.page_tokens) + 1;
+    max_states += step.num_kv_heads * PlanPieces(max_visits, layout.page_tokens);
+  }
+  const int64_t state_floats = args.group() * layout.head_dim;
+  const int64_t scratch_floats = max_states * (state_floats + 2 * args.group());
+  auto* const states = reinterpret_cast<float*>(device.Scratch(static_cast<size_t>(scratch_floats) * sizeof(float)));
+  if (!device.ok()) return;
+  const DecodeParams params{
+      .step = tables.view(),
+      .heads = plan.heads + args.layer_idx * num_heads,
+      .runs = plan.runs + args.layer_idx * (num_blocks + 1),
+      .layer_idx = static_cast<int>(args.layer_idx),
+      .group = static_cast<int>(args.group()),
+      .scale = args.scale * kLog2E,
+      .q = F32(args.q),
+      .q_sink = F32(args.q_sink),
+      .alibi_slopes = F32(args.alibi_slopes),
+      .sink_logits = F32(args.sink_logits),
+      .out = F32(args.out),
+      .lse = F32(args.lse),
+      .state_outputs = states,
+      .state_softmax = reinterpret_cast<float2*>(states + max_states * state_floats),
+      .pieces_done = plan.pieces_done,
+  };
+  if (layout.format == KvFormat::kF16) return LaunchFor<__half>(params, layout, args.compute, device);
+  LaunchFor<__nv_bfloat16>(params, layout, args.compute, device);
+}
+
+}  // namespace headwise::cuda

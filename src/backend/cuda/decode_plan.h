@@ -1,0 +1,87 @@
+// How the attention of a decoding step, one new token a sequence, is dealt to the multiprocessors: once a step for all
+// layers, on the device. A head is cut by its own length alone, so that its result does not depend, bit for bit, on who
+// shares the step; runs of pieces of equal cost go to the blocks. For host and device; no std:: code.
+#ifndef HEADWISE_BACKEND_CUDA_DECODE_PLAN_H_
+#define HEADWISE_BACKEND_CUDA_DECODE_PLAN_H_
+
+#include <cstdint>
+
+#include "backend/cuda/attention_cut.h"
+
+namespace headwise::cuda {
+
+// Beside its pages a piece costs as much as reading this many: a state written, and read again by who merges.
+inline constexpr int64_t kPieceCost = 1;
+
+// The pages that one query reads, in visits: those of the sink range, then those of the recent one. A page that both
+// touch is visited twice, each time with its range's query.
+struct HeadVisits {
+  int32_t sink_page = 0;    // the first of the sink range
+  int32_t recent_page = 0;  // and of the recent one
+  int32_t num_sink = 0;     // visits
+  int32_t num_visits = 0;   // all
+
+  constexpr int32_t PageOf(int32_t visit) const {
+    return visit < num_sink ? sink_page + visit : recent_page + visit - num_sink;
+  }
+};
+constexpr HeadVisits VisitsOf(const KeyRanges& keys, int64_t page_tokens) {
+  const auto first = [&](int64_t begin) { return static_cast<int32_t>(begin / page_tokens); };
+  const auto count = [&](int64_t begin, int64_t end) {
+    return begin < end ? static_cast<int32_t>((end - 1) / page_tokens - begin / page_tokens + 1) : 0;
+  };
+  const int32_t num_sink = count(keys.sink_begin, keys.sink_end);
+  return {first(keys.sink_begin), first(keys.recent_begin), num_sink,
+          num_sink + count(keys.recent_begin, keys.recent_end)};
+}
+
+// Visits of a piece, but for a head's last.
+constexpr int32_t PieceVisits(int32_t num_visits, int64_t page_tokens) {
+  const int64_t least = kMinPieceKeys / page_tokens;
+  const int64_t even = CeilDiv(num_visits, kMaxPieces);
+  return static_cast<int32_t>(even > least ? even : least);
+}
+constexpr int64_t PlanPieces(int64_t num_visits, int64_t page_tokens) {
+  return CeilDiv(num_visits, PieceVisits(static_cast<int32_t>(num_visits), page_tokens));
+}
+
+// One head of one layer as the step's plan has it.
+struct HeadPlan {
+  HeadVisits visits;
+  int32_t piece_visits = 1;
+  int32_t num_pieces = 0;
+  int32_t first_state = 0;  // of the states of its layer
+  int32_t cost_before = 0;  // of the heads before it
+
+  constexpr int64_t cost() const { return visits.num_visits + kPieceCost * num_pieces; }
+};
+constexpr HeadPlan PlanHead(const KeyMask& mask, int64_t pos, int64_t page_tokens) {
+  HeadPlan plan;
+  plan.visits = VisitsOf(mask.KeysOf(pos), page_tokens);
+  plan.piece_visits = PieceVisits(plan.visits.num_visits, page_tokens);
+  plan.num_pieces = static_cast<int32_t>(PlanPieces(plan.visits.num_visits, page_tokens));
+  return plan;
+}
+
+// Where a block's run of pieces begins; it ends where the next one's does.
+struct RunStart {
+  int32_t head = 0;
+  int32_t piece = 0;
+};
+// The run that begins with the first piece at `cost` or behind. Requires: heads in order, the first at cost 0.
+constexpr RunStart RunFrom(const HeadPlan* heads, int32_t num_heads, int64_t cost) {
+  // The last head that begins there or before.
+  int32_t begin = 0;
+  int32_t end = num_heads;
+  while (end - begin > 1) {
+    const int32_t middle = (begin + end) / 2;
+    (heads[middle].cost_before <= cost ? begin : end) = middle;
+  }
+  const HeadPlan& plan = heads[begin];
+  const int64_t piece = CeilDiv(cost - plan.cost_before, plan.piece_visits + kPieceCost);
+  return {begin, static_cast<int32_t>(piece < plan.num_pieces ? piece : plan.num_pieces)};
+}
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_DECODE_PLAN_H_

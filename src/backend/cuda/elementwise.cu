@@ -1,0 +1,198 @@
+// Operations on rows of activations, f32: embedding, norms, rotation, activations, clamping, gathering. Bound by memory
+// where they are bound at all; at one row each is a launch of a microsecond or two.
+#include <algorithm>
+#include <span>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/launch.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Few indices travel with the launch itself, which costs no copy; more are uploaded.
+constexpr size_t kMaxIndices = 256;
+struct Indices {
+  const int32_t* uploaded = nullptr;
+  int32_t values[kMaxIndices] = {};
+
+  __device__ int32_t operator[](int64_t i) const { return uploaded == nullptr ? values[i] : uploaded[i]; }
+};
+// False after an error, and where there is nothing to do.
+bool Send(std::span<const int32_t> values, CudaDevice& device, Indices& indices) {
+  if (values.empty() || !device.ok()) return false;
+  if (values.size() <= kMaxIndices) {
+    std::copy(values.begin(), values.end(), indices.values);
+    return true;
+  }
+  indices.uploaded = device.Upload(values);
+  return indices.uploaded != nullptr;
+}
+
+template <typename T>
+__global__ void EmbedKernel(const T* table, const __grid_constant__ Indices ids, int64_t dim, float* out) {
+  const T* row = table + ids[blockIdx.x] * dim;
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
+}
+
+// Of a block of kThreads, in an order of its own; the same in all threads.
+__device__ float SumOfBlock(float x) {
+  __shared__ float sums[kThreads / kWarp];
+  x = SumOfWarp(x);
+  __syncthreads();  // sums of the call before are read
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < kThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
+  return sum;
+}
+
+// A block a row.
+__global__ void NormKernel(const float* x, const float* weight, const float* bias, int64_t dim, float eps,
+                           bool subtracts_mean, float* out) {
+  x += blockIdx.x * dim;
+  out += blockIdx.x * dim;
+  float mean = 0;
+  if (subtracts_mean) {
+    float sum = 0;
+    for (int64_t d = threadIdx.x; d < dim; d += kThreads) sum += x[d];
+    mean = SumOfBlock(sum) / static_cast<float>(dim);
+  }
+  float squares = 0;
+  for (int64_t d = threadIdx.x; d < dim; d += kThreads) squares += (x[d] - mean) * (x[d] - mean);
+  const float inverse = 1.0f / sqrtf(SumOfBlock(squares) / static_cast<float>(dim) + eps);
+  for (int64_t d = threadIdx.x; d < dim; d += kThreads) {
+    const float y = (x[d] - mean) * inverse * weight[d];
+    out[d] = bias == nullptr ? y : y + bias[d];
+  }
+}
+
+struct RopeParams {
+  const float* x;
+  float* out;
+  const float* angles;
+  int64_t rows_per_token, num_heads, head_dim, half;
+};
+
+// A block a (token, head); every pair of elements is read before it is written, so x may be out.
+__global__ void RopeKernel(RopeParams p, const __grid_constant__ Indices rows) {
+  const int64_t head = blockIdx.x % p.num_heads;
+  const int64_t token = blockIdx.x / p.num_heads;
+  const int64_t heads_per_row = p.num_heads / p.rows_per_token;
+  const float* angles = p.angles + rows[token * p.rows_per_token + head / heads_per_row] * p.half * 2;
+  const float* x = p.x + blockIdx.x * p.head_dim;
+  float* out = p.out + blockIdx.x * p.head_dim;
+  for (int64_t i = threadIdx.x; i < p.half; i += blockDim.x) {
+    const float cosine = angles[2 * i];
+    const float sine = angles[2 * i + 1];
+    const float low = x[i];
+    const float high = x[i + p.half];
+    out[i] = low * cosine - high * sine;
+    out[i + p.half] = high * cosine + low * sine;
+  }
+  for (int64_t d = 2 * p.half + threadIdx.x; d < p.head_dim; d += blockDim.x) out[d] = x[d];
+}
+
+template <ActivateArgs::Kind kKind>
+__global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= count) return;
+  const float v = x[i];
+  if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
+    x[i] = gate[i] / (1.0f + expf(-gate[i])) * v;
+  } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
+    x[i] = 0.5f * v * (1.0f + erff(v * 0.70710678f));
+  } else {
+    x[i] = 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
+  }
+}
+
+__global__ void ClampKernel(float* x, int64_t count, float limit) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < count) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];  // NaN stays NaN
+}
+
+__global__ void GatherKernel(const float* x, const __grid_constant__ Indices rows, int64_t dim, float* out) {
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = x[rows[blockIdx.x] * dim + d];
+}
+
+__global__ void RoundKernel(const float4* x, int64_t count, uint2* rounded) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= count) return;
+  const __nv_bfloat162 low = __floats2bfloat162_rn(x[i].x, x[i].y);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(x[i].z, x[i].w);
+  rounded[i] = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+}
+
+}  // namespace
+
+void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
+  // Rows begin on 64 bytes and buffers end there: what is behind the last number may be rounded too.
+  const int64_t count = (x.shape.num_elements() + 3) / 4;
+  if (!device.ok() || count == 0) return;
+  RoundKernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(static_cast<const float4*>(x.data), count,
+                                                                         static_cast<uint2*>(rounded));
+  device.NoteLaunch("RoundToBf16");
+}
+
+void Embed(const EmbedArgs& args, CudaDevice& device) {
+  Indices ids;
+  if (!Send(args.ids, device, ids)) return;
+  const ConstTensorView table = args.table.rows();
+  WithType(table.dtype, [&](auto type) {
+    EmbedKernel<<<static_cast<unsigned>(args.ids.size()), kThreads, 0, device.stream()>>>(
+        static_cast<const decltype(type)*>(table.data), ids, table.shape[1], F32(args.out));
+  });
+  device.NoteLaunch("Embed");
+}
+
+void Norm(const NormArgs& args, CudaDevice& device) {
+  if (!device.ok() || args.x.shape[0] == 0) return;
+  NormKernel<<<static_cast<unsigned>(args.x.shape[0]), kThreads, 0, device.stream()>>>(
+      F32(args.x), F32(args.weight), F32(args.bias), args.x.shape[1], args.eps, args.kind == NormArgs::Kind::kLayer,
+      F32(args.out));
+  device.NoteLaunch("Norm");
+}
+
+void Rope(const RopeArgs& args, CudaDevice& device) {
+  Indices rows;
+  if (!Send(args.rows, device, rows)) return;
+  const RopeParams params{.x = F32(args.x),
+                          .out = F32(args.out),
+                          .angles = F32(args.angles),
+                          .rows_per_token = args.rows_per_token,
+                          .num_heads = args.num_heads,
+                          .head_dim = args.head_dim,
+                          .half = args.angles.shape[1]};
+  const auto num_blocks = static_cast<unsigned>(args.x.shape[0] * args.num_heads);
+  RopeKernel<<<num_blocks, 64, 0, device.stream()>>>(params, rows);
+  device.NoteLaunch("Rope");
+}
+
+void Activate(const ActivateArgs& args, CudaDevice& device) {
+  const int64_t count = args.x.shape.num_elements();
+  if (!device.ok() || count == 0) return;
+  const auto kernel = args.kind == ActivateArgs::Kind::kGatedSilu ? ActivateKernel<ActivateArgs::Kind::kGatedSilu>
+                      : args.kind == ActivateArgs::Kind::kGelu    ? ActivateKernel<ActivateArgs::Kind::kGelu>
+                                                                  : ActivateKernel<ActivateArgs::Kind::kGeluTanh>;
+  kernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(F32(args.gate), F32(args.x), count);
+  device.NoteLaunch("Activate");
+}
+
+void Clamp(const ClampArgs& args, CudaDevice& device) {
+  const int64_t count = args.x.shape.num_elements();
+  if (!device.ok() || count == 0) return;
+  ClampKernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(F32(args.x), count, args.limit);
+  device.NoteLaunch("Clamp");
+}
+
+void GatherRows(const GatherRowsArgs& args, CudaDevice& device) {
+  Indices rows;
+  if (!Send(args.rows, device, rows)) return;
+  GatherKernel<<<static_cast<unsigned>(args.rows.size()), kThreads, 0, device.stream()>>>(
+      F32(args.x), rows, args.x.shape[1], F32(args.out));
+  device.NoteLaunch("GatherRows");
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,81 @@
+// Small things that every kernel's launch needs.
+#ifndef HEADWISE_BACKEND_CUDA_LAUNCH_CUH_
+#define HEADWISE_BACKEND_CUDA_LAUNCH_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+#include "tensor/tensor.h"
+
+namespace headwise::cuda {
+
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Blocks of `threads` for `count` items.
+inline unsigned Blocks(int64_t count, int64_t threads) {
+  return static_cast<unsigned>((count + threads - 1) / threads);
+}
+
+inline float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
+inline const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+
+__device__ inline float ToFloat(float x) {
+  return x;
+}
+__device__ inline float ToFloat(__half x) {
+  return __half2float(x);
+}
+__device__ inline float ToFloat(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+__device__ inline float SumOfWarp(float x) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
+  return x;
+}
+__device__ inline float MaxOfWarp(float x) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
+  }
+  return x;
+}
+
+// The first of `count` rising ends that is larger than `i`.
+__device__ inline int FirstEndAbove(const int32_t* ends, int count, int i) {
+  int begin = 0;
+  while (begin < count) {
+    const int middle = (begin + count) / 2;
+    if (ends[middle] > i) {
+      count = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return begin;
+}
+
+// body(T{}) with the type of a plain format's numbers. Requires: f32, f16 or bf16.
+template <typename Body>
+void WithType(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF16:
+      return body(__half{});
+    case DType::kBF16:
+      return body(__nv_bfloat16{});
+    default:
+      HW_CHECK(dtype == DType::kF32, "{} on the device", NameOf(dtype));
+      return body(float{});
+  }
+}
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_LAUNCH_CUH_

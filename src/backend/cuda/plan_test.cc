@@ -1,0 +1,143 @@
+// How attention is cut and dealt on a device: functions of host and device, looked at on the host. Every key exactly
+// once, blocks of equal cost, and cuts that do not depend on who shares the step.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <vector>
+
+#include "backend/cuda/attention_cut.h"
+#include "backend/cuda/decode_plan.h"
+
+namespace headwise::cuda {
+namespace {
+
+KeyMask RandomMask(std::mt19937_64& rng) {
+  KeyMask mask;
+  const auto below = [&](uint64_t end) { return static_cast<int64_t>(rng() % end); };
+  if (below(3) == 0) return mask;
+  mask.sink = below(3) * below(100);
+  mask.recent = 1 + below(600);
+  if (below(3) == 0) mask.sink_reach = 1 + below(1000);
+  if (below(3) == 0) mask.sink_pos_limit = mask.sink + mask.recent - 1;
+  return mask;
+}
+
+std::set<int64_t> KeysOf(const KeyMask& mask, int64_t first, int64_t last) {
+  std::set<int64_t> keys;
+  for (int64_t t = first; t <= last; ++t) {
+    for (int64_t j = 0; j <= t; ++j) {
+      if (mask.Reads(t, j)) keys.insert(j);
+    }
+  }
+  return keys;
+}
+
+TEST(AttentionCut, AWindowHoldsEveryKeyThatIsReadOnce) {
+  std::mt19937_64 rng(1);
+  for (int i = 0; i < 300; ++i) {
+    const KeyMask mask = RandomMask(rng);
+    const auto first = static_cast<int64_t>(rng() % 900);
+    const auto last = first + static_cast<int64_t>(rng() % 40);
+    const KeyWindow window = WindowOf(mask, first, last);
+    std::set<int64_t> held;
+    for (int64_t key = 0; key < window.num_keys(); ++key) {
+      ASSERT_TRUE(held.insert(window.PosOf(key)).second) << "case " << i;
+      ASSERT_LE(window.PosOf(key), last);
+    }
+    for (const int64_t key : KeysOf(mask, first, last))
+      ASSERT_TRUE(held.contains(key)) << "case " << i << " key " << key;
+  }
+}
+
+TEST(AttentionCut, PiecesCoverTheKeysAndManyRowsAreNotCut) {
+  std::mt19937_64 rng(2);
+  for (int i = 0; i < 300; ++i) {
+    const KeyMask mask = RandomMask(rng);
+    const auto first = static_cast<int64_t>(rng() % 300000);
+    const auto num_rows = 1 + static_cast<int64_t>(rng() % 40);
+    const AttentionCut cut = CutOf(mask, first, num_rows, 4);
+    const int64_t num_keys = WindowOf(mask, first, first + num_rows - 1).num_keys();
+    ASSERT_EQ(cut.num_tiles, (num_rows * 4 + 15) / 16);
+    ASSERT_LE(cut.num_pieces, kMaxPieces);
+    ASSERT_GE(cut.num_pieces * cut.piece_keys, num_keys);
+    ASSERT_LT((cut.num_pieces - 1) * cut.piece_keys, num_keys);
+    if (num_rows > kMaxCutRows) {
+      ASSERT_EQ(cut.num_pieces, 1);
+    }
+  }
+}
+
+TEST(DecodePlan, VisitsAreThePagesThatAQueryReads) {
+  std::mt19937_64 rng(3);
+  for (int i = 0; i < 300; ++i) {
+    const KeyMask mask = RandomMask(rng);
+    const auto pos = static_cast<int64_t>(rng() % 2000);
+    const HeadVisits visits = VisitsOf(mask.KeysOf(pos), 32);
+    std::set<int64_t> expected_sinks, expected_recent, sinks, recent;
+    for (const int64_t key : KeysOf(mask, pos, pos))
+      (key < mask.sink ? expected_sinks : expected_recent).insert(key / 32);
+    for (int32_t visit = 0; visit < visits.num_visits; ++visit) {
+      (visit < visits.num_sink ? sinks : recent).insert(visits.PageOf(visit));
+    }
+    ASSERT_EQ(sinks, expected_sinks) << "case " << i;
+    ASSERT_EQ(recent, expected_recent) << "case " << i;
+    ASSERT_EQ(sinks.size() + recent.size(), static_cast<size_t>(visits.num_visits));
+  }
+}
+
+std::vector<HeadPlan> PlansOf(const std::vector<int64_t>& positions, int64_t& cost) {
+  std::vector<HeadPlan> plans;
+  cost = 0;
+  for (const int64_t pos : positions) {
+    plans.push_back(PlanHead({}, pos, 64));
+    plans.back().cost_before = static_cast<int32_t>(cost);
+    cost += plans.back().cost();
+  }
+  return plans;
+}
+
+TEST(DecodePlan, RunsHoldEveryPieceOnceAndCostTheSame) {
+  std::mt19937_64 rng(4);
+  constexpr int kBlocks = 132;
+  for (int i = 0; i < 100; ++i) {
+    std::vector<int64_t> positions(1 + rng() % 40);
+    for (int64_t& pos : positions) pos = static_cast<int64_t>(rng() % (i % 2 == 0 ? 2000 : 2000000));
+    int64_t cost = 0;
+    const std::vector<HeadPlan> plans = PlansOf(positions, cost);
+    const auto num_heads = static_cast<int32_t>(plans.size());
+    std::vector<int> visited(plans.size());
+    int64_t largest_piece = 0;
+    for (const HeadPlan& plan : plans) largest_piece = std::max(largest_piece, plan.piece_visits + kPieceCost);
+    for (int block = 0; block < kBlocks; ++block) {
+      RunStart at = RunFrom(plans.data(), num_heads, cost * block / kBlocks);
+      RunStart end = RunFrom(plans.data(), num_heads, cost * (block + 1) / kBlocks);
+      if (block + 1 == kBlocks) end = {num_heads, 0};
+      int64_t run_cost = 0;
+      while (at.head < end.head || (at.head == end.head && at.piece < end.piece)) {
+        const HeadPlan& plan = plans[static_cast<size_t>(at.head)];
+        const int32_t last = at.head < end.head ? plan.num_pieces : end.piece;
+        for (; at.piece < last; ++at.piece) {
+          ASSERT_EQ(visited[static_cast<size_t>(at.head)]++, at.piece);
+          run_cost += plan.piece_visits + kPieceCost;
+        }
+        ++at.head;
+        at.piece = 0;
+      }
+      ASSERT_LE(run_cost, cost / kBlocks + 2 * largest_piece) << "block " << block;
+    }
+    for (size_t head = 0; head < plans.size(); ++head) ASSERT_EQ(visited[head], plans[head].num_pieces);
+  }
+}
+
+TEST(DecodePlan, AHeadIsCutAlikeInAnyCompany) {
+  int64_t cost = 0;
+  const HeadPlan alone = PlansOf({131071}, cost).front();
+  const HeadPlan shared = PlansOf({5, 131071, 70000}, cost)[1];
+  EXPECT_EQ(alone.num_pieces, shared.num_pieces);
+  EXPECT_EQ(alone.piece_visits, shared.piece_visits);
+  EXPECT_EQ(alone.num_pieces, kMaxPieces);
+}
+
+}  // namespace
+}  // namespace headwise::cuda

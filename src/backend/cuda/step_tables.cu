@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/step_tables.h"
+
+namespace headwise::cuda {
+namespace {
+
+// A changed entry and its place, one behind the other in host memory.
+template <typename T>
+struct Change {
+  uint32_t place;
+  T value;
+};
+
+template <typename T>
+__global__ void ApplyChanges(T* entries, const Change<T>* changes, int num_changes) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < num_changes) entries[changes[i].place] = changes[i].value;
+}
+
+}  // namespace
+
+StepTables::~StepTables() {
+  for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_, &head_plans_, &runs_, &pieces_done_}) {
+    device_.Free(mirror->data, 0);
+  }
+}
+
+bool StepTables::MakeRoom(Mirror& mirror, size_t num_entries, size_t entry_bytes) {
+  if (num_entries <= mirror.capacity) return true;
+  device_.Free(mirror.data, 0);
+  mirror = {};
+  const size_t capacity = std::max<size_t>(1024, num_entries * 3 / 2);
+  const Result<std::byte*> memory = device_.Allocate(capacity * entry_bytes);
+  if (!memory.ok()) return device_.Note(cudaErrorMemoryAllocation, "take memory for tables");
+  mirror.data = *memory;
+  mirror.capacity = capacity;
+  return true;
+}
+
+void StepTables::MakeDecodeTables(const KvStep& step, int num_blocks) {
+  const auto num_layers = static_cast<size_t>(step.num_layers);
+  const auto num_heads = static_cast<size_t>(step.num_heads());
+  const bool has_room = MakeRoom(head_plans_, num_layers * num_heads, sizeof(HeadPlan)) &&
+                        MakeRoom(runs_, num_layers * (static_cast<size_t>(num_blocks) + 1), sizeof(RunStart)) &&
+                        MakeRoom(pieces_done_, num_heads, sizeof(int32_t));
+  if (!has_room) return;
+  decode_ = {.heads = reinterpret_cast<HeadPlan*>(head_plans_.data),
+             .runs = reinterpret_cast<RunStart*>(runs_.data),
+             .pieces_done = reinterpret_cast<int32_t*>(pieces_done_.data)};
+}
+
+template <typename T>
+void StepTables::Follow(Mirror& mirror, std::span<const T> entries, std::span<const uint32_t> changed) {
+  constexpr size_t kChangesAtOnce = (size_t{1} << 20) / sizeof(Change<T>);
+  if (!device_.ok()) {
+    mirror.size = 0;  // what was meant to be there is not known to be
+    return;
+  }
+  if (!MakeRoom(mirror, entries.size(), sizeof(T))) return;
+  if (mirror.size == 0 || changed.size() > entries.size() / 4) {
+    device_.CopyFromHost(mirror.data, entries.data(), entries.size_bytes());
+    mirror.size = entries.size();
+    return;
+  }
+  mirror.size = entries.size();
+  std::vector<Change<T>> changes;
+  for (size_t begin = 0; begin < changed.size(); begin += changes.size()) {
+    changes.clear();
+    for (size_t i = begin; i < std::min(changed.size(), begin + kChangesAtOnce); ++i) {
+      changes.push_back({changed[i], entries[changed[i]]});
+    }
+    const auto* uploaded = device_.Upload(std::span<const Change<T>>(changes));
+    if (uploaded == nullptr) return;
+    const int count = static_cast<int>(changes.size());
+    ApplyChanges<<<Blocks(count, 128), 128, 0, device_.stream()>>>(reinterpret_cast<T*>(mirror.data), uploaded, count);
+    device_.NoteLaunch("update tables");
+  }
+}
+
+// Few, and they change where a pool takes or returns an extent: sent whole.
+void StepTables::FollowSpaces(const KvStep& step) {
+  std::vector<std::byte*> extents;
+  for (const PageSpace& space : step.spaces) extents.insert(extents.end(), space.extents.begin(), space.extents.end());
+  if (extents != known_extents_ || extents_.size == 0) {
+    extents_.size = 0;
+    Follow(extents_, std::span<std::byte* const>(extents), {});
+    known_extents_ = extents;
+  }
+  std::vector<SpaceView> spaces;
+  auto* const* first = reinterpret_cast<std::byte* const*>(extents_.data);
+  for (const PageSpace& space : step.spaces) {
+    spaces.push_back({.format = space.layout.format,
+                      .head_dim = static_cast<int32_t>(space.layout.head_dim),
+                      .page_tokens = static_cast<int32_t>(space.layout.page_tokens),
+                      .extent_shift = space.extent_shift,
+                      .page_bytes = space.page_bytes,
+                      .extents = first});
+    first += space.extents.size();
+  }
+  const bool is_known =
+      spaces.size() == known_spaces_.size() && spaces_.size > 0 &&
+      std::equal(spaces.begin(), spaces.end(), known_spaces_.begin(), [](const SpaceView& a, const SpaceView& b) {
+        return a.format == b.format && a.head_dim == b.head_dim && a.page_tokens == b.page_tokens &&
+               a.extent_shift == b.extent_shift && a.page_bytes == b.page_bytes && a.extents == b.extents;
+      });
+  if (is_known) return;
+  spaces_.size = 0;
+  Follow(spaces_, std::span<const SpaceView>(spaces), {});
+  known_spaces_ = spaces;
+}
+
+void StepTables::Begin(const KvStep& step) {
+  blocks_.clear();
+  decode_ = {};
+  Follow(heads_, step.heads, step.changed_heads);
+  Follow(pages_, step.pages, step.changed_pages);
+  FollowSpaces(step);
+  view_ = {.heads = reinterpret_cast<const StepHead*>(heads_.data),
+           .pages = reinterpret_cast<const uint32_t*>(pages_.data),
+           .sequences = device_.Upload(step.sequences),
+           .spaces = reinterpret_cast<const SpaceView*>(spaces_.data),
+           .states = step.states,
+           .num_sequences = static_cast<int32_t>(step.sequences.size()),
+           .num_kv_heads = static_cast<int32_t>(step.num_kv_heads)};
+}
+
+LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group) {
+  if (blocks_.empty()) {
+    const auto num_heads = static_cast<size_t>(step.num_heads());
+    ends_.clear();
+    for (int64_t layer = 0; layer < step.num_layers; ++layer) {
+      LayerBlocks& blocks = blocks_.emplace_back();
+      const size_t at = ends_.size();
+      ends_.resize(at + 2 * num_heads);
+      for (size_t i = 0; i < num_heads; ++i) {
+        const HeadWork work = step.Head(layer, static_cast<int64_t>(i));
+        const AttentionCut cut = CutOf(work.mask(), work.first_pos, work.num_rows, group);
+        blocks.num_blocks += static_cast<int32_t>(cut.num_blocks());
+        if (cut.num_pieces > 1) blocks.num_tiles += static_cast<int32_t>(cut.num_tiles);
+        ends_[at + i] = blocks.num_blocks;
+        ends_[at + num_heads + i] = blocks.num_tiles;
+      }
+    }
+    const int32_t* uploaded = device_.Upload(std::span<const int32_t>(ends_));
+    for (LayerBlocks& blocks : blocks_) {
+      blocks.ends = uploaded;
+      blocks.tile_ends = uploaded == nullptr ? nullptr : uploaded + num_heads;
+      if (uploaded != nullptr) uploaded += 2 * num_heads;
+    }
+  }
+  return blocks_[static_cast<size_t>(layer_idx)];
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,99 @@
+// A step's tables as they lie on the device: kept from step to step, and brought up to date by what a step says has
+// changed. Kernels index them (kv_page.cuh).
+#ifndef HEADWISE_BACKEND_CUDA_STEP_TABLES_H_
+#define HEADWISE_BACKEND_CUDA_STEP_TABLES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backend/cuda/attention_cut.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/decode_plan.h"
+#include "backend/kv_step.h"
+
+namespace headwise::cuda {
+
+// A PageSpace with its extents on the device.
+struct SpaceView {
+  KvFormat format = KvFormat::kF32;
+  int32_t head_dim = 0;
+  int32_t page_tokens = 0;
+  int32_t extent_shift = 0;
+  int64_t page_bytes = 0;
+  std::byte* const* extents = nullptr;
+};
+
+// All in the device's memory; passed to kernels by value.
+struct StepView {
+  const StepHead* heads = nullptr;
+  const uint32_t* pages = nullptr;
+  const StepRows* sequences = nullptr;  // [B]
+  const SpaceView* spaces = nullptr;
+  int32_t states = -1;
+  int32_t num_sequences = 0;
+  int32_t num_kv_heads = 0;
+};
+
+// Which block of a launch works on which head: head i of layer l has the blocks from ends[i - 1] (or 0) to ends[i].
+struct LayerBlocks {
+  const int32_t* ends = nullptr;  // [B * Hkv], on the device
+  int32_t num_blocks = 0;
+  int32_t num_tiles = 0;               // of heads whose keys are cut: what is merged
+  const int32_t* tile_ends = nullptr;  // [B * Hkv] of those
+};
+
+// Of a decoding step (decode_plan.h), filled on the device by the first layer's attention.
+struct DecodeTables {
+  HeadPlan* heads = nullptr;       // [L, B * Hkv]; null: not made for this step
+  RunStart* runs = nullptr;        // [L, blocks + 1]
+  int32_t* pieces_done = nullptr;  // [B * Hkv], zeros between launches
+};
+
+class StepTables {
+ public:
+  explicit StepTables(CudaDevice& device) : device_(device) {}
+  ~StepTables();
+  StepTables(const StepTables&) = delete;
+  StepTables& operator=(const StepTables&) = delete;
+
+  void Begin(const KvStep& step);
+  const StepView& view() const { return view_; }
+  // The same for every layer of a step: made at the first call.
+  LayerBlocks AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group);
+  const DecodeTables& decode() const { return decode_; }
+  // Room for them.
+  void MakeDecodeTables(const KvStep& step, int num_blocks);
+
+ private:
+  // An array on the device that follows one on the host.
+  struct Mirror {
+    std::byte* data = nullptr;
+    size_t capacity = 0;  // entries
+    size_t size = 0;      // entries known to be right
+  };
+  template <typename T>
+  void Follow(Mirror& mirror, std::span<const T> entries, std::span<const uint32_t> changed);
+  // At least so many entries of a size; zeros where it had to grow.
+  bool MakeRoom(Mirror& mirror, size_t num_entries, size_t entry_bytes);
+  void FollowSpaces(const KvStep& step);
+
+  CudaDevice& device_;
+  Mirror heads_;
+  Mirror pages_;
+  Mirror extents_;
+  Mirror spaces_;
+  Mirror head_plans_;
+  Mirror runs_;
+  Mirror pieces_done_;
+  DecodeTables decode_;
+  std::vector<std::byte*> known_extents_;
+  std::vector<SpaceView> known_spaces_;
+  StepView view_;
+  std::vector<LayerBlocks> blocks_;  // [L]; empty: not made yet
+  std::vector<int32_t> ends_;
+};
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_STEP_TABLES_H_
