@@ -47,10 +47,14 @@ class OneHead {
       const auto begin = values.begin() + cache_.num_tokens() * dim;
       return std::vector<float>(begin, begin + num_new * dim);
     };
-    // Every backend so far computes on host memory.
-    std::vector<float> k = rows(text.k), v = rows(text.v);
-    const auto view = [&](std::vector<float>& values) {
-      return TensorView{.data = values.data(), .dtype = DType::kF32, .shape = {num_new, dim}};
+    const auto upload = [&](const std::vector<float>& values) {
+      DeviceBuffer buffer = DeviceBuffer::Make(backend_.device(), values.size() * sizeof(float)).value();
+      backend_.device().CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
+      return buffer;
+    };
+    const DeviceBuffer k = upload(rows(text.k)), v = upload(rows(text.v));
+    const auto view = [&](const DeviceBuffer& buffer) {
+      return TensorView{.data = buffer.data(), .dtype = DType::kF32, .shape = {num_new, dim}};
     };
     CacheStep step(backend_, pools_.pools());
     CacheLayerArgs args;

@@ -52,6 +52,23 @@ __device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t*
                : "memory");
 }
 
+// ---- copies of single threads, of every architecture from sm_80 on
+// ---------------------------------------------------
+
+// 16 bytes from device memory; zeros for null.
+__device__ inline void CopyChunk(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(from == nullptr ? 0 : 16)
+               : "memory");
+}
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until the thread's own are done, but for the newest kPending groups.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // ---- matrices of 16-bit numbers -------------------------------------------------------------------------------------
 
 // Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.

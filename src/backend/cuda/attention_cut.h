@@ -17,6 +17,9 @@ inline constexpr int64_t kMinPieceKeys = 256;
 inline constexpr int64_t kMaxPieces = 256;
 inline constexpr int64_t kPieceUnit = 64;
 
+// A tile of the kernel for prompts.
+inline constexpr int64_t kPrefillPairs = 128;
+
 constexpr int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }

@@ -26,6 +26,10 @@ void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& 
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);
 void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device);
 void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
+// Whether there is a kernel for a prompt's rows, and what it does: the heads of `blocks` that are its.
+bool HasPrefillKernel(const AttentionArgs& args);
+void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, const StepTables& tables,
+                      CudaDevice& device);
 // Whether DecodeAttention can take the step, and does what Attention does.
 bool DecodesFast(const AttentionArgs& args, const CudaDevice& device);
 void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);

@@ -589,15 +589,8 @@ void LaunchFor(const DecodeParams& params, const KvLayout& layout, Compute compu
 bool DecodesFast(const AttentionArgs& args, const CudaDevice& device) {
   const KvStep& step = *args.step;
   if (device.facts().major < 9 || args.group() > kMaxGroup) return false;
-  const KvLayout* layout = nullptr;
-  for (size_t i = 0; i < step.spaces.size(); ++i) {
-    if (static_cast<int32_t>(i) == step.states) continue;
-    if (layout != nullptr && !(step.spaces[i].layout == *layout)) return false;
-    layout = &step.spaces[i].layout;
-  }
-  if (layout == nullptr || (layout->format != KvFormat::kF16 && layout->format != KvFormat::kBF16)) return false;
-  if (layout->head_dim != 64 && layout->head_dim != 128) return false;
-  if (layout->page_tokens != 32 && layout->page_tokens != 64) return false;
+  const KvLayout* layout = OneLayout(step);
+  if (layout == nullptr || (layout->page_tokens != 32 && layout->page_tokens != 64)) return false;
   for (const StepRows& rows : step.sequences) {
     if (rows.num_rows != 1) return false;
   }

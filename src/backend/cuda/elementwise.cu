@@ -36,33 +36,71 @@ __global__ void EmbedKernel(const T* table, const __grid_constant__ Indices ids,
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
 }
 
-// Of a block of kThreads, in an order of its own; the same in all threads.
+constexpr int kNormThreads = 512;
+
+// Of a block of kNormThreads, in an order of its own; the same in all threads.
 __device__ float SumOfBlock(float x) {
-  __shared__ float sums[kThreads / kWarp];
+  __shared__ float sums[kNormThreads / kWarp];
   x = SumOfWarp(x);
   __syncthreads();  // sums of the call before are read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
   __syncthreads();
   float sum = 0;
-  for (int i = 0; i < kThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
+  for (int i = 0; i < kNormThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
   return sum;
 }
 
-// A block a row.
-__global__ void NormKernel(const float* x, const float* weight, const float* bias, int64_t dim, float eps,
-                           bool subtracts_mean, float* out) {
+// A block a row, of which a thread holds kQuads times four numbers at most.
+constexpr int kQuads = 4;
+__global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const float* weight, const float* bias,
+                                                           int64_t dim, float eps, bool subtracts_mean, float* out) {
+  const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
+  x += blockIdx.x * dim;
+  out += blockIdx.x * dim;
+  float4 row[kQuads];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    row[i] = at(i) < dim ? *reinterpret_cast<const float4*>(x + at(i)) : float4{0, 0, 0, 0};
+    sum += row[i].x + row[i].y + row[i].z + row[i].w;
+  }
+  const float mean = subtracts_mean ? SumOfBlock(sum) / static_cast<float>(dim) : 0.0f;
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    if (at(i) >= dim) continue;
+    row[i] = {row[i].x - mean, row[i].y - mean, row[i].z - mean, row[i].w - mean};
+    squares += row[i].x * row[i].x + row[i].y * row[i].y + row[i].z * row[i].z + row[i].w * row[i].w;
+  }
+  const float inverse = 1.0f / sqrtf(SumOfBlock(squares) / static_cast<float>(dim) + eps);
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    if (at(i) >= dim) continue;
+    const float4 w = *reinterpret_cast<const float4*>(weight + at(i));
+    float4 y = {row[i].x * inverse * w.x, row[i].y * inverse * w.y, row[i].z * inverse * w.z, row[i].w * inverse * w.w};
+    if (bias != nullptr) {
+      const float4 b = *reinterpret_cast<const float4*>(bias + at(i));
+      y = {y.x + b.x, y.y + b.y, y.z + b.z, y.w + b.w};
+    }
+    *reinterpret_cast<float4*>(out + at(i)) = y;
+  }
+}
+
+// The same for rows of any length.
+__global__ void __launch_bounds__(kNormThreads) AnyNormKernel(const float* x, const float* weight, const float* bias,
+                                                              int64_t dim, float eps, bool subtracts_mean, float* out) {
   x += blockIdx.x * dim;
   out += blockIdx.x * dim;
   float mean = 0;
   if (subtracts_mean) {
     float sum = 0;
-    for (int64_t d = threadIdx.x; d < dim; d += kThreads) sum += x[d];
+    for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) sum += x[d];
     mean = SumOfBlock(sum) / static_cast<float>(dim);
   }
   float squares = 0;
-  for (int64_t d = threadIdx.x; d < dim; d += kThreads) squares += (x[d] - mean) * (x[d] - mean);
+  for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) squares += (x[d] - mean) * (x[d] - mean);
   const float inverse = 1.0f / sqrtf(SumOfBlock(squares) / static_cast<float>(dim) + eps);
-  for (int64_t d = threadIdx.x; d < dim; d += kThreads) {
+  for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) {
     const float y = (x[d] - mean) * inverse * weight[d];
     out[d] = bias == nullptr ? y : y + bias[d];
   }
@@ -149,9 +187,14 @@ void Embed(const EmbedArgs& args, CudaDevice& device) {
 
 void Norm(const NormArgs& args, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
-  NormKernel<<<static_cast<unsigned>(args.x.shape[0]), kThreads, 0, device.stream()>>>(
-      F32(args.x), F32(args.weight), F32(args.bias), args.x.shape[1], args.eps, args.kind == NormArgs::Kind::kLayer,
-      F32(args.out));
+  const int64_t dim = args.x.shape[1];
+  // Weights may lie anywhere in memory that a device reads where it is.
+  const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
+  const bool has_quads =
+      dim % 4 == 0 && dim <= int64_t{4} * kQuads * kNormThreads && is_aligned(args.weight) && is_aligned(args.bias);
+  const auto kernel = has_quads ? NormKernel : AnyNormKernel;
+  kernel<<<static_cast<unsigned>(args.x.shape[0]), kNormThreads, 0, device.stream()>>>(
+      F32(args.x), F32(args.weight), F32(args.bias), dim, args.eps, args.kind == NormArgs::Kind::kLayer, F32(args.out));
   device.NoteLaunch("Norm");
 }
 

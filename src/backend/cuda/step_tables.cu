@@ -23,6 +23,17 @@ __global__ void ApplyChanges(T* entries, const Change<T>* changes, int num_chang
 
 }  // namespace
 
+const KvLayout* OneLayout(const KvStep& step) {
+  const KvLayout* layout = nullptr;
+  for (size_t i = 0; i < step.spaces.size(); ++i) {
+    if (static_cast<int32_t>(i) == step.states) continue;
+    if (layout != nullptr && !(step.spaces[i].layout == *layout)) return nullptr;
+    layout = &step.spaces[i].layout;
+  }
+  if (layout == nullptr || (layout->format != KvFormat::kF16 && layout->format != KvFormat::kBF16)) return nullptr;
+  return layout->head_dim == 64 || layout->head_dim == 128 ? layout : nullptr;
+}
+
 StepTables::~StepTables() {
   for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_, &head_plans_, &runs_, &pieces_done_}) {
     device_.Free(mirror->data, 0);
@@ -128,28 +139,35 @@ void StepTables::Begin(const KvStep& step) {
            .num_kv_heads = static_cast<int32_t>(step.num_kv_heads)};
 }
 
-LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group) {
+LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, bool has_prefill_kernel) {
   if (blocks_.empty()) {
     const auto num_heads = static_cast<size_t>(step.num_heads());
     ends_.clear();
     for (int64_t layer = 0; layer < step.num_layers; ++layer) {
       LayerBlocks& blocks = blocks_.emplace_back();
       const size_t at = ends_.size();
-      ends_.resize(at + 2 * num_heads);
+      ends_.resize(at + 3 * num_heads);
       for (size_t i = 0; i < num_heads; ++i) {
         const HeadWork work = step.Head(layer, static_cast<int64_t>(i));
-        const AttentionCut cut = CutOf(work.mask(), work.first_pos, work.num_rows, group);
-        blocks.num_blocks += static_cast<int32_t>(cut.num_blocks());
-        if (cut.num_pieces > 1) blocks.num_tiles += static_cast<int32_t>(cut.num_tiles);
+        if (has_prefill_kernel && work.num_rows > kMaxCutRows) {
+          blocks.num_prefill_blocks += static_cast<int32_t>(CeilDiv(work.num_rows * group, kPrefillPairs));
+        } else {
+          const AttentionCut cut = CutOf(work.mask(), work.first_pos, work.num_rows, group);
+          blocks.num_blocks += static_cast<int32_t>(cut.num_blocks());
+          if (cut.num_pieces > 1) blocks.num_tiles += static_cast<int32_t>(cut.num_tiles);
+        }
         ends_[at + i] = blocks.num_blocks;
         ends_[at + num_heads + i] = blocks.num_tiles;
+        ends_[at + 2 * num_heads + i] = blocks.num_prefill_blocks;
       }
     }
     const int32_t* uploaded = device_.Upload(std::span<const int32_t>(ends_));
     for (LayerBlocks& blocks : blocks_) {
+      if (uploaded == nullptr) break;
       blocks.ends = uploaded;
-      blocks.tile_ends = uploaded == nullptr ? nullptr : uploaded + num_heads;
-      if (uploaded != nullptr) uploaded += 2 * num_heads;
+      blocks.tile_ends = uploaded + num_heads;
+      blocks.prefill_ends = uploaded + 2 * num_heads;
+      uploaded += 3 * num_heads;
     }
   }
   return blocks_[static_cast<size_t>(layer_idx)];

@@ -41,6 +41,9 @@ struct LayerBlocks {
   int32_t num_blocks = 0;
   int32_t num_tiles = 0;               // of heads whose keys are cut: what is merged
   const int32_t* tile_ends = nullptr;  // [B * Hkv] of those
+  // Of the kernel for prompts, which takes the heads of many rows where there is one for them.
+  const int32_t* prefill_ends = nullptr;  // [B * Hkv]
+  int32_t num_prefill_blocks = 0;
 };
 
 // Of a decoding step (decode_plan.h), filled on the device by the first layer's attention.
@@ -49,6 +52,10 @@ struct DecodeTables {
   RunStart* runs = nullptr;        // [L, blocks + 1]
   int32_t* pieces_done = nullptr;  // [B * Hkv], zeros between launches
 };
+
+// The layout of all pages of the step, where it is one of 16-bit numbers and of a dimension that kernels are made for:
+// 64 or 128. Else null.
+const KvLayout* OneLayout(const KvStep& step);
 
 class StepTables {
  public:
@@ -60,7 +67,7 @@ class StepTables {
   void Begin(const KvStep& step);
   const StepView& view() const { return view_; }
   // The same for every layer of a step: made at the first call.
-  LayerBlocks AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group);
+  LayerBlocks AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, bool has_prefill_kernel);
   const DecodeTables& decode() const { return decode_; }
   // Room for them.
   void MakeDecodeTables(const KvStep& step, int num_blocks);

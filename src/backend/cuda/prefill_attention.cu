@@ -1,0 +1,309 @@
+// Attention of a prompt's rows over 16-bit pages, D 64 or 128, in 16-bit products: one launch a layer over all heads
+// with many rows, whatever their rules. A block takes 128 (row, query head) pairs of one KV head, a warp 16 of them,
+// and goes through the keys that they read 64 at a time: the sink range, then the recent one, so that a bounded head
+// costs its window. Products by mma.m16n8k16 with an online softmax in registers; the next keys come by cp.async
+// meanwhile. Bound by what ldmatrix brings: every warp reads all keys for its 16 pairs.
+#include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/kv_page.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr int kNumWarps = 8;
+constexpr int kThreads = kNumWarps * static_cast<int>(kWarp);
+constexpr int kPairs = static_cast<int>(kPrefillPairs);
+constexpr int kPairsOfWarp = kPairs / kNumWarps;
+static_assert(kPairsOfWarp == 16);
+constexpr int kKeys = 64;
+constexpr int kStages = 2;
+constexpr int kRowBytes = 128;  // of 64 numbers
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.69314718f;
+constexpr float kNoScore = -1e30f;
+
+struct PrefillParams {
+  StepView step;
+  const int32_t* ends;  // of blocks, [B * Hkv]
+  int layer_idx;
+  int num_heads;
+  int group;
+  float scale;  // times log2 e
+  const float* q;
+  const float* q_sink;  // null: q
+  const float* alibi_slopes;
+  const float* sink_logits;
+  float* out;
+  float* lse;  // or null
+};
+
+// What one range of keys is to the lane's two pairs, rows lane / 4 and lane / 4 + 8 of the warp's tile.
+struct RangeOfLane {
+  int64_t begin[2], end[2];
+  int64_t query_pos[2];
+};
+
+template <typename T, int kDim>
+struct Lane {
+  uint32_t queries[kDim / 16][4];
+  float outputs[kDim / 8][4] = {};
+  float max[2] = {kNoScore, kNoScore};
+  float sum[2] = {0, 0};  // over the lane's keys
+};
+
+template <typename T, int kDim>
+__device__ void LoadQueries(const float* upper, const float* lower, uint32_t (&queries)[kDim / 16][4]) {
+  const int first = 2 * static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* row = i % 2 == 0 ? upper : lower;
+      float2 x = {0, 0};
+      if (row != nullptr) x = *reinterpret_cast<const float2*>(row + k * 16 + i / 2 * 8 + first);
+      queries[k][i] = Pack<T>(x.x, x.y);
+    }
+  }
+}
+
+// The block's keys [first, first + 64) and their values into a stage: four threads a token. Tokens outside [begin, end)
+// are zeros.
+template <int kDim>
+__device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, int64_t end, char* stage) {
+  constexpr int kChunks = kDim / 8;
+  const int row = static_cast<int>(threadIdx.x) / 4;
+  const int64_t pos = first + row;
+  const int page_tokens = head.newest.page_tokens;
+  const bool is_there = pos >= begin && pos < end;
+  const std::byte* from = nullptr;
+  if (is_there) {
+    KvFormat format;
+    from = head.Page(pos / page_tokens, format) + pos % page_tokens * kRowBytes;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks / 4; ++i) {
+    const int chunk = static_cast<int>(threadIdx.x) % 4 + i * 4;
+    const int half = chunk / 8;
+    const uint32_t to = SharedAddress(stage) + half * kKeys * kRowBytes + row * kRowBytes + chunk % 8 * 16;
+    const std::byte* key = from + half * page_tokens * kRowBytes + chunk % 8 * 16;
+    const std::byte* value = key + page_tokens * kDim * 2;
+    CopyChunk(to, is_there ? key : nullptr);
+    CopyChunk(to + kKeys * kDim * 2, is_there ? value : nullptr);
+  }
+}
+
+template <typename T, int kDim>
+__device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, const RangeOfLane& range, float scale,
+                           const float (&slopes)[2], bool has_slopes, Lane<T, kDim>& lane_state) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const uint32_t keys = SharedAddress(stage);
+  const uint32_t values = keys + kKeys * kDim * 2;
+  float scores[kKeys / 8][4] = {};
+#pragma unroll
+  for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      // 16 keys, 16 numbers of each: two second operands.
+      const int row = n * 16 + (lane & 7) + (lane >> 4) * 8;
+      const int chunk = (k % 4) * 2 + ((lane >> 3) & 1);
+      uint32_t tile[4];
+      LoadMatrix(tile, keys + (k / 4) * kKeys * kRowBytes + row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+      MultiplyAdd<T>(scores[2 * n], lane_state.queries[k], tile[0], tile[1]);
+      MultiplyAdd<T>(scores[2 * n + 1], lane_state.queries[k], tile[2], tile[3]);
+    }
+  }
+  float larger[2] = {lane_state.max[0], lane_state.max[1]};
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float score = scores[n][i] * scale;
+      if (has_slopes || !is_inner) {
+        const int64_t pos = first + n * 8 + lane % 4 * 2 + i % 2;
+        score += slopes[i / 2] * static_cast<float>(pos - range.query_pos[i / 2]);
+        if (pos < range.begin[i / 2] || pos >= range.end[i / 2]) score = -INFINITY;
+      }
+      scores[n][i] = score;
+      larger[i / 2] = fmaxf(larger[i / 2], score);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    larger[r] = fmaxf(larger[r], __shfl_xor_sync(kAllLanes, larger[r], 1));
+    larger[r] = fmaxf(larger[r], __shfl_xor_sync(kAllLanes, larger[r], 2));
+    const float factor = exp2f(lane_state.max[r] - larger[r]);
+    lane_state.max[r] = larger[r];
+    lane_state.sum[r] *= factor;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      lane_state.outputs[i][2 * r] *= factor;
+      lane_state.outputs[i][2 * r + 1] *= factor;
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 16; ++n) {
+    uint32_t weights[4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = exp2f(scores[2 * n + half][2 * r] - lane_state.max[r]);
+        const float y = exp2f(scores[2 * n + half][2 * r + 1] - lane_state.max[r]);
+        lane_state.sum[r] += x + y;
+        weights[2 * half + r] = Pack<T>(x, y);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      const int row = n * 16 + (lane & 15);
+      const int chunk = (d % 4) * 2 + (lane >> 4);
+      uint32_t tile[4];
+      LoadMatrixTransposed(tile, values + (d / 4) * kKeys * kRowBytes + row * kRowBytes + ((chunk ^ (row & 7)) << 4));
+      MultiplyAdd<T>(lane_state.outputs[2 * d], weights, tile[0], tile[1]);
+      MultiplyAdd<T>(lane_state.outputs[2 * d + 1], weights, tile[2], tile[3]);
+    }
+  }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
+  extern __shared__ __align__(1024) char shared[];
+  constexpr int kStageBytes = 2 * kKeys * kDim * 2;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int block = static_cast<int>(blockIdx.x);
+  const int head_idx = FirstEndAbove(p.ends, p.num_heads, block);
+  const DeviceHead head(p.step, p.layer_idx, head_idx);
+  const KeyMask mask = head.head.mask;
+  const auto num_pairs = static_cast<int>(head.rows.num_rows * p.group);
+  // The last rows read most: they go first.
+  const int first_pair = (p.ends[head_idx] - 1 - block) * kPairs;
+  const int last_pair = min(first_pair + kPairs, num_pairs) - 1;
+  const int64_t first_pos = head.rows.first_pos + first_pair / p.group;
+  const int64_t last_pos = head.rows.first_pos + last_pair / p.group;
+
+  int64_t pair_of[2], pos_of[2];
+  int q_head_of[2];
+  bool is_pair[2];
+  float slopes[2] = {0, 0};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int pair = first_pair + warp * kPairsOfWarp + lane / 4 + r * 8;
+    is_pair[r] = pair < num_pairs;
+    const int row = min(pair, num_pairs - 1) / p.group;
+    q_head_of[r] = head.kv_head * p.group + min(pair, num_pairs - 1) % p.group;
+    pair_of[r] = (head.rows.first_row + row) * p.step.num_kv_heads * p.group + q_head_of[r];
+    pos_of[r] = head.rows.first_pos + row;
+    if (p.alibi_slopes != nullptr) slopes[r] = p.alibi_slopes[q_head_of[r]] * kLog2E;
+  }
+
+  const KeyWindow window = WindowOf(mask, first_pos, last_pos);
+  Lane<T, kDim> state;
+  for (int part = 0; part < 2; ++part) {
+    const bool is_sink = part == 0;
+    const int64_t begin = is_sink ? window.sink_begin : window.recent_begin;
+    const int64_t end = begin + (is_sink ? window.num_sink : window.num_recent);
+    if (begin >= end) continue;
+    const float* q = is_sink && p.q_sink != nullptr ? p.q_sink : p.q;
+    LoadQueries<T, kDim>(is_pair[0] ? q + pair_of[0] * kDim : nullptr, is_pair[1] ? q + pair_of[1] * kDim : nullptr,
+                         state.queries);
+    RangeOfLane range;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const KeyRanges keys = mask.KeysOf(pos_of[r]);
+      range.begin[r] = is_sink ? keys.sink_begin : keys.recent_begin;
+      range.end[r] = is_sink ? keys.sink_end : keys.recent_end;
+      range.query_pos[r] = is_sink ? mask.SinkPos(pos_of[r]) : pos_of[r];
+    }
+    // Keys that all rows of the block read.
+    const KeyRanges of_first = mask.KeysOf(first_pos);
+    const KeyRanges of_last = mask.KeysOf(last_pos);
+    const int64_t inner_begin = is_sink ? of_last.sink_begin : of_last.recent_begin;
+    const int64_t inner_end = is_sink ? of_first.sink_end : of_first.recent_end;
+    const int64_t aligned = begin / kKeys * kKeys;
+    const auto num_tiles = static_cast<int>((end - aligned + kKeys - 1) / kKeys);
+    __syncthreads();  // the range before has read its stages
+    CopyKeys<kDim>(head, aligned, begin, end, shared);
+    CommitCopies();
+    for (int tile = 0; tile < num_tiles; ++tile) {
+      const int64_t first = aligned + static_cast<int64_t>(tile) * kKeys;
+      if (tile + 1 < num_tiles) {
+        CopyKeys<kDim>(head, first + kKeys, begin, end, shared + (tile + 1) % kStages * kStageBytes);
+      }
+      CommitCopies();
+      WaitForCopies<1>();
+      __syncthreads();
+      const bool is_inner = first >= inner_begin && first + kKeys <= inner_end;
+      AttendKeys<T, kDim>(shared + tile % kStages * kStageBytes, first, is_inner, range, p.scale, slopes,
+                          p.alibi_slopes != nullptr, state);
+      __syncthreads();
+    }
+    WaitForCopies<0>();
+  }
+
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = state.sum[r];
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    if (!is_pair[r]) continue;
+    float max = state.max[r];
+    float factor = 1.0f;
+    if (p.sink_logits != nullptr) {
+      const float logit = p.sink_logits[q_head_of[r]] * kLog2E;
+      const float larger = fmaxf(max, logit);
+      factor = exp2f(max - larger);
+      sum = sum * factor + exp2f(logit - larger);
+      max = larger;
+    }
+    factor /= sum;
+    float* out = p.out + pair_of[r] * kDim + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      *reinterpret_cast<float2*>(out + i * 8) = {state.outputs[i][2 * r] * factor,
+                                                 state.outputs[i][2 * r + 1] * factor};
+    }
+    if (p.lse != nullptr && lane % 4 == 0) p.lse[pair_of[r]] = (max + log2f(sum)) * kLn2;
+  }
+}
+
+template <typename T, int kDim>
+void Launch(const PrefillParams& params, int num_blocks, CudaDevice& device) {
+  constexpr int kBytes = kStages * 2 * kKeys * kDim * 2;
+  const auto kernel = PrefillKernel<T, kDim>;
+  device.Note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "Attention");
+  if (!device.ok()) return;
+  kernel<<<static_cast<unsigned>(num_blocks), kThreads, kBytes, device.stream()>>>(params);
+  device.NoteLaunch("Attention");
+}
+
+}  // namespace
+
+bool HasPrefillKernel(const AttentionArgs& args) {
+  return args.compute != Compute::kF32 && OneLayout(*args.step) != nullptr;
+}
+
+void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, const StepTables& tables,
+                      CudaDevice& device) {
+  const KvLayout layout = args.step->Head(args.layer_idx, 0).layout();
+  const PrefillParams params{.step = tables.view(),
+                             .ends = blocks.prefill_ends,
+                             .layer_idx = static_cast<int>(args.layer_idx),
+                             .num_heads = static_cast<int>(args.step->num_heads()),
+                             .group = static_cast<int>(args.group()),
+                             .scale = args.scale * kLog2E,
+                             .q = F32(args.q),
+                             .q_sink = F32(args.q_sink),
+                             .alibi_slopes = F32(args.alibi_slopes),
+                             .sink_logits = F32(args.sink_logits),
+                             .out = F32(args.out),
+                             .lse = F32(args.lse)};
+  if (layout.format == KvFormat::kF16) {
+    return layout.head_dim == 128 ? Launch<__half, 128>(params, blocks.num_prefill_blocks, device)
+                                  : Launch<__half, 64>(params, blocks.num_prefill_blocks, device);
+  }
+  return layout.head_dim == 128 ? Launch<__nv_bfloat16, 128>(params, blocks.num_prefill_blocks, device)
+                                : Launch<__nv_bfloat16, 64>(params, blocks.num_prefill_blocks, device);
+}
+
+}  // namespace headwise::cuda
