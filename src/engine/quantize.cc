@@ -7,17 +7,16 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
-#include "model/families/family.h"
 #include "model/gguf_export.h"
 #include "model/gguf_model.h"
 #include "model/gguf_names.h"
 #include "model/load_config.h"
+#include "model/read_weights.h"
 #include "tensor/blocks.h"
 #include "text/gguf_tokenizer_export.h"
 #include "weights/gguf.h"
@@ -26,27 +25,6 @@ namespace headwise {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Remembers which tensors a family reads: a checkpoint holds others too, counters and masks that nobody needs.
-class RecordingSource final : public WeightSource {
- public:
-  explicit RecordingSource(const WeightSource& source) : source_(source) {}
-
-  const std::string& origin() const override { return source_.origin(); }
-  std::vector<std::string> Names() const override { return source_.Names(); }
-  bool Has(std::string_view name) const override { return source_.Has(name); }
-  using WeightSource::Get;
-  Result<ConstTensorView> Get(std::string_view name) const override {
-    auto view = source_.Get(name);
-    if (view.ok()) read_.emplace(name);
-    return view;
-  }
-  const std::set<std::string>& read() const { return read_; }
-
- private:
-  const WeightSource& source_;
-  mutable std::set<std::string> read_;
-};
 
 // The wanted format, or the next one that rows of so many elements fit.
 DType TypeFor(DType wanted, const std::string& file_name, int64_t columns) {
@@ -164,11 +142,8 @@ class Conversion {
   }
 
   Status ListTensors() {
-    HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(config_.family, options_.model));
-    const RecordingSource recording(*source_);
-    auto weights = family->read_weights(config_, recording);
-    if (!weights.ok()) return std::move(weights).status();
-    for (const std::string& name : recording.read()) HW_RETURN_IF_ERROR(AddTensor(name));
+    HW_ASSIGN_OR_RETURN(const ReadTensors read, ReadModelWeights(config_, *source_));
+    for (const std::string& name : read.names) HW_RETURN_IF_ERROR(AddTensor(name));
     divisors_ = GgufRopeDivisors(config_);
     if (divisors_.empty()) return Status::Ok();
     const ConstTensorView view(divisors_.data(), DType::kF32, {static_cast<int64_t>(divisors_.size())});

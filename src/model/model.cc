@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/families/family.h"
 #include "model/gguf_model.h"
 #include "model/load_config.h"
+#include "model/read_weights.h"
 
 namespace headwise {
 namespace {
@@ -125,12 +125,11 @@ Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, 
 
 Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend) {
   HW_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(path));
-  HW_ASSIGN_OR_RETURN(const ModelFamily* family, FindFamily(config.family, path));
   HW_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenModelWeights(path, config));
-  HW_ASSIGN_OR_RETURN(ModelWeights weights, family->read_weights(config, *source));
+  HW_ASSIGN_OR_RETURN(ReadTensors read, ReadModelWeights(config, *source));
   std::string source_hash = SourceHash(*source);
   HW_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                      MakeModel(std::move(config), std::move(weights), backend, source.get()));
+                      MakeModel(std::move(config), std::move(read.weights), backend, source.get()));
   model->source_hash = std::move(source_hash);
   model->source = std::move(source);
   return model;

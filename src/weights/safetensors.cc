@@ -137,7 +137,7 @@ class SafetensorsSource final : public WeightSource {
  public:
   explicit SafetensorsSource(std::string origin) : origin_(std::move(origin)) {}
 
-  // With `expected_names`, only those are taken, and each must be there.
+  // Each of `expected_names` must be there. With an index, a tensor that it places in another file is taken from there.
   Status AddFile(const std::string& path, const std::vector<std::string>* expected_names) {
     HW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
     HW_ASSIGN_OR_RETURN(EntryMap entries, ParseSafetensorsHeader(file.bytes(), path));
@@ -153,9 +153,13 @@ class SafetensorsSource final : public WeightSource {
         return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is missing, the index says it is here", path, name));
       }
       tensors_.emplace(name, Located{std::move(it->second), data});
+      entries.erase(it);
     }
+    for (auto& [name, entry] : entries) unlisted_.emplace(name, Located{std::move(entry), data});
     return Status::Ok();
   }
+  // After the last file: what is in one of them and in no index is a part of the model too.
+  void AddUnlisted() { tensors_.merge(unlisted_); }
 
   const std::string& origin() const override { return origin_; }
   std::vector<std::string> Names() const override {
@@ -196,6 +200,7 @@ class SafetensorsSource final : public WeightSource {
   std::string origin_;
   std::vector<MappedFile> files_;
   std::map<std::string, Located, std::less<>> tensors_;
+  std::map<std::string, Located, std::less<>> unlisted_;
 };
 
 }  // namespace
@@ -283,6 +288,7 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& f
   for (const auto& [file, names] : names_of) {
     HW_RETURN_IF_ERROR(source->AddFile((fs::path(folder) / file).string(), &names).Annotate(index));
   }
+  source->AddUnlisted();
   return std::unique_ptr<WeightSource>(std::move(source));
 }
 

@@ -244,14 +244,15 @@ TEST_F(Safetensors, ShardsAreOneSource) {
   Write("model.safetensors.index.json", R"({"weight_map": {"b": "s2.safetensors", "a": "s1.safetensors"}})");
   const auto source = OpenSafetensorsFolder(folder_.string());
   ASSERT_TRUE(source.ok()) << source.status().message();
-  EXPECT_THAT((*source)->Names(), ElementsAre("a", "b"));
+  EXPECT_THAT((*source)->Names(), ElementsAre("a", "b", "unlisted"));  // a part of the model, whatever the index says
   EXPECT_EQ(*static_cast<const float*>((*source)->Get("b", {1}).value().data), 3.0f);
 
   // The same tensors in one file have the same hash; another value or shape has another.
   const float c[] = {4};
-  const NamedTensor whole[] = {{"b", {b, DType::kF32, {1}}}, {"a", {a, DType::kF32, {2}}}};
-  const NamedTensor other_value[] = {{"b", {c, DType::kF32, {1}}}, {"a", {a, DType::kF32, {2}}}};
-  const NamedTensor other_shape[] = {{"b", {b, DType::kF32, {1, 1}}}, {"a", {a, DType::kF32, {2}}}};
+  const NamedTensor third = {"unlisted", {b, DType::kF32, {1}}};
+  const NamedTensor whole[] = {{"b", {b, DType::kF32, {1}}}, {"a", {a, DType::kF32, {2}}}, third};
+  const NamedTensor other_value[] = {{"b", {c, DType::kF32, {1}}}, {"a", {a, DType::kF32, {2}}}, third};
+  const NamedTensor other_shape[] = {{"b", {b, DType::kF32, {1, 1}}}, {"a", {a, DType::kF32, {2}}}, third};
   const std::string hash = SourceHash(**source);
   EXPECT_EQ(hash.size(), 64u);
   const auto hash_of = [&](std::span<const NamedTensor> tensors) {

@@ -43,7 +43,8 @@ class WeightSource {
 };
 
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
-// The first wins where both are there. An index may only name files beside itself.
+// The first wins where both are there. An index may only name files beside itself; a tensor of theirs that it leaves
+// out is there too.
 Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder);
 // One .safetensors file.
 Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path);
