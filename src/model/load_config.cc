@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "model/families/config_reader.h"
 #include "model/families/family.h"
 #include "model/gguf_model.h"
 
@@ -43,15 +44,9 @@ Status AddGenerationEosIds(const std::string& folder, ModelConfig& config) {
   HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(root, path));
   if (!object.Has("eos_token_id")) return Status::Ok();
-  const Json& value = object.At("eos_token_id");
-  for (const Json& id : value.is_array() ? value : Json::array({value})) {
-    if (!id.is_number_integer()) {
-      return Status::InvalidInput(fmt::format("{}: \"eos_token_id\" is not a token id or a list of them", path));
-    }
-    const auto eos_id = id.get<int32_t>();
-    if (std::find(config.eos_ids.begin(), config.eos_ids.end(), eos_id) == config.eos_ids.end()) {
-      config.eos_ids.push_back(eos_id);
-    }
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokenIds(object, "eos_token_id", config.vocab_size));
+  for (const int32_t id : ids) {
+    if (std::ranges::find(config.eos_ids, id) == config.eos_ids.end()) config.eos_ids.push_back(id);
   }
   return Status::Ok();
 }

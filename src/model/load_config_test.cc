@@ -17,6 +17,7 @@
 namespace headwise {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
@@ -383,6 +384,7 @@ TEST(LoadConfig, WrongValuesAreRefusedByName) {
       {"llama-rope-llama3", R"({"rope_parameters": {"low_freq_factor": 4}})", "low_freq_factor 4"},
       {"mistral-window", R"({"sliding_window": 0})", "\"sliding_window\" is 0"},
       {"mistral-window", R"({"layer_types": ["full_attention", "full_attention"]})", "there is a window"},
+      {"qwen2", R"({"max_window_layers": -1})", "\"max_window_layers\" is -1"},
       {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 1.5}})", "1.5 of each head"},
       {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 0.01}})", "0 rotary dimensions"},
       {"falcon-7b-style", R"({"num_ln_in_parallel_attn": 3})", "\"num_ln_in_parallel_attn\" is 3"},
@@ -401,6 +403,30 @@ TEST(LoadConfig, WrongValuesAreRefusedByName) {
     EXPECT_THAT(status.message(), HasSubstr(expected)) << patch;
     EXPECT_THAT(status.message(), StartsWith("config: ")) << patch;
   }
+}
+
+// The second file that names them: Llama 3's <|eot_id|> stands there alone.
+TEST(LoadConfig, GenerationEndsAreTokenIds) {
+  const ModelConfig config = MustParse(GoldenJson("llama-mha"));
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "headwise_generation_config";
+  std::filesystem::create_directories(folder);
+  const auto read = [&](const char* ids) -> Result<std::vector<int32_t>> {
+    EXPECT_TRUE(
+        WriteFileAtomically(folder / "generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", ids)).ok());
+    ModelConfig with_more = config;
+    HW_RETURN_IF_ERROR(AddGenerationEosIds(folder.string(), with_more));
+    return with_more.eos_ids;
+  };
+  EXPECT_THAT(*read("[1, 7, 383, 7]"), ElementsAre(1, 7, 383));
+  EXPECT_THAT(*read("null"), ElementsAre(1));
+  EXPECT_THAT(*read("-1"), ElementsAre(1));  // none
+  for (const char* bad :
+       {"384", "-5", "4294967303", "18446744073709551615", "7.0", "\"7\"", "[7, 384]", "[[7]]", "{}"}) {
+    EXPECT_THAT(read(bad).status().message(),
+                AllOf(HasSubstr("generation_config.json: \"eos_token_id\" has "), HasSubstr("a token id below 384")))
+        << bad;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Every key of every config, replaced by every kind of value: a config or an error that names its origin.

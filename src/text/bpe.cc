@@ -6,6 +6,7 @@
 #include <queue>
 #include <utility>
 
+#include "text/tokenizer_files.h"
 #include "text/utf8.h"
 
 namespace headwise {
@@ -18,9 +19,9 @@ uint64_t PairKey(int32_t left, int32_t right) {
 Status ReadVocabulary(const JsonObject& model, BpeParts& parts) {
   HW_ASSIGN_OR_RETURN(const JsonObject vocab, model.Object("vocab"));
   for (const auto& [token, value] : model.At("vocab").items()) {
-    if (!value.is_number_integer() || value.get<double>() < 0 ||
-        value.get<double>() > std::numeric_limits<int32_t>::max() / 2) {
-      return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id that could be one", vocab.origin(), token));
+    if (!value.is_number_integer() || value < 0 || value > kMaxTokenId) {
+      return Status::InvalidInput(fmt::format("{}: token \"{}\" has the id {}, expected 0 to {}", vocab.origin(), token,
+                                              value.dump(-1, ' ', false, Json::error_handler_t::replace), kMaxTokenId));
     }
     parts.entries.push_back({token, value.get<int32_t>()});
   }

@@ -120,7 +120,11 @@ TEST(Tokenizer, MalformedVocabulariesAreRefused) {
   json["model"]["vocab"]["c"] = 1'000'000'000;
   EXPECT_THAT(ParseError(json), HasSubstr("id 1000000000 among"));
   json["model"]["vocab"]["c"] = -1;
-  EXPECT_THAT(ParseError(json), HasSubstr("has no id that could be one"));
+  EXPECT_THAT(ParseError(json), HasSubstr("token \"c\" has the id -1, expected 0 to"));
+  for (const Json& id : {Json(4294967556), Json(18446744073709551615u), Json(260.0), Json("260")}) {
+    json["model"]["vocab"]["c"] = id;
+    EXPECT_THAT(ParseError(json), HasSubstr("has the id " + id.dump()));
+  }
 }
 
 TEST(Tokenizer, AHostilePatternEndsInAnError) {

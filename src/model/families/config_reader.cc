@@ -23,7 +23,7 @@ Result<std::optional<int32_t>> ReadTokenId(const JsonObject& config, const char*
   return id == -1 ? std::nullopt : std::optional<int32_t>(static_cast<int32_t>(id));
 }
 
-Status ReadTokenIds(const JsonObject& config, const ShapeDefaults& defaults, ModelConfig& model) {
+Status ReadEnds(const JsonObject& config, const ShapeDefaults& defaults, ModelConfig& model) {
   const auto in_vocabulary = [&](std::optional<int32_t> id) { return id && *id < model.vocab_size; };
   if (!config.Names("bos_token_id") && in_vocabulary(defaults.bos)) model.bos_id = defaults.bos;
   if (config.Has("bos_token_id")) {
@@ -32,14 +32,7 @@ Status ReadTokenIds(const JsonObject& config, const ShapeDefaults& defaults, Mod
   }
   if (!config.Names("eos_token_id") && in_vocabulary(defaults.eos)) model.eos_ids = {*defaults.eos};
   if (!config.Has("eos_token_id")) return Status::Ok();
-  const auto add = [&](const Json& value) -> Status {
-    HW_ASSIGN_OR_RETURN(const auto id, ReadTokenId(config, "eos_token_id", value, model.vocab_size));
-    if (id) model.eos_ids.push_back(*id);
-    return Status::Ok();
-  };
-  const Json& value = config.At("eos_token_id");
-  if (!value.is_array()) return add(value);
-  for (const Json& id : value) HW_RETURN_IF_ERROR(add(id));
+  HW_ASSIGN_OR_RETURN(model.eos_ids, ReadTokenIds(config, "eos_token_id", model.vocab_size));
   return Status::Ok();
 }
 
@@ -110,6 +103,16 @@ Status ReadScaling(const JsonObject& scaling, const JsonObject& config, int64_t 
 
 }  // namespace
 
+Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* key, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  const Json& value = config.At(key);
+  for (const Json& each : value.is_array() ? value : Json::array({value})) {
+    HW_ASSIGN_OR_RETURN(const auto id, ReadTokenId(config, key, each, vocab_size));
+    if (id) ids.push_back(*id);
+  }
+  return ids;
+}
+
 Result<int64_t> ReadSize(const JsonObject& config, const char* key, int64_t if_absent) {
   if (!config.Has(key) && if_absent != 0) return if_absent;
   HW_ASSIGN_OR_RETURN(const int64_t size, config.Int(key));
@@ -157,7 +160,7 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
   model.softmax_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
   HW_ASSIGN_OR_RETURN(model.tied_embeddings, config.BoolOr("tie_word_embeddings", defaults.tied_embeddings));
   HW_ASSIGN_OR_RETURN(model.zero_sink, config.BoolOr("zero_sink", false));
-  return ReadTokenIds(config, defaults, model);
+  return ReadEnds(config, defaults, model);
 }
 
 Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model) {

@@ -47,6 +47,10 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
 // A size: 1 to 2^31 - 1. With `if_absent` 0 the key is required.
 Result<int64_t> ReadSize(const JsonObject& config, const char* key, int64_t if_absent);
 
+// One token id or a list of them, each below `vocab_size`; -1, which is how some configs write "none", adds nothing.
+// Requires: config.Has(key).
+Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* key, int64_t vocab_size);
+
 // More than any model has; families make lists of this length before the config as a whole is validated.
 inline constexpr int64_t kMaxHeads = 4096;
 

@@ -25,6 +25,10 @@ Status ReadWindows(const JsonObject& config, ModelConfig& model) {
     HW_ASSIGN_OR_RETURN(window, ReadSize(config, "sliding_window", 4096));
   }
   HW_ASSIGN_OR_RETURN(const int64_t first, config.IntOr("max_window_layers", 28));
+  if (first < 0) {
+    return Status::InvalidInput(
+        fmt::format("{}: \"max_window_layers\" is {}, expected 0 or more", config.origin(), first));
+  }
   HW_ASSIGN_OR_RETURN(const auto types, ReadLayerTypes(config, model.num_layers));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const bool slides = types ? (*types)[i] == LayerType::kSliding : window && static_cast<int64_t>(i) >= first;
