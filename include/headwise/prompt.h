@@ -28,8 +28,9 @@ Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view
                                           const PromptOptions& options = {});
 
 // The token that a text for this model begins with; models lean on it as their attention sink. The tokenizer's files
-// decide; where they put none in front, config.json's bos_token_id counts if it is not also an end-of-text token, which
-// is how families without such a token fill the field. Requires: engine.has_tokenizer().
+// decide; where they say neither that there is one nor that there is none (Tokenizer::OmitsBos), config.json's
+// bos_token_id counts if it is not also an end-of-text token, which is how families without such a token fill the
+// field. Requires: engine.has_tokenizer().
 std::optional<int32_t> BeginOfText(const Engine& engine);
 
 }  // namespace headwise

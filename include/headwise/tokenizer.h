@@ -56,6 +56,8 @@ class Tokenizer {
   // Whether the files say that a text for the model begins with bos_id().
   bool AddsBos() const;
   // The chat template's source, for telling which form it is; it is never run. Empty if there is none.
+  // Whether they say that it begins with no such token. Where they say neither, the model's config counts: BeginOfText.
+  bool OmitsBos() const;
   const std::string& chat_template() const;
 
  private:

@@ -14,7 +14,13 @@ std::optional<int32_t> BeginOfText(const Engine& engine) {
 }
 
 std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config) {
-  if (tokenizer.AddsBos()) return tokenizer.bos_id();
+  const bool says = tokenizer.AddsBos() || tokenizer.OmitsBos();
+  return BeginOfText(says ? std::optional<bool>(tokenizer.AddsBos()) : std::nullopt, tokenizer.bos_id(), config);
+}
+
+std::optional<int32_t> BeginOfText(std::optional<bool> adds_bos, std::optional<int32_t> bos_id,
+                                   const ModelConfig& config) {
+  if (adds_bos) return *adds_bos ? bos_id : std::nullopt;
   if (!config.bos_id) return std::nullopt;
   const bool ends_texts =
       std::find(config.eos_ids.begin(), config.eos_ids.end(), *config.bos_id) != config.eos_ids.end();

@@ -15,6 +15,10 @@ namespace headwise {
 // The same rule as for an engine, of its two parts.
 std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config);
 
+// The same of what a tokenizer's files say: `adds_bos` is absent where they say nothing.
+std::optional<int32_t> BeginOfText(std::optional<bool> adds_bos, std::optional<int32_t> bos_id,
+                                   const ModelConfig& config);
+
 // A model without a tokenizer is an error.
 Status RequireTokenizer(const Engine& engine);
 

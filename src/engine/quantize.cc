@@ -13,6 +13,7 @@
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "model/gguf_export.h"
+#include "engine/prompt.h"
 #include "model/gguf_model.h"
 #include "model/gguf_names.h"
 #include "model/load_config.h"
@@ -68,7 +69,7 @@ void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
   if (!arrays.merges.empty()) metadata.Set("tokenizer.ggml.merges", {GgufType::kString, std::move(arrays.merges)});
   if (arrays.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *arrays.bos_id);
   if (arrays.unknown_id) metadata.SetU32("tokenizer.ggml.unknown_token_id", *arrays.unknown_id);
-  metadata.SetBool("tokenizer.ggml.add_bos_token", arrays.adds_bos);
+  metadata.SetBool("tokenizer.ggml.add_bos_token", arrays.adds_bos.value_or(false));
   if (arrays.adds_space_prefix) metadata.SetBool("tokenizer.ggml.add_space_prefix", *arrays.adds_space_prefix);
   if (!arrays.chat_template.empty()) metadata.SetString("tokenizer.chat_template", std::move(arrays.chat_template));
   if (!arrays.tokenizer_json.empty()) {
@@ -127,6 +128,10 @@ class Conversion {
 
   // Files have a key each for the end of a text, of a turn and of a message; an answer ends with any of them.
   Status SetEndIds(std::optional<int64_t> of_tokenizer) {
+      // A file has no third way between yes and no, and no config beside it that could be asked.
+      const auto bos_id = BeginOfText(tokenizer->adds_bos, tokenizer->bos_id, config_);
+      tokenizer->adds_bos = bos_id.has_value();
+      if (bos_id) tokenizer->bos_id = bos_id;
     std::vector<int64_t> ids(config_.eos_ids.begin(), config_.eos_ids.end());
     const auto first = of_tokenizer ? std::ranges::find(ids, *of_tokenizer) : ids.end();
     if (first != ids.end()) std::rotate(ids.begin(), first, first + 1);

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "engine/open_tokenizer.h"
+#include "engine/prompt.h"
 #include "model/gguf_names.h"
 #include "model/load_config.h"
 #include "support/describe_config.h"
@@ -51,7 +52,10 @@ TEST_F(Quantize, ConfigTokenizerAndHashAreThoseOfTheCheckpoint) {
   }
   EXPECT_EQ((*after)->bos_id(), (*before)->bos_id());
   EXPECT_EQ((*after)->eos_id(), (*before)->eos_id());
-  EXPECT_EQ((*after)->AddsBos(), (*before)->AddsBos());
+  // The folder's tokenizer does not say, and its config does: a file says it itself.
+  EXPECT_FALSE((*before)->AddsBos() || (*before)->OmitsBos());
+  EXPECT_TRUE((*after)->AddsBos());
+  EXPECT_EQ(BeginOfText(**after, *ReadModelConfig(path_)), 0);
   EXPECT_EQ((*after)->chat_template(), (*before)->chat_template());
   const auto file = OpenGgufFile(path_);
   ASSERT_TRUE(file.ok());

@@ -176,7 +176,7 @@ Result<std::unique_ptr<Tokenizer>> MakeGgufTokenizer(const GgufTokenizer& file) 
   HW_ASSIGN_OR_RETURN(const auto eos_id, CheckId(file, "eos", file.eos_id));
   if (bos_id) parts.bos_id = bos_id;
   if (eos_id) parts.eos_id = eos_id;
-  parts.adds_bos = file.adds_bos.value_or(parts.adds_bos);
+  if (file.adds_bos) parts.adds_bos = file.adds_bos;
   parts.chat_template = file.chat_template;
   GuessBosAndEos(parts);
   return Tokenizer::FromParts(std::move(parts));

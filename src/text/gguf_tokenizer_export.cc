@@ -205,7 +205,7 @@ Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_
   NameTheUnused(arrays);
   arrays.bos_id = tokenizer->bos_id();
   arrays.eos_id = tokenizer->eos_id();
-  arrays.adds_bos = tokenizer->AddsBos();
+  if (tokenizer->AddsBos() || tokenizer->OmitsBos()) arrays.adds_bos = tokenizer->AddsBos();
   arrays.chat_template = tokenizer->chat_template();
   return arrays;
 }

@@ -21,10 +21,10 @@ struct GgufTokenizerArrays {
   std::vector<int64_t> token_types;
   std::vector<double> scores;       // llama
   std::vector<std::string> merges;  // gpt2
-  std::optional<int64_t> bos_id;
+  std::optional<int32_t> bos_id;
   std::optional<int64_t> eos_id;
   std::optional<int64_t> unknown_id;
-  bool adds_bos = false;
+  std::optional<bool> adds_bos;
   std::optional<bool> adds_space_prefix;
   std::string chat_template;
   std::string tokenizer_json;  // where the arrays do not say it all; they then serve other readers

@@ -285,6 +285,7 @@ TEST(GgufTokenizer, IdsFlagsAndTemplate) {
   EXPECT_EQ(tokenizer->bos_id(), 2);
   EXPECT_EQ(tokenizer->eos_id(), 1);
   EXPECT_FALSE(tokenizer->AddsBos());
+  EXPECT_TRUE(tokenizer->OmitsBos());
   EXPECT_EQ(tokenizer->chat_template(), "[INST]");
 }
 

@@ -70,7 +70,9 @@ Status ApplyConfig(const JsonObject& config, TokenizerParts& parts) {
   HW_ASSIGN_OR_RETURN(const auto eos_id, ReadTokenName(config, "eos_token", parts));
   if (bos_id) parts.bos_id = bos_id;
   if (eos_id) parts.eos_id = eos_id;
-  HW_ASSIGN_OR_RETURN(parts.adds_bos, config.BoolOr("add_bos_token", parts.adds_bos));
+  if (config.Has("add_bos_token")) {
+    HW_ASSIGN_OR_RETURN(parts.adds_bos, config.Bool("add_bos_token"));
+  }
   HW_ASSIGN_OR_RETURN(parts.chat_template, ReadChatTemplate(config));
   return Status::Ok();
 }

@@ -45,7 +45,10 @@ std::optional<int32_t> Tokenizer::eos_id() const {
   return impl_->parts().eos_id;
 }
 bool Tokenizer::AddsBos() const {
-  return impl_->parts().adds_bos && impl_->parts().bos_id.has_value();
+  return impl_->parts().adds_bos.value_or(false) && impl_->parts().bos_id.has_value();
+}
+bool Tokenizer::OmitsBos() const {
+  return !impl_->parts().adds_bos.value_or(true);
 }
 const std::string& Tokenizer::chat_template() const {
   return impl_->parts().chat_template;

@@ -33,7 +33,8 @@ struct TokenizerParts {
   TokenDecoder decoder;
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
-  bool adds_bos = false;
+  // Whether a text begins with bos_id; absent: no file says.
+  std::optional<bool> adds_bos;
   std::string chat_template;
 };
 

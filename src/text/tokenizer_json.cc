@@ -130,7 +130,7 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
     HW_RETURN_IF_ERROR(
         ReadPostProcessor(root.At("post_processor"), fmt::format("{}: post_processor", origin), 0, prefix));
     if (prefix.adds_token) parts.bos_id = FindSpecial(parts, prefix.token);
-    parts.adds_bos = parts.bos_id.has_value();
+    if (parts.bos_id || !prefix.adds_token) parts.adds_bos = parts.bos_id.has_value();
   }
   return parts;
 }

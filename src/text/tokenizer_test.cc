@@ -148,15 +148,19 @@ TEST(Tokenizer, TextMustNotGrowWithoutBound) {
 TEST(Tokenizer, KnowsWhatTextsBeginWith) {
   Json json = PieceTokenizerJson({"a"}, {});
   EXPECT_FALSE(MustParse(json)->AddsBos());
+  EXPECT_FALSE(MustParse(json)->OmitsBos());  // it does not say
   EXPECT_EQ(MustParse(json)->bos_id(), 1);
   EXPECT_EQ(MustParse(json)->eos_id(), 2);
   json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}},
                                            {"Sequence": {"id": "A"}}]})");
   const auto tokenizer = MustParse(json);
   EXPECT_TRUE(tokenizer->AddsBos());
+  EXPECT_FALSE(tokenizer->OmitsBos());
   EXPECT_TRUE(tokenizer->IsSpecial(1));
   EXPECT_FALSE(tokenizer->IsSpecial(259));
   EXPECT_FALSE(tokenizer->IsSpecial(-1));
+  json["post_processor"] = {{"type", "ByteLevel"}};
+  EXPECT_TRUE(MustParse(json)->OmitsBos());
 }
 
 TEST(LoadTokenizer, TheConfigFileHasTheLastWord) {
@@ -173,6 +177,10 @@ TEST(LoadTokenizer, TheConfigFileHasTheLastWord) {
   EXPECT_EQ((*tokenizer)->eos_id(), 257);
   EXPECT_TRUE((*tokenizer)->AddsBos());
   EXPECT_EQ((*tokenizer)->chat_template(), "[INST]");
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json", R"({"add_bos_token": false})").ok());
+  EXPECT_TRUE((*LoadTokenizer(folder))->OmitsBos());
+  ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json", R"({"add_bos_token": null})").ok());
+  EXPECT_FALSE((*LoadTokenizer(folder))->OmitsBos());
   EXPECT_EQ(LoadTokenizer(folder / "none").status().code(), StatusCode::kNotFound);
 }
 
