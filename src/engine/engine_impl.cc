@@ -10,6 +10,7 @@
 #include "engine/forced_reading.h"
 #include "engine/generation.h"
 #include "engine/scheduler.h"
+#include "tensor/finite.h"
 
 namespace headwise {
 namespace {
@@ -168,10 +169,42 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) {
     RunningRequest& request = *member.request;
     if (!request.running()) continue;  // a callback of another took it
     Verdict verdict;
-    Status guarded = GuardCallbacks([&] { verdict = request.TakeRows(member.num_new, rows); });
-    if (!guarded.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(guarded)};
+    Status status = CheckNumbers(request, rows);
+    // What its cache holds is no text that could go on.
+    if (!status.ok()) request.sequence()->failure = status;
+    if (status.ok()) status = GuardCallbacks([&] { verdict = request.TakeRows(member.num_new, rows); });
+    if (!status.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(status)};
     if (verdict.finish != FinishReason::kRunning) Finish(member.request, std::move(verdict));
   }
+}
+
+Status EngineImpl::CheckNumbers(RunningRequest& request, const RequestRows& rows) {
+  if (rows.num_rows == 0) return Status::Ok();
+  // A bad row of the output matrix shows in the first row of logits. What else is bad reaches all of a hidden state,
+  // and with it every logit; so long rows are looked through once per request.
+  const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);
+  const size_t num_checked = std::exchange(request.has_rows, true) ? 1 : vocab_size;
+  if (AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))) return Status::Ok();
+  if (blame_.empty()) blame_ = BlameForNonFinite();
+  return Status::InvalidInput(fmt::format("{}; the logits are not finite", blame_));
+}
+
+std::string EngineImpl::BlameForNonFinite() const {
+  const Model& model = *parts_.model;
+  if (model.source != nullptr) {
+    for (const std::string& name : model.source->Names()) {
+      const auto view = model.source->Get(name);
+      // Others are no weights.
+      if (!view.ok() || view->dtype == DType::kI32 || view->shape.rank() < 1 || view->shape.rank() > 2) continue;
+      const auto found = FindNonFinite(*view);
+      model.source->Release(*view);
+      if (!found) continue;
+      return fmt::format("{}: tensor \"{}\" holds {}, expected finite numbers", model.source->origin(), name, *found);
+    }
+  }
+  return fmt::format(
+      "{}: all weights are finite, but numbers leave their range on the way (kv_dtype is {}, compute {})",
+      parts_.options.model, NameOf(parts_.memory->formats), NameOf(parts_.compute));
 }
 
 void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict) {

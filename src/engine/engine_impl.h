@@ -80,6 +80,9 @@ class EngineImpl {
   // Requires: the caches are planned, and the memory is held since.
   Status RunDecoder(const std::vector<Member>& members);
   void GiveRows(const std::vector<Member>& members);
+  // An error where numbers of a request's rows are not finite, that says what of the model is to blame.
+  Status CheckNumbers(RunningRequest& request, const RequestRows& rows);
+  std::string BlameForNonFinite() const;
   void Finish(std::shared_ptr<RunningRequest> request, Verdict verdict);
   void FinishAll(std::vector<FailedRequest> failed);
 
@@ -88,6 +91,7 @@ class EngineImpl {
   Admission admission_;
   Decoder decoder_;
   StepOutput output_;
+  std::string blame_;  // for numbers that are not finite; empty until there were some
   std::atomic<RequestId> next_id_ = 1;
   int64_t num_finished_ = 0;
   bool is_stepping_ = false;

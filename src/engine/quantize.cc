@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -12,13 +13,14 @@
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
-#include "model/gguf_export.h"
 #include "engine/prompt.h"
+#include "model/gguf_export.h"
 #include "model/gguf_model.h"
 #include "model/gguf_names.h"
 #include "model/load_config.h"
 #include "model/read_weights.h"
 #include "tensor/blocks.h"
+#include "tensor/finite.h"
 #include "text/gguf_tokenizer_export.h"
 #include "weights/gguf.h"
 
@@ -37,25 +39,33 @@ DType TypeFor(DType wanted, const std::string& file_name, int64_t columns) {
   return DType::kF16;
 }
 
-// Row i of the file is row order[i] of `from`, or row i where there is no order.
-void FillRows(const ConstTensorView& from, const std::vector<int64_t>& order, DType type, ThreadPool& pool,
+// Row i of the file is row order[i] of `from`, or row i where there is no order. False where a number is not finite,
+// before or after: formats would turn it into one that looks like any other, and f16 has a smaller range.
+bool FillRows(const ConstTensorView& from, const std::vector<int64_t>& order, DType type, ThreadPool& pool,
               std::span<std::byte> to) {
   const int64_t num_rows = from.shape[0];
   const int64_t columns = from.shape.rank() == 2 ? from.shape[1] : 1;
   const int64_t from_bytes = BytesOf(from.dtype, columns);
   const int64_t to_bytes = BytesOf(type, columns);
+  std::atomic<bool> all_finite = true;
   pool.ParallelFor(num_rows, [&](int64_t row, int) {
     const int64_t source_row = order.empty() ? row : order[static_cast<size_t>(row)];
     const auto* source = static_cast<const std::byte*>(from.data) + source_row * from_bytes;
     std::byte* target = to.data() + row * to_bytes;
-    if (from.dtype == type) {
-      std::memcpy(target, source, static_cast<size_t>(to_bytes));
-      return;
-    }
     std::vector<float> values(static_cast<size_t>(columns));
     ToF32(from.dtype, source, columns, values.data());
-    FromF32(type, values.data(), columns, target);
+    if (!AllFinite(values)) {
+      all_finite = false;
+    } else if (from.dtype == type) {
+      std::memcpy(target, source, static_cast<size_t>(to_bytes));
+    } else {
+      FromF32(type, values.data(), columns, target);
+      if (type != DType::kF16) return;
+      ToF32(type, target, columns, values.data());
+      if (!AllFinite(values)) all_finite = false;
+    }
   });
+  return all_finite;
 }
 
 void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
@@ -118,6 +128,10 @@ class Conversion {
     auto tokenizer = ExportTokenizer(folder, config_.vocab_size, architecture_->name);
     if (tokenizer.ok()) {
       const std::optional<int64_t> eos_id = tokenizer->eos_id;
+      // A file has no third way between yes and no, and no config beside it that could be asked.
+      const auto bos_id = BeginOfText(tokenizer->adds_bos, tokenizer->bos_id, config_);
+      tokenizer->adds_bos = bos_id.has_value();
+      if (bos_id) tokenizer->bos_id = bos_id;
       SetTokenizer(*std::move(tokenizer), metadata_);
       return SetEndIds(eos_id);
     }
@@ -128,10 +142,6 @@ class Conversion {
 
   // Files have a key each for the end of a text, of a turn and of a message; an answer ends with any of them.
   Status SetEndIds(std::optional<int64_t> of_tokenizer) {
-      // A file has no third way between yes and no, and no config beside it that could be asked.
-      const auto bos_id = BeginOfText(tokenizer->adds_bos, tokenizer->bos_id, config_);
-      tokenizer->adds_bos = bos_id.has_value();
-      if (bos_id) tokenizer->bos_id = bos_id;
     std::vector<int64_t> ids(config_.eos_ids.begin(), config_.eos_ids.end());
     const auto first = of_tokenizer ? std::ranges::find(ids, *of_tokenizer) : ids.end();
     if (first != ids.end()) std::rotate(ids.begin(), first, first + 1);
@@ -152,7 +162,7 @@ class Conversion {
     divisors_ = GgufRopeDivisors(config_);
     if (divisors_.empty()) return Status::Ok();
     const ConstTensorView view(divisors_.data(), DType::kF32, {static_cast<int64_t>(divisors_.size())});
-    Add(kGgufRopeFreqs, view, {}, DType::kF32);
+    Add(kGgufRopeFreqs, kGgufRopeFreqs, view, {}, DType::kF32);
     return Status::Ok();
   }
 
@@ -168,19 +178,28 @@ class Conversion {
       type = TypeFor(options_.type, *file_name, view.shape[1]);
       ++result_.num_matrices[type];
     }
-    Add(*file_name, view, GgufRowOrder(*architecture_, config_, name), type);
+    Add(name, *file_name, view, GgufRowOrder(*architecture_, config_, name), type);
     return Status::Ok();
   }
 
-  void Add(const std::string& file_name, const ConstTensorView& view, std::vector<int64_t> order, DType type) {
+  Status NotFinite(const std::string& name, const ConstTensorView& view, DType type) const {
+    const auto found = FindNonFinite(view);
+    return Status::InvalidInput(
+        found ? fmt::format("{}: tensor \"{}\" holds {}, expected finite numbers", source_->origin(), name, *found)
+              : fmt::format("{}: tensor \"{}\" holds numbers beyond the range of {}, expected smaller ones or bf16",
+                            source_->origin(), name, NameOf(type)));
+  }
+
+  void Add(const std::string& name, const std::string& file_name, const ConstTensorView& view,
+           std::vector<int64_t> order, DType type) {
     result_.source_bytes += view.size_bytes();
     result_.file_bytes += BytesOf(type, view.shape.num_elements());
     tensors_.push_back({.name = file_name,
                         .dtype = type,
                         .shape = view.shape,
-                        .fill = [this, view, order = std::move(order), type](std::span<std::byte> bytes) {
-                          FillRows(view, order, type, pool_, bytes);
-                          return Status::Ok();
+                        .fill = [this, name, view, order = std::move(order), type](std::span<std::byte> bytes) {
+                          if (FillRows(view, order, type, pool_, bytes)) return Status::Ok();
+                          return NotFinite(name, view, type);
                         }});
   }
 

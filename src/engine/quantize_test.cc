@@ -14,6 +14,7 @@
 #include "engine/prompt.h"
 #include "model/gguf_names.h"
 #include "model/load_config.h"
+#include "support/changed_model.h"
 #include "support/describe_config.h"
 #include "support/engines.h"
 #include "support/golden.h"
@@ -24,6 +25,7 @@ namespace headwise {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Quantize : public ::testing::Test {
@@ -122,6 +124,25 @@ TEST_F(Quantize, BadInputIsNamedAndNothingIsLost) {
   EXPECT_THAT(QuantizeModel({.model = path_, .out = path_}).status().message(), HasSubstr("expected a Hugging Face"));
   EXPECT_THAT(QuantizeModel({.model = BundledModel(), .out = "/nowhere/x.gguf"}).status().message(),
               HasSubstr("/nowhere/x.gguf"));
+  std::string content;
+  std::ifstream(path_) >> content;
+  EXPECT_EQ(content, "precious");
+}
+
+// Codes of a NaN look like any others.
+TEST_F(Quantize, WeightsThatAreNoNumbersAreNamed) {
+  std::ofstream(path_) << "precious";
+  const ChangedModel model("llama-gqa");
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kBF16, DType::kF32}) {
+    model.SetNumber("model.layers.1.mlp.down_proj.weight", 161, std::nanf(""));
+    EXPECT_THAT(QuantizeModel({.model = model.path(), .out = path_, .type = type}).status().message(),
+                AllOf(HasSubstr("\"model.layers.1.mlp.down_proj.weight\" holds"), HasSubstr("nan at [1, 1]")));
+  }
+  model.SetNumber("model.embed_tokens.weight", 3, INFINITY);
+  EXPECT_THAT(QuantizeModel({.model = model.path(), .out = path_}).status().message(), HasSubstr("inf at [0, 3]"));
+  model.SetNumber("model.embed_tokens.weight", 3, 1e6f);
+  EXPECT_THAT(QuantizeModel({.model = model.path(), .out = path_, .type = DType::kF16}).status().message(),
+              AllOf(HasSubstr("\"model.embed_tokens.weight\""), HasSubstr("beyond the range of f16")));
   std::string content;
   std::ifstream(path_) >> content;
   EXPECT_EQ(content, "precious");

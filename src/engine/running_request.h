@@ -90,6 +90,7 @@ class RunningRequest {
   void ReleaseSequence();
 
   RequestResult result;
+  bool has_rows = false;  // of logits, given in a step before
 
  protected:
   bool has_pending_first() const { return has_pending_first_; }

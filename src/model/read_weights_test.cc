@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "model/load_config.h"
 #include "support/fake_source.h"
 #include "support/golden.h"
@@ -95,6 +97,18 @@ TEST(ReadModelWeights, ATiedOutputMayBeThereOnceMoreIfItIsTheSame) {
   EXPECT_TRUE(checkpoint.Read().ok()) << checkpoint.Read().message();
   copy.back() += 1;
   EXPECT_THAT(checkpoint.Read().message(), HasSubstr("\"lm_head.weight\" has no place"));
+}
+
+TEST(ReadModelWeights, SmallTensorsAreNumbers) {
+  Checkpoint llama("llama-bias");
+  llama.source.Make("model.layers.1.input_layernorm.weight", {llama.config.model_dim},
+                    [](int64_t i) { return i == 5 ? NAN : 1.0f; });
+  EXPECT_THAT(llama.Read().message(),
+              HasSubstr("\"model.layers.1.input_layernorm.weight\" holds nan at [5], expected"));
+  Checkpoint neox("gpt_neox");
+  const std::string fused = "gpt_neox.layers.0.attention.query_key_value.bias";
+  neox.source.Make(fused, neox.source[fused].shape, [](int64_t i) { return i == 9 ? -INFINITY : 1.0f; });
+  EXPECT_THAT(neox.Read().message(), HasSubstr("\"" + fused + "\" holds -inf at [9]"));
 }
 
 }  // namespace

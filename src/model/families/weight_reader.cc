@@ -1,10 +1,13 @@
 #include "model/families/weight_reader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
+#include "tensor/finite.h"
 
 namespace headwise {
 
@@ -27,12 +30,20 @@ Result<ConstTensorView> WeightReader::InOrder(const std::string& name, const Sha
   return copy;
 }
 
+Status WeightReader::CheckFinite(const std::string& name, const ConstTensorView& view) const {
+  const auto found = FindNonFinite(view);
+  if (!found) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("{}: tensor \"{}\" holds {}, expected finite numbers", source_.origin(), name, *found));
+}
+
 Result<ConstTensorView> WeightReader::Matrix(const std::string& name, int64_t rows, int64_t columns) {
   return InOrder(name, {rows, columns});
 }
 
 Result<ConstTensorView> WeightReader::Vector(const std::string& name, int64_t size) {
   HW_ASSIGN_OR_RETURN(const ConstTensorView view, InOrder(name, {size}));
+  HW_RETURN_IF_ERROR(CheckFinite(name, view));
   return Widened(view);
 }
 
@@ -98,6 +109,7 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   ConstTensorView fused_bias;
   if (bias == Bias::kPresent) {
     HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name + ".bias", {q_rows + 2 * kv_rows}));
+    HW_RETURN_IF_ERROR(CheckFinite(name + ".bias", view));
     fused_bias = Widened(view);
   }
   // The one order that a source may have in place of groups is blocks.

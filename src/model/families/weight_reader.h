@@ -27,7 +27,7 @@ class WeightReader {
 
   // [rows, columns]: a view into the mapped file, or a copy where its rows are in another order there.
   Result<ConstTensorView> Matrix(const std::string& name, int64_t rows, int64_t columns);
-  // [size], widened to f32.
+  // [size], widened to f32. Vectors are small enough to be looked through: a NaN or an infinity is an error.
   Result<ConstTensorView> Vector(const std::string& name, int64_t size);
   // name.weight [rows, columns] and, with a bias, name.bias [rows].
   Status Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear);
@@ -47,6 +47,7 @@ class WeightReader {
   ConstTensorView GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows);
   // The tensor with its rows in the checkpoint's order.
   Result<ConstTensorView> InOrder(const std::string& name, const Shape& shape);
+  Status CheckFinite(const std::string& name, const ConstTensorView& view) const;
   // As f32; the same view where it is.
   ConstTensorView Widened(const ConstTensorView& from);
 
