@@ -21,7 +21,7 @@ struct TokenizeOptions {
 };
 
 Status RunTokenize(const TokenizeOptions& options) {
-  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model));
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, OpenTokenizer(options.model, LogWarning));
   HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
   if (options.decode) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,9 +56,9 @@ class Tokenizer {
   std::optional<int32_t> eos_id() const;
   // Whether the files say that a text for the model begins with bos_id().
   bool AddsBos() const;
-  // The chat template's source, for telling which form it is; it is never run. Empty if there is none.
   // Whether they say that it begins with no such token. Where they say neither, the model's config counts: BeginOfText.
   bool OmitsBos() const;
+  // The chat template's source, for telling which form it is; it is never run. Empty if there is none.
   const std::string& chat_template() const;
 
  private:
@@ -93,7 +94,9 @@ class StreamDecoder {
 };
 
 // The tokenizer of a model, a Hugging Face folder or a .gguf file, without its weights. kNotFound if it has none.
-Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model);
+// `on_warning` is told what its files leave open.
+Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model,
+                                                 std::function<void(std::string_view)> on_warning = {});
 
 }  // namespace headwise
 

@@ -65,7 +65,7 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
-  Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model);
+  Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model, options.on_warning);
   if (!tokenizer.ok() && tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
   if (tokenizer.ok()) parts.tokenizer = *std::move(tokenizer);
   return MakeEngine(std::move(parts));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
 #include "model/gguf_model.h"
 #include "text/gguf_tokenizer.h"
@@ -41,8 +42,10 @@ Status ReadArrays(const GgufMetadata& metadata, GgufTokenizer& file) {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata) {
+Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata,
+                                                         std::function<void(std::string_view)> on_warning) {
   GgufTokenizer file;
+  file.on_warning = std::move(on_warning);
   file.origin = metadata.origin();
   HW_ASSIGN_OR_RETURN(file.architecture, metadata.StringOr("general.architecture", ""));
   HW_ASSIGN_OR_RETURN(file.kind, metadata.StringOr("tokenizer.ggml.model", "none"));
@@ -67,10 +70,11 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& met
   return MakeGgufTokenizer(file);
 }
 
-Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {
+Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model,
+                                                 std::function<void(std::string_view)> on_warning) {
   if (!IsGgufPath(model)) return LoadTokenizer(model);
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufFile(model));
-  return TokenizerFromMetadata(file->metadata());
+  return TokenizerFromMetadata(file->metadata(), std::move(on_warning));
 }
 
 }  // namespace headwise

@@ -5,14 +5,17 @@
 #include <headwise/status.h>
 #include <headwise/tokenizer.h>
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "weights/gguf.h"
 
 namespace headwise {
 
-// kNotFound if the file has none.
-Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata);
+// kNotFound if the file has none. `on_warning` as in OpenTokenizer.
+Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata,
+                                                         std::function<void(std::string_view)> on_warning = {});
 
 }  // namespace headwise
 

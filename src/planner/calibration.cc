@@ -50,7 +50,7 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "ref"}));
   HW_ASSIGN_OR_RETURN(opened.model, LoadModel(input.model, *opened.backend));
   HW_RETURN_IF_ERROR(CheckHasGradient(opened.model->config).Annotate(input.model));
-  HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model));
+  HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model, input.on_warning));
   opened.bos_id = BeginOfText(*opened.tokenizer, opened.model->config);
   return opened;
 }

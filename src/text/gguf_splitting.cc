@@ -71,17 +71,20 @@ std::vector<Json> StepsOf(const Json& value) {
 
 }  // namespace
 
-Result<const GgufSplitting*> FindGgufSplitting(std::string_view name, std::string_view architecture,
-                                               std::string_view origin) {
+Result<FoundSplitting> FindGgufSplitting(std::string_view name, std::string_view architecture,
+                                         std::string_view origin) {
   std::string_view wanted = name;
+  bool is_guess = false;
   if (name.empty() || name == "default") {
-    for (const auto& [of, usual] : kUsual) {
-      if (of == architecture) wanted = usual;
-    }
+    const auto* usual = std::ranges::find_if(kUsual, [&](const auto& row) { return row.first == architecture; });
+    is_guess = usual == std::end(kUsual);
+    wanted = is_guess ? kGpt2Names[0] : usual->second;
   }
   std::vector<std::string_view> known;
   for (const GgufSplitting& splitting : kSplittings) {
-    if (std::find(splitting.names.begin(), splitting.names.end(), wanted) != splitting.names.end()) return &splitting;
+    if (std::find(splitting.names.begin(), splitting.names.end(), wanted) != splitting.names.end()) {
+      return FoundSplitting{&splitting, is_guess};
+    }
     known.insert(known.end(), splitting.names.begin(), splitting.names.end());
   }
   return Status::Unsupported(fmt::format("{}: \"{}\" does not tell how text is cut into words, expected one of: {}",

@@ -1,5 +1,6 @@
 // How byte-level tokenizers cut text into words. A .gguf file names the way in place of the regular expressions; a name
-// that is not in the table is refused, as other words give other ids. Inside text/ only.
+// that is not in the table is refused, as other words give other ids. Files from before there were names have none.
+// Inside text/ only.
 #ifndef HEADWISE_TEXT_GGUF_SPLITTING_H_
 #define HEADWISE_TEXT_GGUF_SPLITTING_H_
 
@@ -27,10 +28,14 @@ struct GgufSplitting {
   bool adds_bos = false;  // where the file does not say
 };
 
-// By the name in the file. An empty name and "default" are what the published models of the architecture have, where
-// all have the same; else an error, which lists the known names.
-Result<const GgufSplitting*> FindGgufSplitting(std::string_view name, std::string_view architecture,
-                                               std::string_view origin);
+// By the name in the file; a name that is not known is an error, which lists those that are. An empty name and
+// "default" are what the published models of the architecture have; where these differ, GPT-2's own, which byte-level
+// tokenizers began with, and `is_guess`.
+struct FoundSplitting {
+  const GgufSplitting* splitting = nullptr;
+  bool is_guess = false;
+};
+Result<FoundSplitting> FindGgufSplitting(std::string_view name, std::string_view architecture, std::string_view origin);
 
 // The "pre_tokenizer" of a tokenizer.json.
 Json SplittingJson(const GgufSplitting& splitting, bool adds_space_prefix);

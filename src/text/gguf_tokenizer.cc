@@ -74,8 +74,14 @@ BpeParts AddTokens(const GgufTokenizer& file, TokenizerParts& parts) {
 }
 
 Result<BpeModel> ReadByteLevel(const GgufTokenizer& file, TokenizerParts& parts) {
-  HW_ASSIGN_OR_RETURN(const GgufSplitting* splitting,
-                      FindGgufSplitting(file.splitting, file.architecture, file.origin));
+  HW_ASSIGN_OR_RETURN(const FoundSplitting found, FindGgufSplitting(file.splitting, file.architecture, file.origin));
+  const GgufSplitting* splitting = found.splitting;
+  if (found.is_guess && file.on_warning) {
+    file.on_warning(fmt::format(
+        "{}: \"tokenizer.ggml.pre\" does not say how text is cut into words, so it is cut as GPT-2 does: expect worse "
+        "answers where the model was trained otherwise",
+        file.origin));
+  }
   BpeParts bpe = AddTokens(file, parts);
   for (const std::string& merge : file.merges) {
     const auto rank = static_cast<uint32_t>(bpe.merges.size());

@@ -4,10 +4,12 @@
 #define HEADWISE_TEXT_GGUF_TOKENIZER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <headwise/status.h>
 
@@ -43,6 +45,8 @@ struct GgufTokenizer {
   std::string chat_template = {};
   // A whole tokenizer.json, which says more than the arrays and is taken in their place; may be empty.
   std::string tokenizer_json = {};
+  // Told what had to be guessed; may be empty.
+  std::function<void(std::string_view)> on_warning = {};
 };
 
 Result<std::unique_ptr<Tokenizer>> MakeGgufTokenizer(const GgufTokenizer& file);

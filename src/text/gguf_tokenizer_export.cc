@@ -54,12 +54,12 @@ Result<std::string> MergeText(const Json& merge, std::string_view origin) {
 Result<std::string> SplittingOf(const JsonObject& root, const JsonObject& model, std::string_view architecture) {
   const std::string name = NameOfGgufSplitting(root.Has("pre_tokenizer") ? root.At("pre_tokenizer") : Json());
   if (name.empty()) return name;
-  HW_ASSIGN_OR_RETURN(const GgufSplitting* splitting, FindGgufSplitting(name, architecture, root.origin()));
+  HW_ASSIGN_OR_RETURN(const FoundSplitting found, FindGgufSplitting(name, architecture, root.origin()));
   HW_ASSIGN_OR_RETURN(const bool ignores_merges, model.BoolOr("ignore_merges", false));
   const bool composes = root.Has("normalizer");
   const bool is_nfc = composes && root.At("normalizer").value("type", Json()) == "NFC";
-  const bool fits = ignores_merges == splitting->ignore_merges && composes == is_nfc &&
-                    composes == ComposesCharacters(*splitting, architecture);
+  const bool fits = ignores_merges == found.splitting->ignore_merges && composes == is_nfc &&
+                    composes == ComposesCharacters(*found.splitting, architecture);
   return fits ? name : std::string();
 }
 

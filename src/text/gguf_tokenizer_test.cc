@@ -310,14 +310,35 @@ TEST(GgufTokenizer, UnknownSplittingsAreRefusedWithTheKnownOnes) {
   Arrays arrays;
   arrays.file.kind = "gpt2";
   arrays.Add("a");
-  for (const char* name : {"unheard-of", "default", ""}) {
-    arrays.file.splitting = name;
-    EXPECT_THAT(arrays.Error(), AllOf(StartsWith("f: \"" + std::string(name) + "\" does not tell"),
-                                      HasSubstr("llama-bpe"), HasSubstr("qwen2"), HasSubstr("gpt-2")));
-  }
+  arrays.file.splitting = "unheard-of";
+  EXPECT_THAT(arrays.Error(), AllOf(StartsWith("f: \"unheard-of\" does not tell"), HasSubstr("llama-bpe"),
+                                    HasSubstr("qwen2"), HasSubstr("gpt-2")));
   for (const char* name : {"llama3", "smollm", "tekken", "falcon", "olmo"}) {
     arrays.file.splitting = name;
     EXPECT_EQ(arrays.Error(), "no error") << name;
+  }
+}
+
+// Files from before there was the key.
+TEST(GgufTokenizer, ASplittingThatNobodyNamesIsGuessedWithAWarning) {
+  Arrays arrays;
+  std::string warnings;
+  arrays.file.kind = "gpt2";
+  arrays.file.on_warning = [&](std::string_view warning) { warnings += warning; };
+  for (const char* token : {"a", "\u0120", "b", "\u0120b"}) arrays.Add(token);
+  arrays.merges = {"\u0120 b"};
+  arrays.file.splitting = "gpt-2";
+  const Ids expected = arrays.MustMake()->Encode("a b  a", SpecialText::kParse).value();
+  for (const char* name : {"default", ""}) {
+    for (const auto& [architecture, is_guess] : {std::pair("llama", true), std::pair("mpt", false)}) {
+      warnings.clear();
+      arrays.file.splitting = name;
+      arrays.file.architecture = architecture;
+      const auto tokenizer = arrays.MustMake();
+      ASSERT_NE(tokenizer, nullptr);
+      EXPECT_EQ(tokenizer->Encode("a b  a", SpecialText::kParse).value(), expected);
+      EXPECT_EQ(warnings.find("f: \"tokenizer.ggml.pre\" does not say") == 0, is_guess) << warnings;
+    }
   }
 }
 
