@@ -18,8 +18,8 @@ namespace {
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
   ~FileDescriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -35,13 +35,31 @@ Status SystemError(const std::filesystem::path& path, const char* doing) {
   return error == ENOENT ? Status::NotFound(message) : Status::Io(message);
 }
 
-// Opens a regular file for reading and tells its size.
-Result<size_t> StatRegular(int fd, const std::filesystem::path& path) {
+const char* KindOf(const struct stat& info) {
+  if (S_ISDIR(info.st_mode)) return "a folder";
+  if (S_ISFIFO(info.st_mode)) return "a FIFO";
+  if (S_ISCHR(info.st_mode)) return "a character device";
+  if (S_ISBLK(info.st_mode)) return "a block device";
+  return "no regular file";
+}
+
+struct OpenedFile {
+  FileDescriptor fd;
+  size_t size_bytes = 0;
+};
+
+// Every reader's way to a file. What is no regular file is refused: a FIFO may never have an end or a writer, and a
+// device may have no end.
+Result<OpenedFile> OpenRegular(const std::filesystem::path& path) {
+  // Without O_NONBLOCK to open a FIFO is to wait for its writer; regular files know no difference.
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (fd.get() < 0) return SystemError(path, "open");
   struct stat info = {};
-  if (::fstat(fd, &info) != 0) return SystemError(path, "stat");
-  if (S_ISDIR(info.st_mode))
-    return Status::InvalidInput(fmt::format("{}: is a folder, expected a file", path.string()));
-  return static_cast<size_t>(info.st_size);
+  if (::fstat(fd.get(), &info) != 0) return SystemError(path, "stat");
+  if (!S_ISREG(info.st_mode)) {
+    return Status::InvalidInput(fmt::format("{}: is {}, expected a file", path.string(), KindOf(info)));
+  }
+  return OpenedFile{.fd = std::move(fd), .size_bytes = static_cast<size_t>(info.st_size)};
 }
 
 // Creates and opens a new file beside `path`; its name replaces `partial_path`. mkostemp would make it readable by its
@@ -61,15 +79,13 @@ int CreateBeside(const std::filesystem::path& path, std::string& partial_path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return SystemError(path, "open");
-  HW_ASSIGN_OR_RETURN(const size_t size_bytes, StatRegular(fd.get(), path));
+  HW_ASSIGN_OR_RETURN(const OpenedFile opened, OpenRegular(path));
   MappedFile file;
-  if (size_bytes == 0) return file;
-  void* data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (opened.size_bytes == 0) return file;
+  void* data = ::mmap(nullptr, opened.size_bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
   if (data == MAP_FAILED) return SystemError(path, "map");
   file.data_ = data;
-  file.size_bytes_ = size_bytes;
+  file.size_bytes_ = opened.size_bytes;
   return file;
 }
 
@@ -95,16 +111,11 @@ void MappedFile::Release(std::span<const std::byte> range) const {
 }
 
 Result<std::string> ReadFile(const std::filesystem::path& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return SystemError(path, "open");
-  HW_RETURN_IF_ERROR([&] {
-    auto size = StatRegular(fd.get(), path);
-    return size.ok() ? Status::Ok() : std::move(size).status();
-  }());
+  HW_ASSIGN_OR_RETURN(const OpenedFile opened, OpenRegular(path));
   std::string content;
   char buffer[1 << 16];
   for (;;) {
-    const ssize_t n = ::read(fd.get(), buffer, sizeof(buffer));
+    const ssize_t n = ::read(opened.fd.get(), buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return SystemError(path, "read");
     if (n == 0) return content;

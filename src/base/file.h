@@ -1,4 +1,5 @@
-// Files: read whole, map read-only, write atomically. Every error names the path and what the system said.
+// Files: read whole, map read-only, write atomically. Every error names the path and what the system said. What is read
+// is a regular file: a folder, a FIFO or a device is an error.
 #ifndef HEADWISE_BASE_FILE_H_
 #define HEADWISE_BASE_FILE_H_
 
@@ -36,7 +37,7 @@ class MappedFile {
   size_t size_bytes_ = 0;
 };
 
-// The whole file as text or bytes. A folder, a missing or an unreadable file is an error.
+// The whole file as text or bytes.
 Result<std::string> ReadFile(const std::filesystem::path& path);
 
 // Replaces a file in one step, for content too large to hold: written in pieces beside it, flushed to disk, renamed.

@@ -62,6 +62,20 @@ TEST(File, MissingFileAndFolderAreNamed) {
   EXPECT_THAT(ReadFile(::testing::TempDir()).status().message(), HasSubstr("is a folder"));
 }
 
+// A FIFO without a writer would be waited for, and a device has no end.
+TEST(File, OnlyRegularFilesAreRead) {
+  const fs::path fifo = TempPath(fmt::format("headwise_fifo_{}", ::getpid()));
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::pair<fs::path, const char*> cases[] = {{fifo, ": is a FIFO, expected a file"},
+                                                    {"/dev/zero", "/dev/zero: is a character device, expected a file"},
+                                                    {::testing::TempDir(), ": is a folder, expected a file"}};
+  for (const auto& [path, expected] : cases) {
+    EXPECT_THAT(ReadFile(path).status().message(), HasSubstr(expected));
+    EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr(expected));
+  }
+  fs::remove(fifo);
+}
+
 class AtomicWrite : public ::testing::Test {
  protected:
   void SetUp() override {

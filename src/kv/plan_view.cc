@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <numeric>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "kv/rule_json.h"
 
 namespace headwise {
 
@@ -38,6 +41,8 @@ std::string FormatPlanMap(const HeadPlan& plan) {
     int64_t num_heads = 0;
   };
   std::vector<Entry> entries;
+  // As text, which says all of a rule: a plan may have a rule of its own for each of many thousand heads.
+  std::unordered_map<std::string, size_t> entry_of;
   const auto symbol_of = [](const HeadRule& rule, size_t idx) {
     if (rule.kind == HeadRule::Kind::kFull) return '#';
     return idx < sizeof(kLetters) - 1 ? kLetters[idx] : '?';  // more rules than letters: the rest share one
@@ -47,10 +52,10 @@ std::string FormatPlanMap(const HeadPlan& plan) {
     map += fmt::format("  layer {:>3}  ", layer_idx);
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
       const HeadRule& rule = plan.At(layer_idx, kv_head);
-      auto it = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.rule == rule; });
-      if (it == entries.end()) it = entries.insert(entries.end(), {rule, 0});
-      ++it->num_heads;
-      map += symbol_of(rule, static_cast<size_t>(it - entries.begin()));
+      const auto [it, is_new] = entry_of.emplace(FormatHeadRule(rule), entries.size());
+      if (is_new) entries.push_back({rule, 0});
+      ++entries[it->second].num_heads;
+      map += symbol_of(rule, it->second);
     }
     map += '\n';
   }

@@ -1,6 +1,7 @@
 #include "text/added_tokens.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "text/utf8.h"
 
@@ -21,37 +22,34 @@ bool IsBetweenWords(std::string_view before, std::string_view after) {
 
 }  // namespace
 
-AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, std::vector<std::string> patterns) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (patterns[i].empty()) continue;
-    auto& bucket = patterns_[static_cast<unsigned char>(patterns[i][0])];
-    bucket.push_back({std::move(patterns[i]), std::move(tokens[i])});
-  }
-  for (auto& bucket : patterns_) {
-    std::stable_sort(bucket.begin(), bucket.end(),
-                     [](const Pattern& a, const Pattern& b) { return a.text.size() > b.text.size(); });
-  }
-}
-
-const AddedTokenMatcher::Pattern* AddedTokenMatcher::MatchAt(std::string_view rest) const {
-  for (const Pattern& pattern : patterns_[static_cast<unsigned char>(rest[0])]) {
-    if (rest.starts_with(pattern.text)) return &pattern;
-  }
-  return nullptr;
+AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, std::vector<std::string> patterns)
+    : tokens_(std::move(tokens)), matcher_(patterns) {
+  for (const std::string& pattern : patterns) pattern_bytes_.push_back(pattern.size());
 }
 
 std::vector<TextSegment> AddedTokenMatcher::Split(std::string_view text, SpecialText special) const {
   std::vector<TextSegment> segments;
+  if (matcher_.empty()) {
+    if (!text.empty()) segments.push_back({TextSegment::kText, 0, text.size()});
+    return segments;
+  }
   size_t done = 0;
+  // The tokens that begin at block_begin and behind it.
+  std::vector<int32_t> block;
+  size_t block_begin = 0;
   for (size_t at = 0; at < text.size();) {
-    const Pattern* pattern = MatchAt(text.substr(at));
-    if (pattern == nullptr) {
+    if (at >= block_begin + block.size()) {
+      block_begin = at;
+      matcher_.FindAll(text, at, std::min(text.size(), at + matcher_.block_bytes()), block);
+    }
+    const int32_t found = block[at - block_begin];
+    if (found == PatternMatcher::kNone) {
       ++at;
       continue;
     }
-    const AddedToken& token = pattern->token;
+    const AddedToken& token = tokens_[static_cast<size_t>(found)];
     size_t begin = at;
-    size_t end = at + pattern->text.size();
+    size_t end = at + pattern_bytes_[static_cast<size_t>(found)];
     // A match that does not count still covers its text: nothing shorter is looked for inside it.
     at = end;
     if (special == SpecialText::kAsText && token.special) continue;

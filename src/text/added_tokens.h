@@ -5,11 +5,12 @@
 
 #include <headwise/tokenizer.h>
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "text/pattern_matcher.h"
 
 namespace headwise {
 
@@ -42,14 +43,9 @@ class AddedTokenMatcher {
   std::vector<TextSegment> Split(std::string_view text, SpecialText special) const;
 
  private:
-  struct Pattern {
-    std::string text;
-    AddedToken token;
-  };
-  const Pattern* MatchAt(std::string_view rest) const;
-
-  // By first byte, longest first.
-  std::array<std::vector<Pattern>, 256> patterns_;
+  std::vector<AddedToken> tokens_;
+  std::vector<size_t> pattern_bytes_;  // of each
+  PatternMatcher matcher_;
 };
 
 }  // namespace headwise

@@ -175,6 +175,19 @@ class BadInput(CliTest):
         self.addCleanup(folder.chmod, 0o700)
         self.refuses("run", "--model", folder, "--prompt", "x", says=["closed", "Permission denied"])
 
+    def test_files_without_an_end(self):
+        for file in ("config.json", "model.safetensors", "tokenizer.json", "generation_config.json"):
+            for name, make in (("fifo", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero"))):
+                folder = self.model_variant(f"{name}-{file}", **{file: None})
+                make(folder / file)
+                kind = "FIFO" if name == "fifo" else "character device"
+                self.refuses("run", "--model", folder, "--prompt", "x", says=[file, f"is a {kind}", "expected a file"])
+        fifo = self.path / "fifo"
+        os.mkfifo(fifo)
+        self.refuses("run", "--model", MODEL, "--prompt-file", fifo, says=["fifo: is a FIFO"])
+        self.refuses("run", "--model", MODEL, "--prompt", "x", "--plan", fifo, says=["fifo: is a FIFO"])
+        self.refuses("logits", "--model", MODEL, "--ids", fifo, "--out", self.path / "o", says=["fifo: is a FIFO"])
+
     def test_truncated_weights(self):
         weights = (MODEL / "model.safetensors").read_bytes()
         for num_bytes in (0, 4, 100, len(weights) - 1):
