@@ -34,6 +34,13 @@ Status ReadOptions(const JsonObject& model, BpeParts& parts) {
   if (dropout != 0.0) return Status::Unsupported(fmt::format("{}: dropout {}, expected none", parts.origin, dropout));
   HW_ASSIGN_OR_RETURN(parts.continuing_prefix, model.StringOr("continuing_subword_prefix", ""));
   HW_ASSIGN_OR_RETURN(parts.end_of_word_suffix, model.StringOr("end_of_word_suffix", ""));
+  // Put around every character of a text.
+  constexpr size_t kMaxAffixBytes = 64;
+  if (parts.continuing_prefix.size() > kMaxAffixBytes || parts.end_of_word_suffix.size() > kMaxAffixBytes) {
+    return Status::InvalidInput(
+        fmt::format("{}: continuing_subword_prefix of {} bytes and end_of_word_suffix of {}, expected at most {}",
+                    parts.origin, parts.continuing_prefix.size(), parts.end_of_word_suffix.size(), kMaxAffixBytes));
+  }
   HW_ASSIGN_OR_RETURN(parts.fuse_unknown, model.BoolOr("fuse_unk", false));
   HW_ASSIGN_OR_RETURN(parts.ignore_merges, model.BoolOr("ignore_merges", false));
   HW_ASSIGN_OR_RETURN(parts.byte_fallback, model.BoolOr("byte_fallback", false));

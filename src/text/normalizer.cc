@@ -97,13 +97,19 @@ Result<Regex> PatternFromJson(const Json& value, std::string_view origin) {
   return Regex::Compile(pattern, origin);
 }
 
-Result<std::string> ReplaceAll(const Regex& pattern, std::string_view content, std::string_view text) {
+Result<std::string> Normalizer::ReplaceAll(const Step& step, std::string_view text, size_t original_bytes) const {
   std::vector<TextSpan> matches;
-  HW_RETURN_IF_ERROR(pattern.FindAll(text, matches));
+  HW_RETURN_IF_ERROR(step.pattern.front().FindAll(text, matches));
+  // Before there is such a text.
+  size_t matched_bytes = 0;
+  for (const TextSpan& match : matches) matched_bytes += match.end - match.begin;
+  const size_t size_bytes = text.size() - matched_bytes + matches.size() * step.content.size();
+  HW_RETURN_IF_ERROR(CheckGrowth(size_bytes, original_bytes, origin_));
   std::string out;
+  out.reserve(size_bytes);
   size_t at = 0;
   for (const TextSpan& match : matches) {
-    out.append(text.substr(at, match.begin - at)).append(content);
+    out.append(text.substr(at, match.begin - at)).append(step.content);
     at = match.end;
   }
   return out.append(text.substr(at));
@@ -175,12 +181,12 @@ Status Normalizer::Add(const Json& value, std::string_view origin, int depth) {
   return Status::Unsupported(fmt::format("{}: type \"{}\" is not supported", origin, type));
 }
 
-Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text) {
+Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text, size_t original_bytes) const {
   switch (step.kind) {
     case Kind::kPrepend:
       return text.empty() ? text : step.content + text;
     case Kind::kReplace:
-      return ReplaceAll(step.pattern.front(), step.content, text);
+      return ReplaceAll(step, text, original_bytes);
     case Kind::kNfc:
       return UnicodeNormalForm(text, Composition::kCompose, Mapping::kCanonical);
     case Kind::kNfd:
@@ -211,7 +217,7 @@ Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text) {
 Result<std::string> Normalizer::Apply(std::string text) const {
   const size_t original_bytes = text.size();
   for (const Step& step : steps_) {
-    HW_ASSIGN_OR_RETURN(text, ApplyStep(step, std::move(text)));
+    HW_ASSIGN_OR_RETURN(text, ApplyStep(step, std::move(text), original_bytes));
     HW_RETURN_IF_ERROR(CheckGrowth(text.size(), original_bytes, origin_));
   }
   return text;

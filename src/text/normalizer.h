@@ -13,9 +13,10 @@
 
 namespace headwise {
 
-// A step that multiplies its text beyond this is a malformed file: a few such steps in a row would fill the memory.
+// A step that multiplies its text beyond this is a malformed file: a few such steps in a row would fill the memory. The
+// bytes are for what stands before or in place of a short text, of which a long one may have many between its tokens.
 inline constexpr size_t kMaxTextGrowth = 64;
-inline constexpr size_t kMaxTextGrowthBytes = 64 << 10;
+inline constexpr size_t kMaxTextGrowthBytes = 1 << 10;
 inline constexpr size_t kMaxPipelineSteps = 64;
 inline constexpr int kMaxPipelineDepth = 8;
 
@@ -42,7 +43,10 @@ class Normalizer {
 
   Status Add(const Json& value, std::string_view origin, int depth);
   Status AddStep(Step step, std::string_view origin);
-  static Result<std::string> ApplyStep(const Step& step, std::string text);
+  // `original_bytes` of text there were before the first step.
+  Result<std::string> ApplyStep(const Step& step, std::string text, size_t original_bytes) const;
+  // Every match replaced by the content, taken literally.
+  Result<std::string> ReplaceAll(const Step& step, std::string_view text, size_t original_bytes) const;
 
   std::vector<Step> steps_;
   std::string origin_;
@@ -50,9 +54,6 @@ class Normalizer {
 
 // A {"String": ...} or {"Regex": ...} object of a tokenizer.json.
 Result<Regex> PatternFromJson(const Json& value, std::string_view origin);
-
-// Every match of `pattern` replaced by `content`, taken literally.
-Result<std::string> ReplaceAll(const Regex& pattern, std::string_view content, std::string_view text);
 
 // An error when `text_bytes` is more than the growth limits allow for a text that began with `original_bytes`.
 Status CheckGrowth(size_t text_bytes, size_t original_bytes, std::string_view origin);

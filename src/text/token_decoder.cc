@@ -13,7 +13,13 @@
 namespace headwise {
 namespace {
 
-std::string ReplaceText(std::string_view text, std::string_view pattern, std::string_view content) {
+Result<std::string> ReplaceText(std::string_view text, std::string_view pattern, std::string_view content,
+                                size_t original_bytes, std::string_view origin) {
+  // Before there is such a text.
+  size_t num_found = 0;
+  for (size_t at = 0; (at = text.find(pattern, at)) != std::string_view::npos; at += pattern.size()) ++num_found;
+  const size_t size_bytes = text.size() - num_found * pattern.size() + num_found * content.size();
+  HW_RETURN_IF_ERROR(CheckGrowth(size_bytes, original_bytes, origin));
   std::string out;
   for (size_t found; (found = text.find(pattern)) != std::string_view::npos;) {
     out.append(text.substr(0, found)).append(content);
@@ -145,13 +151,16 @@ Result<std::string> TokenDecoder::BytesOf(std::string_view token, TokenPosition 
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::kReplace:
-        text = ReplaceText(text, step.pattern, step.content);
+      case Kind::kMetaspace: {
+        const bool drops = step.kind == Kind::kMetaspace && first && step.drops_first_mark;
+        const std::string_view content = step.kind == Kind::kReplace ? std::string_view(step.content)
+                                         : drops                     ? ""
+                                                                     : " ";
+        HW_ASSIGN_OR_RETURN(text, ReplaceText(text, step.pattern, content, token.size(), origin_));
         break;
+      }
       case Kind::kStrip:
         text = std::string(StripEnds(text, step.strip));
-        break;
-      case Kind::kMetaspace:
-        text = ReplaceText(text, step.pattern, first && step.drops_first_mark ? "" : " ");
         break;
       case Kind::kByteFallback:
         // A lone byte is text for no later step.

@@ -36,10 +36,15 @@ Status TokenizerImpl::BuildTables() {
   std::vector<AddedToken> raw, normalized;
   std::vector<std::string> raw_patterns, normalized_patterns;
   std::unordered_map<int32_t, std::string> shown;
+  size_t token_bytes = 0;
+  size_t pattern_bytes = 0;
   for (const AddedToken& token : parts_.added_tokens) {
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
     if (token.normalized) {
       HW_ASSIGN_OR_RETURN(std::string pattern, parts_.normalizer.Apply(token.content));
+      token_bytes += token.content.size();
+      pattern_bytes += pattern.size();
+      HW_RETURN_IF_ERROR(CheckGrowth(pattern_bytes, token_bytes, parts_.origin + ": added_tokens"));
       normalized.push_back(token);
       shown.insert_or_assign(token.id, pattern);
       normalized_patterns.push_back(std::move(pattern));
@@ -57,6 +62,8 @@ Status TokenizerImpl::BuildPieces(const std::unordered_map<int32_t, std::string>
   const auto size = static_cast<size_t>(vocabulary_.size());
   pieces_.resize(size);
   if (parts_.decoder.first_differs()) first_pieces_.resize(size);
+  size_t token_bytes = 0;
+  size_t piece_bytes = 0;
   for (int32_t id = 0; id < vocabulary_.size(); ++id) {
     const std::string* token = vocabulary_.TokenOf(id);
     if (token == nullptr) continue;
@@ -64,6 +71,10 @@ Status TokenizerImpl::BuildPieces(const std::unordered_map<int32_t, std::string>
     if (const auto it = shown.find(id); it != shown.end()) token = &it->second;
     const auto at = static_cast<size_t>(id);
     HW_ASSIGN_OR_RETURN(pieces_[at], parts_.decoder.BytesOf(*token, TokenPosition::kLater));
+    // All together too: each token may grow by some bytes, and there may be a million of them.
+    token_bytes += token->size();
+    piece_bytes += pieces_[at].size();
+    HW_RETURN_IF_ERROR(CheckGrowth(piece_bytes, token_bytes, parts_.origin + ": decoder"));
     if (first_pieces_.empty()) continue;
     HW_ASSIGN_OR_RETURN(first_pieces_[at], parts_.decoder.BytesOf(*token, TokenPosition::kFirst));
   }

@@ -145,6 +145,31 @@ TEST(Tokenizer, TextMustNotGrowWithoutBound) {
   EXPECT_THAT(MustParse(json)->Encode("a", SpecialText::kParse).status().message(), HasSubstr("expected at most"));
 }
 
+// What a step would make is refused before it is made: a megabyte for each of a million characters fills no memory.
+TEST(Tokenizer, TextMustNotGrowAtOnce) {
+  const std::string megabyte(1 << 20, 'b');
+  const std::string million(1 << 20, 'a');
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", megabyte}};
+  Json json = ByteTokenizerJson({});
+  json["normalizer"] = replace;
+  EXPECT_THAT(MustParse(json)->Encode(million, SpecialText::kParse).status().message(),
+              HasSubstr("test.json: normalizer: made 1099511627776 bytes out of 1048576, expected at most"));
+  json = ByteTokenizerJson({});
+  json["model"]["vocab"][million] = 256;
+  json["decoder"] = replace;
+  EXPECT_THAT(ParseError(json), HasSubstr("test.json: decoder: made 1"));
+  // Many tokens that each grow as far as one may: from one byte to 1,000.
+  json = ByteTokenizerJson({});
+  json["decoder"] = replace;
+  json["decoder"]["content"] = std::string(1000, 'b');
+  json["decoder"]["pattern"]["String"] = "x";
+  for (int i = 0; i < 3000; ++i) json["model"]["vocab"][fmt::format("{}x", i)] = 256 + i;
+  EXPECT_THAT(ParseError(json), HasSubstr("test.json: decoder: made "));
+  json = ByteTokenizerJson({});
+  json["model"]["continuing_subword_prefix"] = megabyte;
+  EXPECT_THAT(ParseError(json), HasSubstr("continuing_subword_prefix of 1048576 bytes"));
+}
+
 TEST(Tokenizer, KnowsWhatTextsBeginWith) {
   Json json = PieceTokenizerJson({"a"}, {});
   EXPECT_FALSE(MustParse(json)->AddsBos());
