@@ -276,7 +276,7 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"llama-mha", "llama.rope.freq_base", {f32, std::nan("")}, "\"llama.rope.freq_base\" is nan"},
       {"llama-mha", "llama.rope.scaling.type", {text, std::string("yarn")}, "\"llama.rope.scaling.type\" is \"yarn\""},
       {"llama-rope-linear", "llama.rope.scaling.factor", {f32, 0.5}, "\"llama.rope.scaling.factor\" is 0.5"},
-      {"llama-mha", "llama.attention.layer_norm_rms_epsilon", {f32, -1.0}, "norm epsilon -1"},
+      {"llama-mha", "llama.attention.layer_norm_rms_epsilon", {f32, -1.0}, "norm epsilon is -1"},
       {"llama-mha", "llama.expert_count", {u32, int64_t{8}}, "\"llama.expert_count\" is 8"},
       {"llama-mha", "llama.logit_scale", {f32, 0.25}, "\"llama.logit_scale\" is 0.25"},
       {"llama-mha", "llama.attention.scale", {f32, 0.25}, "\"llama.attention.scale\" is 0.25"},

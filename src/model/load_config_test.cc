@@ -240,7 +240,7 @@ TEST(LoadConfig, LayersThatCannotBeAreRefused) {
               c.ropes.push_back(c.ropes[0]);
               c.ropes[1].theta = 0;
             }),
-            "c: rope theta is 0, expected more than 1");
+            "c: rope theta is 0, expected more than 1 and up to 1e+18");
   ModelConfig alibi = MustParse(GoldenJson("mpt"));
   alibi.ropes = good.ropes;
   EXPECT_EQ(ValidateConfig(alibi, "c").message(), "c: both ALiBi and a rotary embedding, expected one of them");
@@ -367,7 +367,7 @@ TEST(LoadConfig, WrongValuesAreRefusedByName) {
       {"llama-mha", R"({"num_hidden_layers": 2.5})", "\"num_hidden_layers\" is 2.5"},
       {"llama-mha", R"({"vocab_size": 18446744073709551615})", "\"vocab_size\""},
       {"llama-mha", R"({"head_dim": 15})", "15 rotary dimensions"},
-      {"llama-mha", R"({"rms_norm_eps": -1})", "norm epsilon -1"},
+      {"llama-mha", R"({"rms_norm_eps": -1})", "norm epsilon is -1"},
       {"llama-mha", R"({"rms_norm_eps": "tiny"})", "\"rms_norm_eps\""},
       {"llama-mha", R"({"attention_bias": 1})", "\"attention_bias\" is 1"},
       {"llama-mha", R"({"bos_token_id": 384})", "\"bos_token_id\" has 384, expected a token id below 384"},
@@ -391,7 +391,16 @@ TEST(LoadConfig, WrongValuesAreRefusedByName) {
       {"mpt", R"({"expansion_ratio": 1e300})", "\"expansion_ratio\""},
       {"mpt", R"({"expansion_ratio": -4})", "\"expansion_ratio\""},
       {"mpt", R"({"attn_config": {"clip_qkv": -1}})", "\"clip_qkv\" is -1"},
-      {"mpt", R"({"attn_config": {"softmax_scale": 0}})", "softmax scale 0"},
+      {"mpt", R"({"attn_config": {"clip_qkv": 1e-300}})", "limit of queries, keys and values is 1e-300"},
+      {"mpt", R"({"attn_config": {"clip_qkv": 1e300}})", "limit of queries, keys and values is 1e+300"},
+      {"mpt", R"({"attn_config": {"softmax_scale": 0}})", "softmax scale is 0, expected 1e-06 to 1000"},
+      {"mpt", R"({"attn_config": {"softmax_scale": 1e300}})", "softmax scale is 1e+300"},
+      {"mpt", R"({"attn_config": {"softmax_scale": 1e-300}})", "softmax scale is 1e-300"},
+      {"mpt", R"({"attn_config": {"alibi_bias_max": 1e300}})", "\"alibi_bias_max\" is 1e+300"},
+      {"mpt", R"({"layer_norm_epsilon": 1e308})", "norm epsilon is 1e+308, expected 0 to 1"},
+      {"llama-mha", R"({"rope_parameters": {"rope_theta": 1e300}})", "rope theta is 1e+300"},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "linear", "factor": 1e300}})", "rope factor is 1e+300"},
+      {"llama-rope-llama3", R"({"rope_parameters": {"high_freq_factor": 1e300}})", "high_freq_factor is 1e+300"},
       {"mpt", R"({"attn_config": {"alibi_bias_max": 0}})", "\"alibi_bias_max\" is 0"},
       {"mpt", R"({"attn_config": 5})", "\"attn_config\""},
   };

@@ -36,17 +36,38 @@ Status CheckSizes(const ModelConfig& config, const std::string& origin) {
   return Status::Ok();
 }
 
+// Ranges are wider than any model's, and narrow enough that the f32 that is computed with is neither 0 nor infinite.
+struct Number {
+  const char* name;
+  double value;
+  double least;
+  double most;
+};
+
+Status CheckNumbers(const std::vector<Number>& numbers, const std::string& origin) {
+  for (const Number& number : numbers) {
+    if (number.value >= number.least && number.value <= number.most) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: {} is {}, expected {} to {}", origin, number.name, number.value, number.least, number.most));
+  }
+  return Status::Ok();
+}
+
 Status CheckRope(const ModelConfig& config, const RopeConfig& rope, const std::string& origin) {
   if (rope.rotary_dims < 2 || rope.rotary_dims % 2 != 0 || rope.rotary_dims > config.head_dim) {
     return Status::InvalidInput(fmt::format("{}: {} rotary dimensions of a head dim of {}, expected an even number",
                                             origin, rope.rotary_dims, config.head_dim));
   }
-  if (!(rope.theta > 1.0) || !std::isfinite(rope.theta)) {
-    return Status::InvalidInput(fmt::format("{}: rope theta is {}, expected more than 1", origin, rope.theta));
+  constexpr double kMostTheta = 1e18;
+  if (!(rope.theta > 1.0 && rope.theta <= kMostTheta)) {
+    return Status::InvalidInput(
+        fmt::format("{}: rope theta is {}, expected more than 1 and up to {}", origin, rope.theta, kMostTheta));
   }
-  if (!(rope.factor >= 1.0) || !std::isfinite(rope.factor)) {
-    return Status::InvalidInput(fmt::format("{}: rope factor is {}, expected at least 1", origin, rope.factor));
-  }
+  constexpr double kMostFactor = 1e9;
+  HW_RETURN_IF_ERROR(CheckNumbers({{"rope factor", rope.factor, 1, kMostFactor},
+                                   {"rope low_freq_factor", rope.low_freq_factor, 0, kMostFactor},
+                                   {"rope high_freq_factor", rope.high_freq_factor, 0, kMostFactor}},
+                                  origin));
   if (!rope.freq_divisors.empty() && static_cast<int64_t>(rope.freq_divisors.size()) != rope.rotary_dims / 2) {
     return Status::InvalidInput(
         fmt::format("{}: {} divisors of {} rope frequencies", origin, rope.freq_divisors.size(), rope.rotary_dims / 2));
@@ -94,6 +115,14 @@ Status CheckLayers(const ModelConfig& config, const std::string& origin) {
   return Status::Ok();
 }
 
+Status CheckScales(const ModelConfig& config, const std::string& origin) {
+  std::vector<Number> numbers = {{"norm epsilon", config.norm_eps, 0, 1},
+                                 {"softmax scale", config.softmax_scale, 1e-6, 1e3}};
+  if (config.qkv_clip) numbers.push_back({"limit of queries, keys and values", *config.qkv_clip, 1e-6, 1e30});
+  for (const float slope : config.alibi_slopes) numbers.push_back({"ALiBi slope", slope, 0, 1e3});
+  return CheckNumbers(numbers, origin);
+}
+
 Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
   const auto check = [&](const char* what, int32_t id) {
     if (id >= 0 && id < config.vocab_size) return Status::Ok();
@@ -134,10 +163,7 @@ Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
   HW_RETURN_IF_ERROR(CheckPositions(config, origin));
   HW_RETURN_IF_ERROR(CheckTokenIds(config, origin));
   HW_RETURN_IF_ERROR(CheckLayers(config, origin));
-  if (!(config.norm_eps >= 0) || !(config.softmax_scale > 0)) {
-    return Status::InvalidInput(fmt::format("{}: norm epsilon {} or softmax scale {} is out of range", origin,
-                                            config.norm_eps, config.softmax_scale));
-  }
+  HW_RETURN_IF_ERROR(CheckScales(config, origin));
   if (config.zero_sink && config.learned_sinks) {
     return Status::InvalidInput(
         fmt::format("{}: both a zero sink and learned sink logits, expected one of them", origin));

@@ -136,17 +136,22 @@ class ChatWriter {
 
   void Text(std::string_view text) { text_.append(text); }
 
-  Status Special(std::string_view token) {
+  Result<int32_t> IdOf(std::string_view token) const {
     std::optional<int32_t> id = token == kBos ? bos_id_ : token == kEos ? tokenizer_.eos_id() : tokenizer_.IdOf(token);
     if (!id || (token != kBos && token != kEos && !tokenizer_.IsSpecial(*id))) {
       return Status::InvalidInput(fmt::format("chat form {}: the tokenizer has no special token {}", row_.name, token));
     }
+    return *id;
+  }
+
+  Status Special(std::string_view token) {
+    HW_ASSIGN_OR_RETURN(const int32_t id, IdOf(token));
     HW_RETURN_IF_ERROR(EndText());
-    ids_.push_back(*id);
+    ids_.push_back(id);
     return Status::Ok();
   }
 
-  Status Write(const Marks& marks) {
+  Status Write(std::span<const Mark> marks) {
     for (const Mark& mark : marks) {
       if (!mark.special.empty()) HW_RETURN_IF_ERROR(Special(mark.special));
       Text(mark.text);
@@ -283,6 +288,37 @@ Result<std::vector<int32_t>> EncodeChat(const Tokenizer& tokenizer, const ChatPr
     HW_RETURN_IF_ERROR(writer.Write(is_user ? row.after_user : row.after_assistant));
   }
   if (prompt.end == ChatEnd::kOpenAssistantTurn) HW_RETURN_IF_ERROR(writer.Write(row.open_assistant));
+  return writer.Finish();
+}
+
+Result<std::vector<int32_t>> EncodeNextTurn(const Tokenizer& tokenizer, ChatForm form, const std::string& message,
+                                            AnswerEnd last_answer) {
+  if (message.empty()) return Status::InvalidInput("message: is empty, expected at least one character");
+  const FormRow& row = RowOf(form);
+  const ChatMessage messages[] = {{.role = "user", .content = message}};
+  HW_RETURN_IF_ERROR(CheckMessages(row, messages));
+  ChatWriter writer(tokenizer, row, std::nullopt);
+  // What stands before the end token belongs to the answer, whether the model wrote it or not.
+  const std::vector<int32_t> stop_ids = ChatStopIds(tokenizer, form);
+  std::span<const Mark> rest = row.after_assistant;
+  for (bool is_end = false; !is_end; rest = rest.subspan(1)) {
+    if (rest.empty()) {
+      return Status::Unsupported("chat: in this form no token ends an answer; a conversation cannot go on after it");
+    }
+    const Mark& mark = rest.front();
+    if (mark.special.empty()) continue;
+    HW_ASSIGN_OR_RETURN(const int32_t id, writer.IdOf(mark.special));
+    is_end = std::find(stop_ids.begin(), stop_ids.end(), id) != stop_ids.end();
+    if (!is_end) continue;
+    if (last_answer == AnswerEnd::kCut) HW_RETURN_IF_ERROR(writer.Special(mark.special));
+    writer.Text(mark.text);
+  }
+  HW_RETURN_IF_ERROR(writer.Write(rest));
+  if (row.bos == BosRule::kEveryUserTurn) HW_RETURN_IF_ERROR(writer.Special(kBos));
+  HW_RETURN_IF_ERROR(writer.Write(row.before_user));
+  writer.Text(row.trim == Trim::kEnds ? TrimStart(TrimEnd(message)) : std::string_view(message));
+  HW_RETURN_IF_ERROR(writer.Write(row.after_user));
+  HW_RETURN_IF_ERROR(writer.Write(row.open_assistant));
   return writer.Finish();
 }
 

@@ -136,5 +136,39 @@ TEST(ChatTemplate, FormsAreToldByTheirTemplates) {
   EXPECT_EQ(detect("{{'<turn>'}}"), std::nullopt);
 }
 
+// What comes between two answers is the same whatever the form: what EncodeChat writes there, from the end token on.
+TEST(ChatTemplate, NextTurnsAreStretchesOfWholeConversations) {
+  const auto tokenizer =
+      MustParse(ByteTokenizerJson({"<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
+                                   "<|end_header_id|>", "<|eot_id|>", "[INST]", "[/INST]"}));
+  for (const ChatForm form : {ChatForm::kChatMl, ChatForm::kLlama2, ChatForm::kLlama3, ChatForm::kMistral,
+                              ChatForm::kMistralV3, ChatForm::kVicuna}) {
+    const ChatMessage messages[] = {{"user", "a"}, {"assistant", "b"}, {"user", " More! "}};
+    const auto whole = EncodeChat(*tokenizer, {.form = form, .messages = messages});
+    const auto opening = EncodeChat(*tokenizer, {.form = form, .messages = std::span(messages).first(1)});
+    ASSERT_TRUE(whole.ok() && opening.ok()) << whole.status().message();
+    const std::vector<int32_t> stops = ChatStopIds(*tokenizer, form);
+    const auto end = std::find_first_of(whole->begin() + static_cast<std::ptrdiff_t>(opening->size()), whole->end(),
+                                        stops.begin(), stops.end());
+    EXPECT_EQ(*EncodeNextTurn(*tokenizer, form, messages[2].content, AnswerEnd::kCut),
+              std::vector<int32_t>(end, whole->end()));
+    EXPECT_EQ(*EncodeNextTurn(*tokenizer, form, messages[2].content, AnswerEnd::kClosed),
+              std::vector<int32_t>(end + 1, whole->end()));
+  }
+}
+
+// Its normalizer makes the opening of a conversation longer than a whole one.
+TEST(ChatTemplate, ATokenizerMayMakeOfAnOpeningWhatItWants) {
+  Json json = ByteTokenizerJson({"<s>", "</s>"});
+  json["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"Regex", "\\[INST\\] a \\[/INST\\]$"}}}, {"content", std::string(500, 'x')}};
+  const auto tokenizer = MustParse(json);
+  const auto next = EncodeNextTurn(*tokenizer, ChatForm::kMistral, "m", AnswerEnd::kCut);
+  ASSERT_TRUE(next.ok()) << next.status().message();
+  std::vector<int32_t> expected = *tokenizer->Encode("[INST] m [/INST]");
+  expected.insert(expected.begin(), *tokenizer->eos_id());
+  EXPECT_EQ(*next, expected);
+}
+
 }  // namespace
 }  // namespace headwise

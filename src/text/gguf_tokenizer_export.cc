@@ -1,7 +1,6 @@
 #include "text/gguf_tokenizer_export.h"
 
 #include <fmt/format.h>
-#include <sentencepiece_processor.h>
 
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "base/json.h"
 #include "text/gguf_splitting.h"
 #include "text/gguf_tokenizer.h"
+#include "text/sentencepiece_loader.h"
 #include "text/tokenizer.h"
 
 namespace headwise {
@@ -167,11 +167,8 @@ Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, 
 Status ExportSentencePiece(const fs::path& path, GgufTokenizerArrays& arrays) {
   const std::string origin = path.string();
   HW_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-  sentencepiece::SentencePieceProcessor processor;
-  const auto status = processor.LoadFromSerializedProto(absl::string_view(bytes.data(), bytes.size()));
-  if (!status.ok()) {
-    return Status::InvalidInput(fmt::format("{}: not a SentencePiece model: {}", origin, status.ToString()));
-  }
+  HW_ASSIGN_OR_RETURN(const auto loaded, LoadSentencePiece(bytes, origin));
+  const sentencepiece::SentencePieceProcessor& processor = *loaded;
   arrays.kind = "llama";
   arrays.scores.assign(arrays.tokens.size(), 0.0);
   for (int id = 0; id < processor.GetPieceSize(); ++id) {

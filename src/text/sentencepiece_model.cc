@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "text/sentencepiece_loader.h"
 #include "text/tokenizer_files.h"
 
 namespace headwise {
@@ -66,11 +67,7 @@ Result<TokenDecoder> SentencePieceDecoder(SpacePrefix prefix, std::string_view o
 
 Result<TokenizerParts> ReadSentencePieceModel(std::string_view bytes, const std::vector<AddedToken>& more,
                                               std::string_view origin) {
-  auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
-  const auto status = processor->LoadFromSerializedProto(absl::string_view(bytes.data(), bytes.size()));
-  if (!status.ok()) {
-    return Status::InvalidInput(fmt::format("{}: not a SentencePiece model: {}", origin, status.ToString()));
-  }
+  HW_ASSIGN_OR_RETURN(auto processor, LoadSentencePiece(bytes, origin));
   TokenizerParts parts;
   parts.origin = origin;
   std::unordered_set<int32_t> reserved;

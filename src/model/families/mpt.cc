@@ -40,9 +40,10 @@ Status ReadAttention(const JsonObject& attention, ModelConfig& model) {
     return Status::Unsupported(fmt::format("{}: \"attn_type\" \"{}\" is not supported", attention.origin(), type));
   }
   HW_ASSIGN_OR_RETURN(const double max_bias, attention.DoubleOr("alibi_bias_max", 8.0));
-  if (!(max_bias > 0)) {
-    return Status::InvalidInput(
-        fmt::format("{}: \"alibi_bias_max\" is {}, expected more than 0", attention.origin(), max_bias));
+  constexpr double kMostBias = 100;  // slopes are powers of two down to 2^-this, and soon are no f32
+  if (!(max_bias > 0 && max_bias <= kMostBias)) {
+    return Status::InvalidInput(fmt::format("{}: \"alibi_bias_max\" is {}, expected more than 0 and up to {}",
+                                            attention.origin(), max_bias, kMostBias));
   }
   model.alibi_slopes = MptAlibiSlopes(model.num_q_heads, max_bias);
   HW_ASSIGN_OR_RETURN(model.softmax_scale, attention.DoubleOr("softmax_scale", model.softmax_scale));
