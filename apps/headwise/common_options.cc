@@ -35,6 +35,8 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   command.add_option("--model,-m", options.model, "Model: a Hugging Face folder or a .gguf file")->required();
   command.add_option("--backend", options.backend, "cpu, cuda, ref, or auto: cuda where a GPU is")
       ->capture_default_str();
+  command.add_flag("!--no-mmap", options.use_mmap,
+                   "Read all weights into memory first: files that change under a running program do no harm");
   command.add_option("--isa", options.isa, "avx512, avx2, baseline or auto")->capture_default_str();
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
   command

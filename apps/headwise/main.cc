@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "lost_mapping.h"
 
 namespace {
 
@@ -77,6 +78,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   SetUpLog();
+  headwise::ReportLostMappings();
   try {
     return Run(argc, argv);
   } catch (const std::exception& error) {  // out of memory, in practice

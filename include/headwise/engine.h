@@ -47,7 +47,9 @@ struct EngineOptions {
   int num_threads = 0;           // 0: one per core
   int64_t kv_limit_bytes = 0;    // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;    // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
-  int64_t page_tokens = 0;       // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
+  bool use_mmap = true;     // weights are read where they lie in their files, which must stay as they are: one that
+                            // becomes shorter ends the process. false: all of them into memory first
+  int64_t page_tokens = 0;  // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
   // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
   // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
   std::function<void(std::string_view)> on_warning = {};

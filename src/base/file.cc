@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -76,33 +78,101 @@ int CreateBeside(const std::filesystem::path& path, std::string& partial_path) {
   return -1;
 }
 
+// The mappings that there are. A handler of a signal may take no lock, so each has a place of its own; `begin` is set
+// last and cleared first.
+struct Mapping {
+  std::atomic<bool> taken{false};
+  std::atomic<uintptr_t> begin{0};
+  uintptr_t end = 0;
+  char path[256] = {};
+};
+constinit Mapping g_mappings[256];
+
+void NoteMapping(const void* data, size_t size_bytes, const std::filesystem::path& path) {
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.taken.exchange(true)) continue;
+    std::strncpy(mapping.path, path.c_str(), sizeof(mapping.path) - 1);
+    mapping.end = reinterpret_cast<uintptr_t>(data) + size_bytes;
+    mapping.begin = reinterpret_cast<uintptr_t>(data);
+    return;
+  }
+}
+
+void ForgetMapping(const void* data) {
+  for (Mapping& mapping : g_mappings) {
+    if (mapping.begin != reinterpret_cast<uintptr_t>(data)) continue;
+    mapping.begin = 0;
+    mapping.taken = false;
+    return;
+  }
+}
+
+// Bytes [0, data.size()) of the file; one that has become shorter is an error.
+Status ReadInto(int fd, const std::filesystem::path& path, std::span<std::byte> data) {
+  const size_t size_bytes = data.size();
+  while (!data.empty()) {
+    const ssize_t n = ::read(fd, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return SystemError(path, "read");
+    if (n == 0) {
+      return Status::Io(fmt::format("{}: ends after {} bytes, expected the {} that it had when it was opened",
+                                    path.string(), size_bytes - data.size(), size_bytes));
+    }
+    data = data.subspan(static_cast<size_t>(n));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
+const char* PathOfMapping(const void* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  for (const Mapping& mapping : g_mappings) {
+    const uintptr_t begin = mapping.begin;
+    if (begin != 0 && begin <= wanted && wanted < mapping.end) return mapping.path;
+  }
+  return nullptr;
+}
+
+Result<MappedFile> MappedFile::Open(const std::filesystem::path& path, FileAccess access) {
   HW_ASSIGN_OR_RETURN(const OpenedFile opened, OpenRegular(path));
   MappedFile file;
   if (opened.size_bytes == 0) return file;
-  void* data = ::mmap(nullptr, opened.size_bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
-  if (data == MAP_FAILED) return SystemError(path, "map");
+  const bool is_copy = access == FileAccess::kRead;
+  void* data = is_copy ? ::mmap(nullptr, opened.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                       : ::mmap(nullptr, opened.size_bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError(path, is_copy ? "read into memory" : "map");
   file.data_ = data;
   file.size_bytes_ = opened.size_bytes;
+  file.access_ = access;
+  if (is_copy) {
+    HW_RETURN_IF_ERROR(ReadInto(opened.fd.get(), path, {static_cast<std::byte*>(data), opened.size_bytes}));
+  } else {
+    NoteMapping(data, opened.size_bytes, path);
+  }
   return file;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      access_(other.access_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(access_, other.access_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+  if (data_ == nullptr) return;
+  if (access_ == FileAccess::kMap) ForgetMapping(data_);
+  ::munmap(data_, size_bytes_);
 }
 
 void MappedFile::Release(std::span<const std::byte> range) const {
+  if (access_ == FileAccess::kRead) return;
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;

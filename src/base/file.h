@@ -14,10 +14,15 @@
 
 namespace headwise {
 
-// A read-only memory-mapped file. Owns the mapping; move-only. An empty file maps to an empty span.
+enum class FileAccess {
+  kMap,  // read where it lies, as its bytes are needed; a file that becomes shorter meanwhile ends the process (SIGBUS)
+  kRead,  // all of it into memory first; what becomes of the file afterwards does not matter
+};
+
+// A read-only memory-mapped file, or a copy of one. Owns the memory; move-only. An empty file gives an empty span.
 class MappedFile {
  public:
-  static Result<MappedFile> Open(const std::filesystem::path& path);
+  static Result<MappedFile> Open(const std::filesystem::path& path, FileAccess access = FileAccess::kMap);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -27,7 +32,7 @@ class MappedFile {
   ~MappedFile();
 
   // Lets go of the memory that holds pages of the file which lie whole inside `range`, a part of bytes(). What is read
-  // there again comes from the file again.
+  // there again comes from the file again. Of a copy nothing goes.
   void Release(std::span<const std::byte> range) const;
 
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_bytes_}; }
@@ -35,7 +40,12 @@ class MappedFile {
  private:
   void* data_ = nullptr;
   size_t size_bytes_ = 0;
+  FileAccess access_ = FileAccess::kMap;
 };
+
+// The path of the file that is mapped at `address`, cut where it is very long; null if none is, or if there are
+// hundreds of others. For a handler of SIGBUS: async-signal-safe. Lives as long as the mapping.
+const char* PathOfMapping(const void* address);
 
 // The whole file as text or bytes.
 Result<std::string> ReadFile(const std::filesystem::path& path);

@@ -57,6 +57,37 @@ TEST(File, WhatIsReleasedCanBeReadAgain) {
   EXPECT_EQ(text(), content);
 }
 
+TEST(File, ACopyIsWhatTheFileWas) {
+  const auto path = TempPath("headwise_copy_test");
+  const std::string content(3 << 16, 'x');
+  ASSERT_TRUE(WriteFileAtomically(path, content).ok());
+  const auto copy = MappedFile::Open(path, FileAccess::kRead);
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  EXPECT_EQ(PathOfMapping(copy->bytes().data()), nullptr);
+  fs::resize_file(path, 0);
+  copy->Release(copy->bytes());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(copy->bytes().data()), copy->bytes().size()), content);
+  EXPECT_TRUE(MappedFile::Open(path, FileAccess::kRead)->bytes().empty());
+}
+
+TEST(File, MappingsKnowTheirFiles) {
+  const auto path = TempPath("headwise_mapping_test");
+  ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
+  const std::byte* data = nullptr;
+  {
+    auto first = MappedFile::Open(path);
+    const auto second = MappedFile::Open(path);
+    ASSERT_TRUE(first.ok() && second.ok());
+    data = first->bytes().data();
+    EXPECT_STREQ(PathOfMapping(data), path.c_str());
+    EXPECT_STREQ(PathOfMapping(data + 2), path.c_str());
+    EXPECT_EQ(PathOfMapping(&path), nullptr);
+    const MappedFile moved = *std::move(first);
+    EXPECT_STREQ(PathOfMapping(data), path.c_str());
+  }
+  EXPECT_EQ(PathOfMapping(data), nullptr);
+}
+
 TEST(File, MissingFileAndFolderAreNamed) {
   EXPECT_EQ(ReadFile(TempPath("no_such_file")).status().code(), StatusCode::kNotFound);
   EXPECT_THAT(ReadFile(::testing::TempDir()).status().message(), HasSubstr("is a folder"));

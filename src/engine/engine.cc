@@ -63,7 +63,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::
   parts.memory = std::make_shared<KvMemory>();
   parts.memory->backend = std::move(own_backend);
   Backend& backend = *parts.memory->backend;
-  HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend));
+  HW_ASSIGN_OR_RETURN(parts.model,
+                      LoadModel(options.model, backend, options.use_mmap ? FileAccess::kMap : FileAccess::kRead));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
   Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model, options.on_warning);
   if (!tokenizer.ok() && tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();

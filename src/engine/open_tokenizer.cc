@@ -73,7 +73,7 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& met
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model,
                                                  std::function<void(std::string_view)> on_warning) {
   if (!IsGgufPath(model)) return LoadTokenizer(model);
-  HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufFile(model));
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufModel(model));
   return TokenizerFromMetadata(file->metadata(), std::move(on_warning));
 }
 

@@ -94,6 +94,10 @@ bool IsGgufPath(const std::string& path) {
          (type == std::filesystem::file_type::not_found && file.extension() == ".gguf");
 }
 
+Result<std::unique_ptr<GgufFile>> OpenGgufModel(const std::string& path, FileAccess access) {
+  return OpenGgufFile(path, access);
+}
+
 Result<ModelConfig> GgufModelConfig(const GgufFile& file) {
   HW_ASSIGN_OR_RETURN(const Json json, GgufConfigJson(file.metadata(), NamesIn(file)));
   HW_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromJson(json, file.origin()));

@@ -19,6 +19,9 @@ namespace headwise {
 // Whether a model's path means a file in place of a folder.
 bool IsGgufPath(const std::string& path);
 
+// The file of a model's path.
+Result<std::unique_ptr<GgufFile>> OpenGgufModel(const std::string& path, FileAccess access = FileAccess::kMap);
+
 using GgufTensorNames = std::set<std::string, std::less<>>;
 
 // The config.json that the file's family reads. Of what the metadata does not say, biases, tied embeddings, norms and

@@ -29,7 +29,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& o
 
 Result<ModelConfig> ReadModelConfig(const std::string& path) {
   if (IsGgufPath(path)) {
-    HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufFile(path));
+    HW_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenGgufModel(path));
     return GgufModelConfig(*file);
   }
   const std::string config = (std::filesystem::path(path) / "config.json").string();

@@ -117,15 +117,16 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   return model;
 }
 
-Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config) {
-  if (!IsGgufPath(path)) return OpenSafetensorsFolder(path);
-  HW_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGgufFile(path));
+Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config,
+                                                       FileAccess access) {
+  if (!IsGgufPath(path)) return OpenSafetensorsFolder(path, access);
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGgufModel(path, access));
   return GgufModelWeights(std::move(file), config);
 }
 
-Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend) {
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend, FileAccess access) {
   HW_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(path));
-  HW_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenModelWeights(path, config));
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source, OpenModelWeights(path, config, access));
   HW_ASSIGN_OR_RETURN(ReadTensors read, ReadModelWeights(config, *source));
   std::string source_hash = SourceHash(*source);
   HW_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,

@@ -27,10 +27,12 @@ struct Model {
 };
 
 // Reads a Hugging Face folder or a .gguf file. Errors name the file, what was found and what was expected.
-Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend);
+Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend,
+                                         FileAccess access = FileAccess::kMap);
 
 // The weights of the model at `path`, under the names that its family gives them. `config` is the model's.
-Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config);
+Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config,
+                                                       FileAccess access = FileAccess::kMap);
 
 // A model from weights already in host memory. What the backend has copied is let go: of `host_weights`, and of
 // `source` where they are views into one.

@@ -373,8 +373,8 @@ Result<GgufContents> ParseGguf(std::span<const std::byte> file, const std::strin
   return contents;
 }
 
-Result<std::unique_ptr<GgufFile>> OpenGgufFile(const std::string& path) {
-  HW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+Result<std::unique_ptr<GgufFile>> OpenGgufFile(const std::string& path, FileAccess access) {
+  HW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path, access));
   HW_ASSIGN_OR_RETURN(GgufContents contents, ParseGguf(file.bytes(), path));
   return std::unique_ptr<GgufFile>(std::make_unique<MappedGguf>(path, std::move(file), std::move(contents)));
 }

@@ -105,7 +105,7 @@ class GgufFile : public WeightSource {
  public:
   virtual const GgufMetadata& metadata() const = 0;
 };
-Result<std::unique_ptr<GgufFile>> OpenGgufFile(const std::string& path);
+Result<std::unique_ptr<GgufFile>> OpenGgufFile(const std::string& path, FileAccess access = FileAccess::kMap);
 
 // A tensor to be written: its bytes are made when their turn comes, so that a model never has to be in memory twice.
 struct GgufTensor {

@@ -135,11 +135,11 @@ Result<ShardMap> ParseIndex(std::string_view text, const std::string& origin) {
 // One or more mapped files as one source.
 class SafetensorsSource final : public WeightSource {
  public:
-  explicit SafetensorsSource(std::string origin) : origin_(std::move(origin)) {}
+  SafetensorsSource(std::string origin, FileAccess access) : origin_(std::move(origin)), access_(access) {}
 
   // Each of `expected_names` must be there. With an index, a tensor that it places in another file is taken from there.
   Status AddFile(const std::string& path, const std::vector<std::string>* expected_names) {
-    HW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+    HW_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path, access_));
     HW_ASSIGN_OR_RETURN(EntryMap entries, ParseSafetensorsHeader(file.bytes(), path));
     const std::byte* data = file.bytes().data();
     files_.push_back(std::move(file));
@@ -198,6 +198,7 @@ class SafetensorsSource final : public WeightSource {
     const std::byte* file;
   };
   std::string origin_;
+  FileAccess access_;
   std::vector<MappedFile> files_;
   std::map<std::string, Located, std::less<>> tensors_;
   std::map<std::string, Located, std::less<>> unlisted_;
@@ -264,19 +265,19 @@ Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> te
   return WriteFileAtomically(path, content);
 }
 
-Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path) {
-  auto source = std::make_unique<SafetensorsSource>(path);
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path, FileAccess access) {
+  auto source = std::make_unique<SafetensorsSource>(path, access);
   HW_RETURN_IF_ERROR(source->AddFile(path, nullptr));
   return std::unique_ptr<WeightSource>(std::move(source));
 }
 
-Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder) {
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder, FileAccess access) {
   namespace fs = std::filesystem;
   const std::string single = (fs::path(folder) / "model.safetensors").string();
   const std::string index = single + ".index.json";
   // A file that is there but cannot be read is reported by whoever opens it.
   std::error_code ignored;
-  if (fs::exists(single, ignored)) return OpenSafetensorsFile(single);
+  if (fs::exists(single, ignored)) return OpenSafetensorsFile(single, access);
   auto text = ReadFile(index);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
     return Status::NotFound(
@@ -284,7 +285,7 @@ Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& f
   }
   if (!text.ok()) return std::move(text).status();
   HW_ASSIGN_OR_RETURN(const ShardMap names_of, ParseIndex(*text, index));
-  auto source = std::make_unique<SafetensorsSource>(folder);
+  auto source = std::make_unique<SafetensorsSource>(folder, access);
   for (const auto& [file, names] : names_of) {
     HW_RETURN_IF_ERROR(source->AddFile((fs::path(folder) / file).string(), &names).Annotate(index));
   }

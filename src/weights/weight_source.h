@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "tensor/tensor.h"
 
 namespace headwise {
@@ -45,9 +46,11 @@ class WeightSource {
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.
 // The first wins where both are there. An index may only name files beside itself; a tensor of theirs that it leaves
 // out is there too.
-Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder);
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFolder(const std::string& folder,
+                                                            FileAccess access = FileAccess::kMap);
 // One .safetensors file.
-Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path);
+Result<std::unique_ptr<WeightSource>> OpenSafetensorsFile(const std::string& path,
+                                                          FileAccess access = FileAccess::kMap);
 
 // sha256 (hex) over names, shapes and the first 4 KiB of each tensor, in name order: tells which model a plan was made
 // on (docs/head-plan.md). Per tensor, the text "NAME [D0, D1]\n" and then the bytes. Tensors that Get refuses

@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
-from cli_support import MODEL, CliTest, line_prompt, main, read_safetensors
+from cli_support import BINARY, MODEL, CliTest, line_prompt, main, read_safetensors
 
 
 class Run(CliTest):
@@ -193,6 +194,18 @@ class BadInput(CliTest):
         for num_bytes in (0, 4, 100, len(weights) - 1):
             folder = self.model_variant(f"cut-{num_bytes}", **{"model.safetensors": weights[:num_bytes]})
             self.refuses("run", "--model", folder, "--prompt", "x", says=["model.safetensors"])
+
+    def test_weights_that_become_shorter_under_a_running_program(self):
+        for flags, says in (((), b"model.safetensors: has become shorter"), (("--no-mmap",), b"")):
+            folder = self.model_variant("shrinking" + "".join(flags),
+                                        **{"model.safetensors": (MODEL / "model.safetensors").read_bytes()})
+            chat = subprocess.Popen([BINARY, "chat", "--model", folder, "--max-new-tokens", "4", *flags],
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertIn(b"This conversation can grow", chat.stderr.readline())
+            os.truncate(folder / "model.safetensors", 4096)
+            _, message = chat.communicate(b"Hello.\n", timeout=600)
+            self.assertEqual(chat.returncode, 1 if says else 0, message)
+            self.assertIn(says, message)
 
     def test_plan_for_another_model(self):
         plan = self.plan("streaming", "--sink", 16, "--recent", 64)

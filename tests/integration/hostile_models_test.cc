@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/quantize.h"
 #include "support/changed_model.h"
 #include "support/engines.h"
 
@@ -81,6 +82,22 @@ TEST(HostileWeights, NumbersThatOverflowOnTheWayAreToldFromThem) {
               AllOf(HasSubstr("all weights are finite"), HasSubstr("kv_dtype is f16")));
   options.kv_dtype = "f32";
   EXPECT_TRUE(RunStatus(*MustCreate(options), {5, 6}).ok());
+}
+
+TEST(HostileWeights, WhatIsInMemoryOutlivesItsFile) {
+  for (const char* file : {"model.safetensors", "model.gguf"}) {
+    const ChangedModel model(kGolden);
+    EngineOptions options = ExactOptions(model.path(), {"cpu"});
+    if (file == std::string("model.gguf")) {
+      ASSERT_TRUE(QuantizeModel({.model = model.path(), .out = model.Path(file), .type = DType::kF32}).ok());
+      options.model = model.Path(file);
+    }
+    options.use_mmap = false;
+    const auto engine = MustCreate(options);
+    ASSERT_NE(engine, nullptr);
+    std::filesystem::resize_file(model.Path(file), 0);
+    EXPECT_TRUE(RunStatus(*engine, {5, 6}).ok());
+  }
 }
 
 }  // namespace
