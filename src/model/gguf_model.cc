@@ -95,7 +95,14 @@ bool IsGgufPath(const std::string& path) {
 }
 
 Result<std::unique_ptr<GgufFile>> OpenGgufModel(const std::string& path, FileAccess access) {
-  return OpenGgufFile(path, access);
+  auto file = OpenGgufFile(path, access);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  const bool is_of_folder = std::filesystem::exists(folder / "config.json", ignored) ||
+                            std::filesystem::path(path).extension() == ".safetensors";
+  if (file.ok() || file.status().code() != StatusCode::kInvalidInput || !is_of_folder) return file;
+  return Status::InvalidInput(fmt::format("{}; a Hugging Face model is named by its folder, which here is {}",
+                                          file.status().message(), folder.empty() ? "." : folder.string()));
 }
 
 Result<ModelConfig> GgufModelConfig(const GgufFile& file) {

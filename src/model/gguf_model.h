@@ -19,7 +19,7 @@ namespace headwise {
 // Whether a model's path means a file in place of a folder.
 bool IsGgufPath(const std::string& path);
 
-// The file of a model's path.
+// The file of a model's path. Where it is none, the error says how a model of files in a folder is named.
 Result<std::unique_ptr<GgufFile>> OpenGgufModel(const std::string& path, FileAccess access = FileAccess::kMap);
 
 using GgufTensorNames = std::set<std::string, std::less<>>;

@@ -207,6 +207,11 @@ class BadInput(CliTest):
             self.assertEqual(chat.returncode, 1 if says else 0, message)
             self.assertIn(says, message)
 
+    def test_a_file_in_place_of_its_folder(self):
+        for file in ("model.safetensors", "tokenizer.json"):
+            self.refuses("run", "--model", MODEL / file, "--prompt", "x",
+                         says=[file, f"a Hugging Face model is named by its folder, which here is {MODEL}"])
+
     def test_plan_for_another_model(self):
         plan = self.plan("streaming", "--sink", 16, "--recent", 64)
         other = self.path / "other.json"
