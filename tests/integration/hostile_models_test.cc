@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "base/file.h"
 #include "engine/quantize.h"
 #include "support/changed_model.h"
 #include "support/engines.h"
+#include "weights/gguf.h"
 
 namespace headwise {
 namespace {
@@ -50,6 +53,26 @@ TEST(HostileWeights, ANumberThatIsNoneIsNamedByTheFirstLogits) {
       EXPECT_EQ(num_rows, 0);
       EXPECT_EQ(engine->kv_bytes(), 0);
     }
+  }
+}
+
+// The scale of one block, where activations have 8 bits, which hold no NaN.
+TEST(HostileWeights, AScaleThatIsNoNumberIsNamedInInt8) {
+  const ChangedModel model(kGolden);
+  const std::string path = model.Path("model.gguf");
+  ASSERT_TRUE(QuantizeModel({.model = model.path(), .out = path, .type = DType::kQ8_0}).ok());
+  std::string file = *ReadFile(path);
+  const auto contents = ParseGguf(std::as_bytes(std::span(file)), path);
+  ASSERT_TRUE(contents.ok()) << contents.status().message();
+  const uint16_t bad = F32ToF16(std::nanf(""));
+  // Row 3 of 64 elements: the second of its two blocks.
+  std::memcpy(file.data() + contents->tensors.at("blk.1.ffn_up.weight").begin + 7 * 34, &bad, sizeof(bad));
+  model.Write("model.gguf", file);
+  for (const char* compute : {"f32", "int8"}) {
+    EngineOptions options = ExactOptions(path, {"cpu"});
+    options.compute = compute;
+    EXPECT_THAT(RunStatus(*MustCreate(options), {5, 6, 9}).message(),
+                AllOf(HasSubstr("mlp.up_proj.weight\" holds"), HasSubstr("nan at [3, 32]")));
   }
 }
 

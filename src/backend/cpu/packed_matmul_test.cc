@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -193,6 +194,24 @@ TEST(QuantizeRow, SpecialValues) {
       EXPECT_EQ(runs[0].codes[i], 0);
       EXPECT_EQ(runs[1].codes[i], 0);
       EXPECT_EQ(runs[2].codes[i], i == 0 ? -127 : 0);
+    }
+  }
+}
+
+// Codes hold no NaN: an element that is none, wherever it stands, must not become a number.
+TEST(QuantizeRow, WhatIsNoNumberStaysNone) {
+  for (const KernelTable* kernels : AvailableKernelTables()) {
+    SCOPED_TRACE(kernels->isa);
+    for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      for (size_t i = 0; i < 32; ++i) {
+        std::vector<QuantizedRun> runs(3);
+        std::vector<float> x(96, 1.0f);
+        x[32 + i] = bad;
+        kernels->matmul.quantize_row(x.data(), 96, runs.data(), 1);
+        EXPECT_TRUE(std::isnan(runs[1].scale) && std::isnan(runs[1].scaled_sum)) << bad << " at " << i;
+        EXPECT_EQ(runs[0].scale, 1.0f / 127.0f);
+        EXPECT_EQ(runs[2].scale, 1.0f / 127.0f);
+      }
     }
   }
 }

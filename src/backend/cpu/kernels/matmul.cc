@@ -71,8 +71,20 @@ void PackedTile(const PackedArgs& args, void* scratch) {
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
   for (int64_t run = 0; run < n / kRunElements; ++run, to += stride) {
     VF largest = hn::Zero(kDF);
+    // 0, or NaN where an element is one or is infinite: neither has a code, and the largest element may be another.
+    VF others = hn::Zero(kDF);
     for (int64_t i = 0; i < kRunElements; i += kLanes) {
-      largest = hn::Max(largest, hn::Abs(hn::LoadU(kDF, x + run * kRunElements + i)));
+      const VF elements = hn::LoadU(kDF, x + run * kRunElements + i);
+      largest = hn::Max(largest, hn::Abs(elements));
+      others = hn::MulAdd(elements, hn::Zero(kDF), others);
+    }
+    const float other = hn::GetLane(hn::SumOfLanes(kDF, others));
+    if (other != 0.0f) {
+      // What the scale is, every product is.
+      for (int8_t& code : to->codes) code = 0;
+      to->scale = to->scaled_sum = other;
+      to->start_8 = to->start_16 = to->start_128 = to->start_32[0] = to->start_32[1] = 0;
+      continue;
     }
     const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
     // So small that its inverse might not be finite: nothing.
