@@ -53,7 +53,7 @@ TEST(PatternMatcher, FindsWhatComparingFinds) {
 }
 
 // A token each for 100,000 texts that begin alike, over a text of 100,000 such beginnings: to compare each with each
-// would take minutes.
+// takes most of a minute.
 TEST(AddedTokens, ManyThatBeginAlikeCostNoMore) {
   std::vector<AddedToken> tokens;
   std::vector<std::string> patterns;
