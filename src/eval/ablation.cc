@@ -60,7 +60,7 @@ Result<GivenPlan> ReadOrMake(const Engine& engine, const AblationVariant& varian
 Result<std::vector<EvaluationOutcome>> RunAblation(Engine& engine, const Ablation& ablation,
                                                    const AblationInput& input) {
   HW_RETURN_IF_ERROR(CheckInput(ablation, input));
-  std::vector<GivenPlan> plans = {{.name = kFullPlan, .path = kFullPlan, .plan = {}}};
+  std::vector<GivenPlan> plans = {{.name = kFullPlan, .path = kFullPlan, .plan = std::nullopt}};
   for (const AblationVariant& variant : ablation.variants(input)) {
     HW_ASSIGN_OR_RETURN(GivenPlan plan, ReadOrMake(engine, variant, input));
     plans.push_back(std::move(plan));

@@ -5,6 +5,7 @@
 
 #include <ctime>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/cpu_info.h"
@@ -21,6 +22,17 @@ Json ToJson(const Arithmetic& arithmetic) {
           {"compute", arithmetic.compute},
           {"kv_dtype", arithmetic.kv_dtype},
           {"chunk_tokens", arithmetic.chunk_tokens}};
+}
+
+// Results are kept by the names of the plans: two of one name would be taken for one.
+Status CheckNamesDiffer(std::span<const Subject> subjects) {
+  std::set<std::string> names;
+  for (const Subject& subject : subjects) {
+    if (names.insert(subject.info.name).second) continue;
+    return Status::InvalidInput(fmt::format(
+        "--plan: two of those compared are called \"{}\", expected files of different names", subject.info.name));
+  }
+  return Status::Ok();
 }
 
 // Everything that decides a result, so that a run is never gone on with as another one.
@@ -74,6 +86,8 @@ Result<EvaluationOutcome> Evaluate(Engine& engine, const EvaluationOptions& opti
   for (PlanInfo& reference : task->References()) {
     subjects.insert(subjects.begin(), {.info = std::move(reference), .plans = {}});
   }
+
+  HW_RETURN_IF_ERROR(CheckNamesDiffer(subjects));
 
   EvaluationOutcome outcome;
   RunInfo& info = outcome.run.info;

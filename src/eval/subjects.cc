@@ -28,14 +28,14 @@ std::string FileNameOf(const std::string& name) {
 Subject AsGiven(const GivenPlan& given) {
   Subject subject;
   subject.info.name = given.name;
-  if (given.name == kFullPlan) {
+  if (!given.plan) {
     subject.info.method = kFullPlan;
     subject.plans[0] = nullptr;
     return subject;
   }
-  subject.info.method = given.plan.method;
+  subject.info.method = given.plan->method;
   subject.info.files[0] = fmt::format("{}/{}.json", kPlansFolder, FileNameOf(given.name));
-  subject.plans[0] = std::make_shared<const HeadPlan>(given.plan);
+  subject.plans[0] = std::make_shared<const HeadPlan>(*given.plan);
   return subject;
 }
 
@@ -43,12 +43,12 @@ Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<cons
                          const Engine& engine) {
   Subject subject;
   subject.info.name = fmt::format("{}@{:g}", given.name, kv_ratio);
-  subject.info.method = given.plan.method;
+  subject.info.method = given.plan->method;
   subject.info.kv_ratio = kv_ratio;
   for (const int64_t length : lengths) {
     PlannerInput input = PlannerInputFor(engine);
     input.options = NamedOptions({{"kv-ratio", fmt::format("{}", kv_ratio)}, {"at", fmt::format("{}", length)}});
-    auto plan = RefitPlan(given.plan, input, given.path);
+    auto plan = RefitPlan(*given.plan, input, given.path);
     if (!plan.ok()) return std::move(plan).status().Annotate(fmt::format("{} at {} tokens", subject.info.name, length));
     subject.info.files[length] = fmt::format("{}/{}-{}.json", kPlansFolder, FileNameOf(subject.info.name), length);
     subject.plans[length] = std::make_shared<const HeadPlan>(*std::move(plan));
@@ -71,15 +71,17 @@ Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, con
   std::set<std::string> seen;
   for (const std::string& path : paths) {
     if (!seen.insert(path).second) return Status::InvalidInput(fmt::format("--plan: {} is given twice", path));
-    GivenPlan given{.name = path, .path = path, .plan = {}};
+    GivenPlan given{.name = path, .path = path, .plan = std::nullopt};
     if (path != kFullPlan) {
       HW_ASSIGN_OR_RETURN(given.plan, ReadPlanFor(engine, path));
       given.name = std::filesystem::path(path).stem().string();
     }
     plans.push_back(std::move(given));
   }
-  std::vector<std::string> names;
-  for (const GivenPlan& given : plans) names.push_back(given.name);
+  std::vector<std::string> names = {kFullPlan};
+  for (const GivenPlan& given : plans) {
+    if (given.plan) names.push_back(given.name);
+  }
   for (GivenPlan& given : plans) {
     if (std::ranges::count(names, given.name) > 1) given.name = given.path;
   }
@@ -90,7 +92,7 @@ Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std:
                                           std::span<const int64_t> lengths, const Engine& engine) {
   std::vector<Subject> subjects;
   for (const GivenPlan& given : plans) {
-    if (kv_ratios.empty() || given.name == kFullPlan) {
+    if (kv_ratios.empty() || !given.plan) {
       subjects.push_back(AsGiven(given));
       continue;
     }

@@ -8,6 +8,7 @@
 #include <headwise/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,17 +21,17 @@ namespace headwise {
 
 // A plan as it was given.
 struct GivenPlan {
-  std::string name;  // kFullPlan, or what reports call it
-  std::string path;  // opens error messages
-  HeadPlan plan;     // not read for kFullPlan
+  std::string name;              // kFullPlan, or what reports call it
+  std::string path;              // opens error messages
+  std::optional<HeadPlan> plan;  // of a file, whatever it is called; none: every head full
 };
 
 // What planners know of the engine's model; options and files are the caller's.
 PlannerInput PlannerInputFor(const Engine& engine);
 
 // Files by path, or kFullPlan. Named after the file without its ending; after the path where two would be called
-// the same. Errors: a file that is no plan or one for another model; the same plan twice. Plans made on other weights
-// of this shape are only warned of.
+// the same, or one like kFullPlan: the word is reserved, no file is. Errors: a file that is no plan or one for another
+// model; the same plan twice. Plans made on other weights of this shape are only warned of.
 Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, const Engine& engine);
 
 // Without ratios every plan as it is. With ratios every plan but the full one is made anew (RefitPlan) for each ratio,

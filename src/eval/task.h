@@ -32,7 +32,8 @@ class Task {
   virtual int64_t NumResults() const = 0;
   // Prompts and right answers, for people; a task without questions has none.
   virtual std::vector<CaseText> Cases() const { return {}; }
-  // What it compares the plans with and is no plan itself: computed in another way, which the task knows by `method`.
+  // What it compares the plans with and is no plan itself: computed in another way. The Subject of such a one has no
+  // plans, and by that the task knows it.
   virtual std::vector<PlanInfo> References() const { return {}; }
   // Runs what `run` does not have yet and adds it, result by result.
   virtual Status Run(TaskRun& run) = 0;

@@ -47,11 +47,16 @@ std::vector<Column> ColumnsOf(const RunGroup& group) {
 
 using BestMeans = std::map<std::optional<double>, double>;  // by budget
 
+// Every head full. A plan of a file may call its method anything.
+bool IsFull(const PlanInfo& plan) {
+  return plan.method == "full" && plan.files.empty();
+}
+
 // The best mean of each budget, over its plans that are bounded; only where there is a choice.
 BestMeans BestByBudget(const Column& column, const std::vector<PlanInfo>& plans) {
   std::map<std::optional<double>, std::vector<double>> means;
   for (const PlanInfo& plan : plans) {
-    if (plan.method == "full") continue;
+    if (IsFull(plan)) continue;
     const Cell* cell = FindCell(column.run->summary, plan.name, column.length, column.metric->name);
     if (cell != nullptr) means[plan.kv_ratio].push_back(cell->mean);
   }
@@ -73,7 +78,7 @@ TableCell MetricCell(const Column& column, const PlanInfo& plan, const BestMeans
   shown.small = IntervalText(*cell, column.format);
   shown.title = cell->count > 1 ? fmt::format("{} values, 95 % interval {}", cell->count, shown.small) : shown.small;
   const auto budget = best.find(plan.kv_ratio);
-  if (plan.method != "full" && budget != best.end() && budget->second == cell->mean) {
+  if (!IsFull(plan) && budget != best.end() && budget->second == cell->mean) {
     shown.css_class = "best";
     shown.title += "; best at its budget";
   }

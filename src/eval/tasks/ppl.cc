@@ -129,7 +129,7 @@ Status PplTask::Run(TaskRun& run) {
       if (run.Has(subject, window.length, window.case_idx, 0)) continue;
       ProgressBar progress(run.progress_line(), fmt::format("ppl, {}", subject.info.name), window.length);
       const auto start = std::chrono::steady_clock::now();
-      auto measured = subject.info.method == kRecompute
+      auto measured = subject.plans.empty()  // a reference; a plan may call its method anything
                           ? Recompute(run.engine(), window, progress)
                           : Measure(run.engine(), window, subject.At(window.length), progress);
       if (!measured.ok()) return std::move(measured).status().Annotate(subject.info.name);
