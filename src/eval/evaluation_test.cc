@@ -177,6 +177,31 @@ TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
   }
 }
 
+// Files of the run's folder have fewer letters than names of plans: each plan counts with its content all the same.
+TEST_F(EvaluationTest, ARunDoesNotGoOnWithAnEditedPlan) {
+  const auto write = [&](const char* name, int64_t recent) {
+    HeadPlan plan = HeadPlan::Dense(engine_->shape());
+    for (HeadRule& rule : plan.rules) rule = HeadRule::Stream(4, recent);
+    const std::string path = (folder_ / name).string();
+    EXPECT_TRUE(WriteHeadPlan(plan, path).ok());
+    return path;
+  };
+  Case each{.task = "ppl",
+            .options = {{"text", TextFile()}, {"lengths", "64"}},
+            .plans = {write("a b.json", 20), write("a-b.json", 40)},
+            .out = (folder_ / "run").string()};
+  ASSERT_TRUE(Run(each).ok());
+  each.resume = Resume::kYes;
+  ASSERT_TRUE(Run(each).ok());
+  for (const char* edited : {"a b.json", "a-b.json"}) {
+    const std::string before = *ReadFile(folder_ / edited);
+    write(edited, 30);
+    EXPECT_THAT(Run(each).status().message(), HasSubstr("choose another folder")) << edited;
+    ASSERT_TRUE(WriteFileAtomically(folder_ / edited, before).ok());
+  }
+  EXPECT_TRUE(Run(each).ok());
+}
+
 // As on a machine that takes "auto" for something else.
 TEST_F(EvaluationTest, ARunDoesNotGoOnInAnotherArithmetic) {
   if (engine_->arithmetic().isa == "baseline") GTEST_SKIP() << "this machine has no other instruction set";

@@ -4,19 +4,23 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
+#include "base/sha256.h"
 #include "model/model_config.h"
 #include "planner/planner.h"
 
 namespace headwise {
 namespace {
 
-// For a file's name: what a shell or a report could trip over becomes "-".
+// For a file's name: what a shell or a report could trip over becomes "-", and no file system takes names of any
+// length.
 std::string FileNameOf(const std::string& name) {
-  std::string safe = name;
+  constexpr size_t kMaxBytes = 100;
+  std::string safe = name.substr(0, kMaxBytes);
   for (char& c : safe) {
     const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
                           c == '@' || c == '_' || c == '-';
@@ -34,7 +38,7 @@ Subject AsGiven(const GivenPlan& given) {
     return subject;
   }
   subject.info.method = given.plan->method;
-  subject.info.files[0] = fmt::format("{}/{}.json", kPlansFolder, FileNameOf(given.name));
+  subject.info.files[0] = FileNameOf(given.name);
   subject.plans[0] = std::make_shared<const HeadPlan>(*given.plan);
   return subject;
 }
@@ -42,7 +46,7 @@ Subject AsGiven(const GivenPlan& given) {
 Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<const int64_t> lengths,
                          const Engine& engine) {
   Subject subject;
-  subject.info.name = fmt::format("{}@{:g}", given.name, kv_ratio);
+  subject.info.name = fmt::format("{}@{}", given.name, kv_ratio);
   subject.info.method = given.plan->method;
   subject.info.kv_ratio = kv_ratio;
   for (const int64_t length : lengths) {
@@ -50,10 +54,26 @@ Result<Subject> Refitted(const GivenPlan& given, double kv_ratio, std::span<cons
     input.options = NamedOptions({{"kv-ratio", fmt::format("{}", kv_ratio)}, {"at", fmt::format("{}", length)}});
     auto plan = RefitPlan(*given.plan, input, given.path);
     if (!plan.ok()) return std::move(plan).status().Annotate(fmt::format("{} at {} tokens", subject.info.name, length));
-    subject.info.files[length] = fmt::format("{}/{}-{}.json", kPlansFolder, FileNameOf(subject.info.name), length);
+    subject.info.files[length] = fmt::format("{}-{}", FileNameOf(subject.info.name), length);
     subject.plans[length] = std::make_shared<const HeadPlan>(*std::move(plan));
   }
   return subject;
+}
+
+// From names to files of the run's folder. One file is one content: it stands for the plan's identity in the manifest,
+// and what another plan has taken, be it only in another case of letters, gets this one's hash behind it.
+void PlaceFiles(std::vector<Subject>& subjects) {
+  std::map<std::string, std::string> hash_of;  // by name in small letters
+  for (Subject& subject : subjects) {
+    for (auto& [length, file] : subject.info.files) {
+      const std::string hash = Sha256Hex(SerializeHeadPlan(*subject.plans.at(length)));
+      std::string small = file;
+      std::ranges::transform(small, small.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+      const std::string& taken_by = hash_of.try_emplace(small, hash).first->second;
+      if (taken_by != hash) file += fmt::format("-{}", hash);
+      file = fmt::format("{}/{}.json", kPlansFolder, file);
+    }
+  }
 }
 
 }  // namespace
@@ -101,6 +121,7 @@ Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std:
       subjects.push_back(std::move(subject));
     }
   }
+  PlaceFiles(subjects);
   return subjects;
 }
 

@@ -35,7 +35,8 @@ PlannerInput PlannerInputFor(const Engine& engine);
 Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, const Engine& engine);
 
 // Without ratios every plan as it is. With ratios every plan but the full one is made anew (RefitPlan) for each ratio,
-// at each of `lengths`, and named "duo@0.25"; the full plan stays as it is. Files are named but not written. Errors:
+// at each of `lengths`, and named "duo@0.25"; the full plan stays as it is. Files are named,
+// one content to a file, but not written. Errors:
 // a method that cannot be refitted; a ratio that is out of range, or too small for the plan.
 Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std::span<const double> kv_ratios,
                                           std::span<const int64_t> lengths, const Engine& engine);

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "support/engines.h"
 #include "support/golden.h"
@@ -76,6 +80,32 @@ TEST_F(SubjectsTest, AFileCalledFullIsThePlanInIt) {
     EXPECT_EQ(subject.info.files.size(), 1U);
   }
   EXPECT_EQ(Make({PlanFile("full.json", 100, "streaming")}, {0.25}).front().info.kv_ratio, 0.25);
+}
+
+// Names of files have fewer letters than names of plans, and some file systems have but one case of them.
+TEST_F(SubjectsTest, AFileOfTheRunHoldsOnePlan) {
+  const std::string long_name(120, 'x');
+  const std::vector<std::string> paths = {PlanFile("a b.json", 100), PlanFile("a-b.json", 200),
+                                          PlanFile("A-b.json", 300), PlanFile(long_name + "1.json", 400),
+                                          PlanFile(long_name + "2.json", 500)};
+  for (const std::vector<double>& kv_ratios : {std::vector<double>{}, {0.25, 0.5}, {0.25, 0.25000001}}) {
+    const std::vector<Subject> subjects = Make(paths, kv_ratios);
+    EXPECT_EQ(subjects.size(), paths.size() * std::max<size_t>(1, kv_ratios.size()));
+    const std::vector<std::string> names = NamesOf(subjects);
+    EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), subjects.size());
+    std::map<std::string, std::string> content_of;
+    for (const Subject& subject : subjects) {
+      for (const auto& [length, file] : subject.info.files) {
+        std::string small = file;
+        std::ranges::transform(small, small.begin(), [](unsigned char c) { return std::tolower(c); });
+        const std::string content = SerializeHeadPlan(*subject.plans.at(length));
+        EXPECT_EQ(content_of.try_emplace(small, content).first->second, content) << file;
+        EXPECT_LT(file.size(), 200U);
+      }
+    }
+    if (kv_ratios.empty()) EXPECT_EQ(content_of.size(), paths.size());
+  }
+  EXPECT_EQ(Make(paths).front().info.files.at(0), "plans/a-b.json");
 }
 
 }  // namespace
