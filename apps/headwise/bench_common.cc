@@ -7,6 +7,7 @@
 
 #include "base/cpu_info.h"
 #include "bench/random_model.h"
+#include "output.h"
 #include "tensor/blocks.h"
 
 namespace headwise {
@@ -53,9 +54,9 @@ std::string CeilingsText(const Json& machine) {
 }
 
 void PrintMachine(const Json& machine) {
-  fmt::print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
-             machine["threads"].get<int>());
-  fmt::print("ceilings  {}\n", CeilingsText(machine));
+  Print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
+        machine["threads"].get<int>());
+  Print("ceilings  {}\n", CeilingsText(machine));
 }
 
 void PrintTable(const std::vector<TextRow>& rows) {
@@ -66,7 +67,7 @@ void PrintTable(const std::vector<TextRow>& rows) {
   for (const TextRow& row : rows) {
     std::string line = fmt::format("{:<{}}", row.front(), widths.front());
     for (size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    fmt::print("{}\n", line);
+    Print("{}\n", line);
   }
 }
 

@@ -225,9 +225,8 @@ void PrintText(const Json& root) {
   PrintMachine(root["machine"]);
   const Json& model = root["model"];
   const auto compute = model["compute"].get<std::string>();
-  fmt::print("model     {}: {} of weights read per token, KV {}; {}\n\n", model["name"].get<std::string>(),
-             FormatBytes(model["weight_bytes"]), model["kv_dtype"].get<std::string>(),
-             model["backend"].get<std::string>());
+  Print("model     {}: {} of weights read per token, KV {}; {}\n\n", model["name"].get<std::string>(),
+        FormatBytes(model["weight_bytes"]), model["kv_dtype"].get<std::string>(), model["backend"].get<std::string>());
 
   std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
                                 fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
@@ -256,7 +255,7 @@ void PrintText(const Json& root) {
     }
   }
   if (prefill.size() > 1) PrintTable(prefill);
-  if (prefill.size() > 1 && decode.size() > 1) fmt::print("\n");
+  if (prefill.size() > 1 && decode.size() > 1) Print("\n");
   if (decode.size() > 1) PrintTable(decode);
 }
 
@@ -280,7 +279,7 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
                      {"plans", ResultsJson(Report(options, subject, ceilings), results)}};
   if (options.json) return PrintJson(root);
   PrintText(root);
-  return Status::Ok();
+  return CheckOutput();
 }
 
 }  // namespace

@@ -141,10 +141,9 @@ std::string Millions(const Json& count) {
 
 void PrintText(const Json& root) {
   PrintMachine(root["machine"]);
-  fmt::print("  before  {}\n", CeilingsText(root["machine_before"]));
-  fmt::print("  after   {}\n", CeilingsText(root["machine_after"]));
-  fmt::print("model     {}; {}\n\n", root["model"]["name"].get<std::string>(),
-             root["model"]["backend"].get<std::string>());
+  Print("  before  {}\n", CeilingsText(root["machine_before"]));
+  Print("  after   {}\n", CeilingsText(root["machine_after"]));
+  Print("model     {}; {}\n\n", root["model"]["name"].get<std::string>(), root["model"]["backend"].get<std::string>());
   std::vector<TextRow> rows{{"operation", "shape", "format", "heads", "rows", "depth", "us", "min", "max", "MB read",
                              "MB written", "M mul-add", "GB/s", "GFLOP/s", "cycled", "bound", "of bound"}};
   for (const Json& line : root["ops"]) {
@@ -161,7 +160,7 @@ void PrintText(const Json& root) {
                     is_memory ? "memory" : text("peak"), Percent(line["share_of_bound"])});
   }
   PrintTable(rows);
-  fmt::print("* fits in the last-level cache: only products bind\n");
+  Print("* fits in the last-level cache: only products bind\n");
 }
 
 Status RunBenchOp(const BenchOpOptions& options) {
@@ -191,7 +190,7 @@ Status RunBenchOp(const BenchOpOptions& options) {
                      {"ops", LinesJson(lines, ceilings)}};
   if (options.json) return PrintJson(root);
   PrintText(root);
-  return Status::Ok();
+  return CheckOutput();
 }
 
 }  // namespace

@@ -81,10 +81,11 @@ class Conversation {
     request.sampling = options_.sampling;
     request.max_new_tokens = std::min(options_.max_new_tokens, room);
     request.stop_tokens = ChatStopIds(engine_.tokenizer(), form_);
-    request.on_text = ShowText;
+    request.on_text = WriteOutput;
     request.output = Request::Output::kStreamOnly;
     HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(engine_, std::move(request)));
-    ShowText("\n");
+    WriteOutput("\n");
+    HW_RETURN_IF_ERROR(CheckOutput());
     if (result.finish == FinishReason::kCancelled) fmt::print(stderr, "[stopped]\n");
     if (options_.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, engine_));
     last_answer_ = result.finish == FinishReason::kEos ? AnswerEnd::kClosed : AnswerEnd::kCut;

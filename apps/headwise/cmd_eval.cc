@@ -99,8 +99,8 @@ void PrintCells(const EvaluationOutcome& outcome) {
       if (metric.kind == MetricInfo::Kind::kRate) {
         figure = fmt::format("{:.0f} of {} right", cell.mean * static_cast<double>(cell.count), cell.count);
       }
-      fmt::print("{}, {}: {} [{:.4f}, {:.4f}], KV {} at the end, {} at peak\n", plan.name, where, figure,
-                 cell.interval.low, cell.interval.high, FormatBytes(cell.kv_bytes), FormatBytes(cell.kv_peak_bytes));
+      Print("{}, {}: {} [{:.4f}, {:.4f}], KV {} at the end, {} at peak\n", plan.name, where, figure, cell.interval.low,
+            cell.interval.high, FormatBytes(cell.kv_bytes), FormatBytes(cell.kv_peak_bytes));
     }
   }
 }
@@ -122,7 +122,7 @@ Status RunEval(const EvalOptions& options) {
   HW_ASSIGN_OR_RETURN(const EvaluationOutcome outcome, Evaluate(*engine, evaluation));
   if (options.json) return PrintJson(SummaryJson(outcome));
   PrintCells(outcome);
-  return Status::Ok();
+  return CheckOutput();
 }
 
 void AddTask(CommandLine& line, CLI::App& eval, const TaskMethod& task) {
@@ -171,10 +171,10 @@ Status RunAblationCommand(const AblationOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::vector<EvaluationOutcome> outcomes, RunAblation(*engine, *options.ablation, input));
   if (!options.json) {
     for (const EvaluationOutcome& outcome : outcomes) {
-      fmt::print("{}: {}\n", outcome.run.info.study, outcome.run.info.title);
+      Print("{}: {}\n", outcome.run.info.study, outcome.run.info.title);
       PrintCells(outcome);
     }
-    return Status::Ok();
+    return CheckOutput();
   }
   Json tasks = Json::array();
   for (const EvaluationOutcome& outcome : outcomes) tasks.push_back(SummaryJson(outcome));

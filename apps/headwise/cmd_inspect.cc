@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
-#include "generate.h"
 #include "kv/kv_bytes.h"
 #include "kv/plan_svg.h"
 #include "kv/plan_view.h"
@@ -267,7 +266,8 @@ Status RunInspect(const InspectOptions& options) {
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
   }
-  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+  WriteOutput(text);
+  return CheckOutput();
 }
 
 }  // namespace

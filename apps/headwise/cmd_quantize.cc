@@ -37,9 +37,9 @@ Status RunQuantize(const QuantizeCommandOptions& options) {
   for (const auto& [type, count] : result.num_matrices) {
     matrices += fmt::format("{}{} in {}", matrices.empty() ? "" : ", ", count, NameOf(type));
   }
-  fmt::print("{}: {} of tensors, {} before; matrices: {}\n", quantize.out, FormatBytes(result.file_bytes),
-             FormatBytes(result.source_bytes), matrices);
-  return Status::Ok();
+  Print("{}: {} of tensors, {} before; matrices: {}\n", quantize.out, FormatBytes(result.file_bytes),
+        FormatBytes(result.source_bytes), matrices);
+  return CheckOutput();
 }
 
 }  // namespace

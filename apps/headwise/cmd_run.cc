@@ -95,14 +95,14 @@ Status RunRun(const RunOptions& options) {
   request.stop = options.stop;
   request.eos = options.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
   if (!options.json) {
-    request.on_text = ShowText;
+    request.on_text = WriteOutput;
     request.output = Request::Output::kStreamOnly;
   }
 
   HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(*engine, std::move(request)));
-  if (!options.json) ShowText("\n");
+  if (!options.json) WriteOutput("\n");
   if (options.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, *engine));
-  return options.json ? PrintRunJson(result, *engine) : Status::Ok();
+  return options.json ? PrintRunJson(result, *engine) : CheckOutput();
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
-#include "generate.h"
 
 namespace headwise {
 namespace {
@@ -25,8 +24,8 @@ Status RunTokenize(const TokenizeOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
   if (options.decode) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));
-    return ShowText(tokenizer->Decode(ids, SpecialDisplay::kShow)) ? Status::Ok()
-                                                                   : Status::Io("standard output: cannot write");
+    WriteOutput(tokenizer->Decode(ids, SpecialDisplay::kShow));
+    return CheckOutput();
   }
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       tokenizer->Encode(input, options.no_special ? SpecialText::kAsText : SpecialText::kParse));

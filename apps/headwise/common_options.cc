@@ -92,14 +92,6 @@ Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& 
   return ids;
 }
 
-Status PrintJson(const Json& json) {
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) {
-    return Status::Io(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
-  }
-  return Status::Ok();
-}
-
 Json MetricsJson(const RequestMetrics& metrics) {
   const ProcessMemory memory = ReadProcessMemory();
   return {{"prompt_tokens", metrics.prompt_tokens},

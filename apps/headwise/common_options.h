@@ -1,4 +1,4 @@
-// What every command that runs a model shares: its options, its plans, its warnings, its output.
+// What every command that runs a model shares: its options, its plans, its warnings, its figures.
 #ifndef HEADWISE_APPS_COMMON_OPTIONS_H_
 #define HEADWISE_APPS_COMMON_OPTIONS_H_
 
@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "engine/prompt.h"
 #include "engine/read_plan.h"
+#include "output.h"
 
 namespace headwise {
 
@@ -34,9 +35,6 @@ Result<std::string> ReadStdin();
 
 // A JSON list of token ids. `origin` opens the message.
 Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& origin);
-
-// One JSON value and a line end on standard output; an error if it cannot be written.
-Status PrintJson(const Json& json);
 
 Json MetricsJson(const RequestMetrics& metrics);
 // Lines for people: speeds, KV bytes by head class, resident memory.

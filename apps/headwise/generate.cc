@@ -1,7 +1,6 @@
 #include "generate.h"
 
 #include <csignal>
-#include <cstdio>
 #include <utility>
 
 namespace headwise {
@@ -50,10 +49,6 @@ Result<RequestResult> Generate(Engine& engine, Request request) {
   HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
   HW_RETURN_IF_ERROR(result.status);
   return result;
-}
-
-bool ShowText(std::string_view text) {
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
 }
 
 const char* FinishName(FinishReason reason) {

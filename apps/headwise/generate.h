@@ -21,9 +21,6 @@ class InterruptGuard {
 // Engine::Run, ended with kCancelled by Ctrl-C.
 Result<RequestResult> Generate(Engine& engine, Request request);
 
-// An on_text that shows the text on standard output at once, and cancels when nobody takes it any more.
-bool ShowText(std::string_view text);
-
 const char* FinishName(FinishReason reason);
 
 }  // namespace headwise

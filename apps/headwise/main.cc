@@ -16,6 +16,7 @@
 
 #include "commands.h"
 #include "lost_mapping.h"
+#include "output.h"
 
 namespace {
 
@@ -66,9 +67,12 @@ int Run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    if (app.exit(error) != 0) return kUsageError;
+    line.run = [] { return headwise::Status::Ok(); };  // help was asked for, and printed
   }
-  const headwise::Status status = line.run();
+  headwise::Status status = line.run();
+  const headwise::Status output = headwise::CloseOutput();
+  if (status.ok()) status = output;
   if (status.ok()) return 0;
   spdlog::error("{}", status.message());
   return kInputError;
@@ -77,6 +81,7 @@ int Run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  headwise::KeepStandardFiles();
   SetUpLog();
   headwise::ReportLostMappings();
   try {

@@ -103,7 +103,9 @@ TEST_F(SubjectsTest, AFileOfTheRunHoldsOnePlan) {
         EXPECT_LT(file.size(), 200U);
       }
     }
-    if (kv_ratios.empty()) EXPECT_EQ(content_of.size(), paths.size());
+    if (kv_ratios.empty()) {
+      EXPECT_EQ(content_of.size(), paths.size());
+    }
   }
   EXPECT_EQ(Make(paths).front().info.files.at(0), "plans/a-b.json");
 }
