@@ -21,6 +21,7 @@ struct LogitsOptions {
 };
 
 Status RunLogits(const LogitsOptions& options) {
+  HW_RETURN_IF_ERROR(CheckWritable(options.out));
   HW_ASSIGN_OR_RETURN(const std::string ids_text, ReadFile(options.ids_file));
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(ids_text, options.ids_file));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));

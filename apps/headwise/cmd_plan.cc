@@ -144,10 +144,12 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
 Status ShowPlan(const HeadPlan& plan) {
   std::string text = FormatPlanMap(plan);
   for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
-  return ShowText(text) ? Status::Ok() : Status::Io("standard output: cannot write");
+  WriteOutput(text);
+  return CheckOutput();
 }
 
 Status RunPlan(const PlanOptions& options) {
+  HW_RETURN_IF_ERROR(CheckWritable(options.out));  // methods that run a model may take hours
   HW_ASSIGN_OR_RETURN(PlannerInput input, InputFor(options));
   TerminalLine line;
   input.progress = &line;
@@ -187,7 +189,8 @@ Status RunCompare(const CompareOptions& options) {
   }
   HW_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlans(plans, options.lengths));
   if (options.json) return PrintJson(ComparisonJson(plans, comparison));
-  return ShowText(FormatComparison(plans, comparison)) ? Status::Ok() : Status::Io("standard output: cannot write");
+  WriteOutput(FormatComparison(plans, comparison));
+  return CheckOutput();
 }
 
 void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {

@@ -64,18 +64,63 @@ Result<OpenedFile> OpenRegular(const std::filesystem::path& path) {
   return OpenedFile{.fd = std::move(fd), .size_bytes = static_cast<size_t>(info.st_size)};
 }
 
-// Creates and opens a new file beside `path`; its name replaces `partial_path`. mkostemp would make it readable by its
-// owner alone, and what a person writes is to be readable under their umask, as with any other tool: the system applies
-// that by itself to a file that is opened so. To read the umask is to change it, for all threads of the process.
-int CreateBeside(const std::filesystem::path& path, std::string& partial_path) {
+// Gives `create` new names beside `path`, until it takes one or fails for another reason than that there is such a
+// file: what it returned last. The name replaces `partial_path`.
+template <typename Create>
+int WithNewName(const std::filesystem::path& path, std::string& partial_path, const Create& create) {
   constexpr int kMaxTries = 100;
   std::random_device random;
+  int result = -1;
   for (int i = 0; i < kMaxTries; ++i) {
     partial_path = fmt::format("{}.{:08x}", path.string(), random());
-    const int fd = ::open(partial_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) return fd;
+    result = create(partial_path.c_str());
+    if (result >= 0 || errno != EEXIST) break;
   }
+  return result;
+}
+
+// mkostemp would make a file readable by its owner alone, and what a person writes is to be readable under their umask,
+// as with any other tool: the system applies that by itself to a file that is opened so. To read the umask is to change
+// it, for all threads of the process.
+constexpr mode_t kUnderUmask = 0666;
+
+// A new file of the folder of `path` without a name, so that it is gone with this process, however that ends. -1 where
+// the file system, or a process without /proc, cannot have one that gets its name later.
+int CreateNameless(const std::filesystem::path& path) {
+#ifdef O_TMPFILE
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  return ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, kUnderUmask);
+#else
   return -1;
+#endif
+}
+
+int CreateNamed(const std::filesystem::path& path, std::string& partial_path) {
+  return WithNewName(path, partial_path, [](const char* name) {
+    return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kUnderUmask);
+  });
+}
+
+// Where writing to `path` goes: the last of a chain of links, be there a file or not.
+Result<std::filesystem::path> FollowLinks(std::filesystem::path path) {
+  constexpr int kMaxLinks = 40;  // as the system follows
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return path;  // no link
+    path = path.parent_path() / target;
+  }
+  errno = ELOOP;
+  return SystemError(path, "write");
+}
+
+// What a person may have meant to keep, and what replacing would take from everybody: a device, say.
+const char* NameOfKind(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
 }
 
 // The mappings that there are. A handler of a signal may take no lock, so each has a place of its own; `begin` is set
@@ -194,12 +239,24 @@ Result<std::string> ReadFile(const std::filesystem::path& path) {
 }
 
 Result<AtomicFileWriter> AtomicFileWriter::Create(const std::filesystem::path& path) {
+  if (path.empty()) return Status::InvalidInput("the name of the file to write is empty, expected a path");
   AtomicFileWriter writer;
-  std::string partial_path;
-  writer.fd_ = CreateBeside(path, partial_path);
-  if (writer.fd_ < 0) return SystemError(path, "create");
-  writer.path_ = path;
-  writer.partial_path_ = std::move(partial_path);
+  HW_ASSIGN_OR_RETURN(writer.path_, FollowLinks(path));
+  struct stat old = {};
+  const bool is_there = ::stat(writer.path_.c_str(), &old) == 0;
+  if (is_there && !S_ISREG(old.st_mode)) {
+    return Status::InvalidInput(
+        fmt::format("{}: is {}, expected a file or a new name", path.string(), NameOfKind(old.st_mode)));
+  }
+  writer.fd_ = CreateNameless(writer.path_);
+  if (writer.fd_ < 0) {
+    std::string partial_path;
+    writer.fd_ = CreateNamed(writer.path_, partial_path);
+    if (writer.fd_ < 0) return SystemError(path, "create");
+    writer.partial_path_ = std::move(partial_path);
+  }
+  // Who may read the old file may read the new one, and nobody else.
+  if (is_there && ::fchmod(writer.fd_, old.st_mode & 07777) != 0) return SystemError(path, "set the mode of");
   return writer;
 }
 
@@ -232,11 +289,25 @@ Status AtomicFileWriter::Write(std::span<const std::byte> bytes) {
 
 Status AtomicFileWriter::Commit() {
   if (::fsync(fd_) != 0) return SystemError(path_, "write");
+  if (partial_path_.empty()) {
+    const std::string nameless = fmt::format("/proc/self/fd/{}", fd_);
+    std::string partial_path;
+    const int linked = WithNewName(path_, partial_path, [&](const char* name) {
+      return ::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+    });
+    if (linked != 0) return SystemError(path_, "write");
+    partial_path_ = std::move(partial_path);
+  }
   // On some file systems a full disk is only reported here.
   if (::close(std::exchange(fd_, -1)) != 0) return SystemError(path_, "write");
   if (::rename(partial_path_.c_str(), path_.c_str()) != 0) return SystemError(path_, "replace");
   partial_path_.clear();
   return Status::Ok();
+}
+
+Status CheckWritable(const std::filesystem::path& path) {
+  auto writer = AtomicFileWriter::Create(path);
+  return writer.ok() ? Status::Ok() : std::move(writer).status();
 }
 
 Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content) {

@@ -51,7 +51,9 @@ const char* PathOfMapping(const void* address);
 Result<std::string> ReadFile(const std::filesystem::path& path);
 
 // Replaces a file in one step, for content too large to hold: written in pieces beside it, flushed to disk, renamed.
-// Whatever fails (a full disk, say) or is given up, the old file is intact and no partial file is left. Move-only.
+// Whatever fails (a full disk, say) or is given up, the old file is intact and no partial file is left; nor is one
+// where the process is killed, but on file systems without files that have no name (O_TMPFILE). Links are followed, the
+// mode of the old file is kept, and what is no regular file is refused. Move-only.
 class AtomicFileWriter {
  public:
   static Result<AtomicFileWriter> Create(const std::filesystem::path& path);
@@ -72,9 +74,12 @@ class AtomicFileWriter {
   AtomicFileWriter() = default;
 
   std::filesystem::path path_;
-  std::string partial_path_;  // empty once there is nothing to remove
+  std::string partial_path_;  // empty while there is nothing to remove
   int fd_ = -1;
 };
+
+// Whether `path` can be written, by who knows its content only after long work.
+Status CheckWritable(const std::filesystem::path& path);
 
 // Replaces `path` by `content`, as AtomicFileWriter does.
 Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);

@@ -1,13 +1,17 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <iterator>
 
@@ -144,6 +148,7 @@ TEST_F(AtomicWrite, PiecesAreOneFileOnceCommitted) {
 }
 
 TEST_F(AtomicWrite, ReadableUnderTheUmask) {
+  fs::remove(Path());
   const mode_t mask = ::umask(027);
   const Status status = WriteFileAtomically(Path(), "new");
   ::umask(mask);
@@ -180,9 +185,73 @@ TEST_F(AtomicWrite, AFullDiskLeavesTheOldFile) {
 
 TEST_F(AtomicWrite, ATargetThatCannotBeReplacedLeavesNoPartialFile) {
   const fs::path target = folder_ / "folder";
-  fs::create_directories(target / "full");
-  EXPECT_THAT(WriteFileAtomically(target, "new").message(), HasSubstr("cannot replace"));
+  {
+    auto writer = AtomicFileWriter::Create(target);
+    ASSERT_TRUE(writer.ok());
+    fs::create_directories(target / "full");
+    EXPECT_THAT(writer->Commit().message(), HasSubstr("cannot replace"));
+  }
   fs::remove_all(target);
+  ExpectNothingHappened();
+}
+
+// Of a person's devices and pipes nothing is made.
+TEST_F(AtomicWrite, WhatIsNoFileIsRefused) {
+  const auto expect_refused = [&](const fs::path& path, const std::string& found) {
+    const fs::file_type before = fs::status(path).type();
+    EXPECT_THAT(WriteFileAtomically(path, "new").message(),
+                AllOf(HasSubstr(path.filename().string() + ": is " + found), HasSubstr("expected a file")));
+    EXPECT_EQ(CheckWritable(path).code(), StatusCode::kInvalidInput);
+    EXPECT_EQ(fs::status(path).type(), before);
+  };
+  fs::create_directories(folder_ / "folder");
+  expect_refused(folder_ / "folder", "a folder");
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0666), 0);
+  expect_refused(folder_ / "pipe", "a FIFO");
+  fs::create_symlink("pipe", folder_ / "to_pipe");
+  expect_refused(folder_ / "to_pipe", "a FIFO");
+  // Not /dev/null itself: a test that fails as root would cost the machine its own.
+  const fs::path null = folder_ / "null";
+  if (::mknod(null.c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0) expect_refused(null, "a device");
+  EXPECT_THAT(WriteFileAtomically("", "new").message(), HasSubstr("is empty"));
+}
+
+TEST_F(AtomicWrite, LinksAreFollowed) {
+  fs::create_directories(folder_ / "deep");
+  fs::create_symlink("../plan.json", folder_ / "deep" / "inner");
+  fs::create_symlink(folder_ / "deep" / "inner", folder_ / "outer");
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "outer", "new").ok());
+  EXPECT_TRUE(fs::is_symlink(folder_ / "outer"));
+  EXPECT_EQ(ReadFile(Path()).value(), "new");
+  // One that leads to a file which is not there yet.
+  fs::create_symlink("later", folder_ / "dangling");
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "dangling", "new").ok());
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder_ / "later")));
+  fs::create_symlink("ring", folder_ / "ring");
+  EXPECT_THAT(WriteFileAtomically(folder_ / "ring", "new").message(), HasSubstr("ring: cannot write"));
+}
+
+TEST_F(AtomicWrite, TheModeIsKept) {
+  for (const auto mode : {0600, 0644, 0666, 0755}) {
+    fs::permissions(Path(), static_cast<fs::perms>(mode));
+    ASSERT_TRUE(WriteFileAtomically(Path(), "new").ok());
+    EXPECT_EQ(fs::status(Path()).permissions(), static_cast<fs::perms>(mode));
+  }
+}
+
+TEST_F(AtomicWrite, AProcessThatIsKilledLeavesTheOldFileAlone) {
+  const int probe = ::open(folder_.c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (probe < 0) GTEST_SKIP() << "this file system has no files without names";
+  ::close(probe);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto writer = AtomicFileWriter::Create(Path());
+    if (writer.ok() && writer->Write(Bytes("new")).ok()) ::raise(SIGKILL);
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
   ExpectNothingHappened();
 }
 
