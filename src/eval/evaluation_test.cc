@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -308,6 +309,32 @@ TEST_F(EvaluationTest, PerplexityDoesNotDependOnHowTheTextIsRead) {
   EXPECT_NEAR(ppl("-1", 7), whole, 1e-5);
   EXPECT_NEAR(ppl("1", 512), whole, 1e-5);
   EXPECT_NEAR(ppl("77", 64), whole, 1e-5);
+}
+
+TEST_F(EvaluationTest, PerplexityOfSeveralWindowsIsThatOfTheirMeanNll) {
+  std::string text;
+  for (const char* line : {"The miller waited by the river. ", "qz xj 9# vw [] kk "}) {
+    for (int i = 0; i < 60; ++i) text += line;
+  }
+  const std::string path = (folder_ / "two.txt").string();
+  std::ofstream(path) << text;
+  for (const char* task : {"ppl", "fidelity"}) {
+    const std::filesystem::path out = folder_ / task;
+    const auto outcome = Run({.task = task,
+                              .options = {{"text", path}, {"lengths", "64"}, {"num-cases", "2"}},
+                              .plans = {"full"},
+                              .out = out.string()});
+    ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+    // Every prompt is there for people.
+    const std::vector<CaseText> texts = *ReadCaseTexts(out);
+    ASSERT_EQ(texts.size(), 2U);
+    EXPECT_THAT(texts[0].prompt, HasSubstr("The miller waited"));
+    EXPECT_THAT(texts[1].prompt, HasSubstr("qz xj"));
+    if (std::string_view(task) != "ppl") continue;
+    const double nll = FindCell(outcome->summary, "full", std::nullopt, "nll")->mean;
+    const double ppl = FindCell(outcome->summary, "full", std::nullopt, "ppl")->mean;
+    EXPECT_NEAR(ppl, std::exp(nll), 1e-9 * ppl);
+  }
 }
 
 // With a window as wide as the text, reading every window anew is reading it once.

@@ -1,7 +1,10 @@
 #include "eval/run_data.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/file.h"
@@ -37,19 +40,25 @@ Result<std::vector<std::string>> StringsOf(const JsonObject& object, const char*
   return texts;
 }
 
-Result<std::string> OneOf(const JsonObject& object, const char* key, const char* first, const char* second) {
-  HW_ASSIGN_OR_RETURN(std::string value, object.String(key));
-  if (value == first || value == second) return value;
+// Which of `names` stands there.
+Result<size_t> OneOf(const JsonObject& object, const char* key, std::span<const char* const> names) {
+  HW_ASSIGN_OR_RETURN(const std::string value, object.String(key));
+  const auto found = std::ranges::find(names, value);
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
   return Status::InvalidInput(
-      fmt::format("{}: \"{}\" is \"{}\", expected \"{}\" or \"{}\"", object.origin(), key, value, first, second));
+      fmt::format("{}: \"{}\" is \"{}\", expected \"{}\"", object.origin(), key, value, fmt::join(names, "\" or \"")));
 }
+
+// In the order of MetricInfo's.
+constexpr const char* kBetterNames[] = {"higher", "lower"};
+constexpr const char* kKindNames[] = {"rate", "mean", "geometric_mean"};
 
 Json ToJson(const MetricInfo& metric) {
   return {{"name", metric.name},
           {"label", metric.label},
           {"unit", metric.unit},
-          {"better", metric.better == MetricInfo::Better::kHigher ? "higher" : "lower"},
-          {"kind", metric.kind == MetricInfo::Kind::kRate ? "rate" : "mean"}};
+          {"better", kBetterNames[static_cast<size_t>(metric.better)]},
+          {"kind", kKindNames[static_cast<size_t>(metric.kind)]}};
 }
 
 Result<MetricInfo> MetricFromJson(const Json& json, const std::string& origin) {
@@ -58,10 +67,10 @@ Result<MetricInfo> MetricFromJson(const Json& json, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(metric.name, object.String("name"));
   HW_ASSIGN_OR_RETURN(metric.label, object.String("label"));
   HW_ASSIGN_OR_RETURN(metric.unit, object.String("unit"));
-  HW_ASSIGN_OR_RETURN(const std::string better, OneOf(object, "better", "higher", "lower"));
-  HW_ASSIGN_OR_RETURN(const std::string kind, OneOf(object, "kind", "rate", "mean"));
-  metric.better = better == "higher" ? MetricInfo::Better::kHigher : MetricInfo::Better::kLower;
-  metric.kind = kind == "rate" ? MetricInfo::Kind::kRate : MetricInfo::Kind::kMean;
+  HW_ASSIGN_OR_RETURN(const size_t better, OneOf(object, "better", kBetterNames));
+  HW_ASSIGN_OR_RETURN(const size_t kind, OneOf(object, "kind", kKindNames));
+  metric.better = static_cast<MetricInfo::Better>(better);
+  metric.kind = static_cast<MetricInfo::Kind>(kind);
   return metric;
 }
 

@@ -29,6 +29,9 @@ struct MetricInfo {
   enum class Kind {
     kRate,  // 0 or 1 per case: Wilson's interval
     kMean,  // any number: bootstrap
+    // Above 0: the mean is that of the logarithms, given as its exponential, and so is its bootstrap. The perplexity of
+    // several texts is exp(mean NLL), not the mean of their perplexities.
+    kGeometricMean,
   };
   std::string name;   // its key in CaseResult::scores: "accuracy"
   std::string label;  // for people: "right answers"

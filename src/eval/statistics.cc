@@ -41,6 +41,40 @@ double SignTest(int64_t rarer, int64_t total) {
   return std::min(1.0, 2 * sum);
 }
 
+// `statistic` of so many indices drawn with replacement, again and again.
+template <typename Statistic>
+Interval Bootstrap(size_t count, const Statistic& statistic) {
+  Rng rng(kSeed);
+  std::vector<double> values(kResamples);
+  std::vector<size_t> drawn(count);
+  for (double& value : values) {
+    for (size_t& i : drawn) i = rng.Below(count);
+    value = statistic(drawn);
+  }
+  std::ranges::sort(values);
+  return {.low = values[kOutsideEachEnd], .high = values[kResamples - 1 - kOutsideEachEnd]};
+}
+
+// All of a comparison that only asks which of two is larger.
+PairedComparison CountPairs(std::span<const double> a, std::span<const double> b) {
+  HW_CHECK(a.size() == b.size() && !a.empty(), "{} and {} values", a.size(), b.size());
+  PairedComparison result;
+  result.num_pairs = static_cast<int64_t>(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] > b[i]) ++result.num_higher;
+    if (a[i] < b[i]) ++result.num_lower;
+  }
+  result.p_value = SignTest(std::min(result.num_higher, result.num_lower), result.num_higher + result.num_lower);
+  return result;
+}
+
+std::vector<double> LogsOf(std::span<const double> values) {
+  HW_CHECK(!values.empty() && std::ranges::all_of(values, [](double value) { return value > 0; }));
+  std::vector<double> logs;
+  for (const double value : values) logs.push_back(std::log(value));
+  return logs;
+}
+
 }  // namespace
 
 Interval WilsonInterval(int64_t successes, int64_t total) {
@@ -56,28 +90,39 @@ Interval WilsonInterval(int64_t successes, int64_t total) {
 
 Interval BootstrapMeanInterval(std::span<const double> values) {
   HW_CHECK(!values.empty() && std::ranges::all_of(values, [](double value) { return std::isfinite(value); }));
-  Rng rng(kSeed);
-  std::vector<double> means(kResamples);
-  for (double& mean : means) {
-    mean = MeanOf(values.size(), [&](size_t) { return values[rng.Below(values.size())]; });
-  }
-  std::ranges::sort(means);
-  return {.low = means[kOutsideEachEnd], .high = means[kResamples - 1 - kOutsideEachEnd]};
+  return Bootstrap(values.size(), [&](std::span<const size_t> drawn) {
+    return MeanOf(drawn.size(), [&](size_t i) { return values[drawn[i]]; });
+  });
 }
 
 PairedComparison ComparePaired(std::span<const double> a, std::span<const double> b) {
-  HW_CHECK(a.size() == b.size() && !a.empty(), "{} and {} values", a.size(), b.size());
-  PairedComparison result;
-  result.num_pairs = static_cast<int64_t>(a.size());
+  PairedComparison result = CountPairs(a, b);
   std::vector<double> differences;
-  for (size_t i = 0; i < a.size(); ++i) {
-    differences.push_back(a[i] - b[i]);
-    if (a[i] > b[i]) ++result.num_higher;
-    if (a[i] < b[i]) ++result.num_lower;
-  }
+  for (size_t i = 0; i < a.size(); ++i) differences.push_back(a[i] - b[i]);
   result.mean_difference = MeanOf(differences.size(), [&](size_t i) { return differences[i]; });
   result.interval = BootstrapMeanInterval(differences);
-  result.p_value = SignTest(std::min(result.num_higher, result.num_lower), result.num_higher + result.num_lower);
+  return result;
+}
+
+double GeometricMean(std::span<const double> values) {
+  const std::vector<double> logs = LogsOf(values);
+  return std::exp(MeanOf(logs.size(), [&](size_t i) { return logs[i]; }));
+}
+
+Interval BootstrapGeometricMeanInterval(std::span<const double> values) {
+  const Interval of_logs = BootstrapMeanInterval(LogsOf(values));
+  return {.low = std::exp(of_logs.low), .high = std::exp(of_logs.high)};
+}
+
+PairedComparison ComparePairedGeometrically(std::span<const double> a, std::span<const double> b) {
+  PairedComparison result = CountPairs(a, b);
+  const std::vector<double> log_a = LogsOf(a);
+  const std::vector<double> log_b = LogsOf(b);
+  result.mean_difference = GeometricMean(a) - GeometricMean(b);
+  result.interval = Bootstrap(a.size(), [&](std::span<const size_t> drawn) {
+    return std::exp(MeanOf(drawn.size(), [&](size_t i) { return log_a[drawn[i]]; })) -
+           std::exp(MeanOf(drawn.size(), [&](size_t i) { return log_b[drawn[i]]; }));
+  });
   return result;
 }
 

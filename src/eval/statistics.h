@@ -36,6 +36,13 @@ struct PairedComparison {
 // Requires: as many values in a as in b, at least one, all finite.
 PairedComparison ComparePaired(std::span<const double> a, std::span<const double> b);
 
+// The same for means of logarithms: of two perplexities, say. `mean_difference` and the interval are those of
+// exp(mean ln a) - exp(mean ln b), pairs drawn together. Requires also: all above 0.
+PairedComparison ComparePairedGeometrically(std::span<const double> a, std::span<const double> b);
+// exp of BootstrapMeanInterval of the logarithms. Requires: at least one value, all finite and above 0.
+Interval BootstrapGeometricMeanInterval(std::span<const double> values);
+double GeometricMean(std::span<const double> values);
+
 }  // namespace headwise
 
 #endif  // HEADWISE_EVAL_STATISTICS_H_

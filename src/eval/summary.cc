@@ -20,9 +20,10 @@ CaseKey KeyOf(const CaseResult& result) {
 }
 
 // A task may leave a score out (an answer that could not be judged, say), and a mean of "not a number" is none.
-std::optional<double> ScoreOf(const CaseResult& result, const std::string& metric) {
-  const auto found = result.scores.find(metric);
+std::optional<double> ScoreOf(const CaseResult& result, const MetricInfo& metric) {
+  const auto found = result.scores.find(metric.name);
   if (found == result.scores.end() || !std::isfinite(found->second)) return std::nullopt;
+  if (metric.kind == MetricInfo::Kind::kGeometricMean && found->second <= 0) return std::nullopt;  // has no logarithm
   return found->second;
 }
 
@@ -34,6 +35,7 @@ Interval IntervalOf(MetricInfo::Kind kind, const std::vector<double>& values) {
   const auto num_ones = std::count(values.begin(), values.end(), 1.0);
   const auto num_zeros = std::count(values.begin(), values.end(), 0.0);
   const auto total = static_cast<int64_t>(values.size());
+  if (kind == MetricInfo::Kind::kGeometricMean) return BootstrapGeometricMeanInterval(values);
   // Partly right answers under a metric that calls itself a rate: Wilson's score would not be about them.
   const bool is_rate = kind == MetricInfo::Kind::kRate && num_ones + num_zeros == total;
   return is_rate ? WilsonInterval(num_ones, total) : BootstrapMeanInterval(values);
@@ -63,7 +65,7 @@ std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std:
   double sum = 0;
   for (const auto& [key, result] : cases) {
     if (!InLength(key, length)) continue;
-    const std::optional<double> score = ScoreOf(*result, metric.name);
+    const std::optional<double> score = ScoreOf(*result, metric);
     if (!score) continue;
     values.push_back(*score);
     last = result;
@@ -73,14 +75,15 @@ std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std:
   }
   if (values.empty()) return std::nullopt;
   cell.count = static_cast<int64_t>(values.size());
-  cell.mean = sum / static_cast<double>(values.size());
+  const bool is_geometric = metric.kind == MetricInfo::Kind::kGeometricMean;
+  cell.mean = is_geometric ? GeometricMean(values) : sum / static_cast<double>(values.size());
   const Curve* curve = values.size() == 1 ? CurveOf(*last, metric.name) : nullptr;
   cell.interval = IntervalOf(metric.kind, curve == nullptr ? values : HeightsOf(*curve));
   return cell;
 }
 
 std::optional<PairedComparison> PairsOf(const PlanCases& cases, const PlanCases& reference,
-                                        std::optional<int64_t> length, const std::string& metric) {
+                                        std::optional<int64_t> length, const MetricInfo& metric) {
   std::vector<double> scores;
   std::vector<double> reference_scores;
   const Curve* curve = nullptr;
@@ -94,14 +97,15 @@ std::optional<PairedComparison> PairsOf(const PlanCases& cases, const PlanCases&
     if (!score || !reference_score) continue;
     scores.push_back(*score);
     reference_scores.push_back(*reference_score);
-    curve = CurveOf(*result, metric);
-    reference_curve = CurveOf(*other->second, metric);
+    curve = CurveOf(*result, metric.name);
+    reference_curve = CurveOf(*other->second, metric.name);
   }
   if (scores.empty()) return std::nullopt;
   if (scores.size() == 1 && curve != nullptr && reference_curve != nullptr &&
       curve->size() == reference_curve->size()) {
     return ComparePaired(HeightsOf(*curve), HeightsOf(*reference_curve));
   }
+  if (metric.kind == MetricInfo::Kind::kGeometricMean) return ComparePairedGeometrically(scores, reference_scores);
   return ComparePaired(scores, reference_scores);
 }
 
@@ -133,7 +137,7 @@ Summary Summarise(const RunData& run) {
       for (const MetricInfo& metric : run.info.metrics) {
         if (auto cell = CellOf(of_plan, plan.name, length, metric)) summary.cells.push_back(std::move(*cell));
         if (&plan == &run.info.plans.front()) continue;
-        const auto paired = PairsOf(of_plan, of_reference, length, metric.name);
+        const auto paired = PairsOf(of_plan, of_reference, length, metric);
         if (paired) {
           summary.comparisons.push_back({plan.name, run.info.plans.front().name, length, metric.name, *paired});
         }

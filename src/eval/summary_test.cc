@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace headwise {
@@ -54,6 +55,33 @@ TEST(Summary, CellsAreMeansWithTheirCountsAndLargestBytes) {
   EXPECT_DOUBLE_EQ(nll->interval.low, BootstrapMeanInterval(values).low);
   EXPECT_EQ(FindCell(summary, "duo", 1024, "right")->count, 1);
   EXPECT_EQ(FindCell(summary, "duo", 4096, "right"), nullptr);
+}
+
+// Two texts of perplexities 100 and 10,000 have a perplexity of 1,000, as exp of their mean NLL is.
+TEST(Summary, PerplexityIsThatOfTheMeanNll) {
+  RunData run = SmallRun();
+  run.info.metrics.push_back(
+      {.name = "ppl", .label = "perplexity", .unit = "", .kind = MetricInfo::Kind::kGeometricMean});
+  for (CaseResult& result : run.results) result.scores["ppl"] = std::exp(result.scores.at("nll"));
+  const Summary summary = Summarise(run);
+  for (const auto length : {std::optional<int64_t>(), std::optional<int64_t>(1024), std::optional<int64_t>(2048)}) {
+    const Cell* nll = FindCell(summary, "full", length, "nll");
+    const Cell* ppl = FindCell(summary, "full", length, "ppl");
+    EXPECT_NEAR(ppl->mean, std::exp(nll->mean), 1e-9 * ppl->mean);
+    EXPECT_NEAR(ppl->interval.low, std::exp(nll->interval.low), 1e-9 * ppl->mean);
+    EXPECT_NEAR(ppl->interval.high, std::exp(nll->interval.high), 1e-9 * ppl->mean);
+  }
+  // On the two cases that "duo" has: exp((3.5 + 5.5) / 2) - exp((3 + 5) / 2).
+  for (const Comparison& comparison : summary.comparisons) {
+    if (comparison.metric != "ppl" || comparison.length) continue;
+    EXPECT_NEAR(comparison.paired.mean_difference, std::exp(4.5) - std::exp(4.0), 1e-9);
+    EXPECT_EQ(comparison.paired.num_higher, 2);
+    EXPECT_NEAR(comparison.paired.interval.low, std::exp(3.5) - std::exp(3.0), 1e-9);
+    EXPECT_NEAR(comparison.paired.interval.high, std::exp(5.5) - std::exp(5.0), 1e-9);
+  }
+  // What has no logarithm, in a folder that someone wrote by hand, counts as not judged.
+  run.results.front().scores["ppl"] = 0;
+  EXPECT_EQ(FindCell(Summarise(run), "full", 1024, "ppl")->count, 1);
 }
 
 TEST(Summary, OrderIsPlansThenAllLengthsThenEach) {

@@ -29,6 +29,7 @@ class FidelityTask : public Task {
   const std::vector<int64_t>& lengths() const override { return text_.lengths; }
   Json Identity() const override { return {{"text", text_.hash}}; }
   int64_t NumResults() const override { return static_cast<int64_t>(text_.windows.size()); }
+  std::vector<CaseText> Cases() const override { return CasesOf(text_); }
   Status Run(TaskRun& run) override;
 
  private:

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "eval/perplexity.h"
@@ -31,6 +33,7 @@ class PplTask : public Task {
   Json Identity() const override { return {{"text", text_.hash}}; }
   int64_t NumResults() const override { return static_cast<int64_t>(text_.windows.size()); }
   std::vector<PlanInfo> References() const override;
+  std::vector<CaseText> Cases() const override { return CasesOf(text_); }
   Status Run(TaskRun& run) override;
 
  private:
@@ -50,6 +53,14 @@ std::vector<PlanInfo> PplTask::References() const {
            .files = {}}};
 }
 
+// A perplexity beyond all numbers is left out: JSON has none for it.
+std::map<std::string, double> ScoresOf(double nll) {
+  std::map<std::string, double> scores = {{"nll", nll}};
+  const double ppl = std::exp(nll);
+  if (std::isfinite(ppl)) scores["ppl"] = ppl;
+  return scores;
+}
+
 Result<CaseResult> PplTask::Measure(Engine& engine, const TextWindow& window,
                                     const std::shared_ptr<const HeadPlan>& plan, ProgressBar& progress) const {
   NllCurve curve(window.length);
@@ -62,7 +73,7 @@ Result<CaseResult> PplTask::Measure(Engine& engine, const TextWindow& window,
                                  .on_progress = [&](int64_t num_read) { progress.Update(num_read); },
                                  .on_token = [&](int64_t position, double nll) { curve.Add(position, nll); }}));
   CaseResult result;
-  result.scores = {{"nll", measured.nll}, {"ppl", measured.ppl}};
+  result.scores = ScoresOf(measured.nll);
   result.curves["nll"] = curve.Points();
   result.new_tokens = measured.num_predicted;
   result.kv_bytes = measured.kv_bytes;
@@ -116,7 +127,7 @@ Result<CaseResult> PplTask::Recompute(Engine& engine, const TextWindow& window, 
                                             sum / static_cast<double>(num_scored)));
   }
   const double nll = sum / static_cast<double>(num_scored);
-  result.scores = {{"nll", nll}, {"ppl", std::exp(nll)}};
+  result.scores = ScoresOf(nll);
   result.curves["nll"] = curve.Points();
   result.new_tokens = num_scored;
   result.kv_bytes = result.kv_peak_bytes = engine.kv_peak_bytes();
@@ -169,10 +180,10 @@ const TaskMethod kPplTask = {
                               "Also read the first token and so many others anew for every token: the oracle of "
                               "streaming"}})),
     .metrics = {{.name = "ppl",
-                 .label = "perplexity (mean over windows)",
+                 .label = "perplexity",
                  .unit = "",
                  .better = MetricInfo::Better::kLower,
-                 .kind = MetricInfo::Kind::kMean},
+                 .kind = MetricInfo::Kind::kGeometricMean},
                 {.name = "nll",
                  .label = "negative log-likelihood per token",
                  .unit = "nats",

@@ -32,13 +32,26 @@ Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_toke
     }
     const int64_t step = num_ids / num_cases;
     for (int64_t i = 0; i < num_cases; ++i) {
-      TextWindow window{.length = length, .case_idx = i, .ids = {}};
+      TextWindow window{.length = length, .case_idx = i, .ids = {}, .text = {}};
       window.ids.assign(ids.begin() + i * step, ids.begin() + i * step + num_taken);
+      window.text = input.engine.tokenizer().Decode(window.ids, SpecialDisplay::kShow);
       if (bos) window.ids.insert(window.ids.begin(), *bos);
       result.windows.push_back(std::move(window));
     }
   }
   return result;
+}
+
+std::vector<CaseText> CasesOf(const TextWindows& text) {
+  std::vector<CaseText> cases;
+  for (const TextWindow& window : text.windows) {
+    cases.push_back({.length = window.length,
+                     .case_idx = window.case_idx,
+                     .question_idx = 0,
+                     .prompt = window.text,
+                     .expected = {}});
+  }
+  return cases;
 }
 
 }  // namespace headwise

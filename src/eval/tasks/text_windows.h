@@ -19,6 +19,7 @@ struct TextWindow {
   int64_t length = 0;
   int64_t case_idx = 0;      // within its length
   std::vector<int32_t> ids;  // [length], the beginning-of-text token counted in
+  std::string text;          // what they say, for people
 };
 
 struct TextWindows {
@@ -29,6 +30,9 @@ struct TextWindows {
 
 // Windows do not overlap: an error where the text is too short for that.
 Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_tokens);
+
+// The windows for people: nothing is asked of them, and every token is to be expected.
+std::vector<CaseText> CasesOf(const TextWindows& text);
 
 }  // namespace headwise
 
