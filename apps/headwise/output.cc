@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "text/escape.h"
+
 namespace headwise {
 namespace {
 
@@ -32,13 +34,17 @@ bool WriteOutput(std::string_view text) {
   return g_error == 0;
 }
 
+void PrintText(std::string_view text) {
+  WriteOutput(EscapeControls(text));
+}
+
 Status CheckOutput() {
   if (g_error == 0) return Status::Ok();
   return Status::Io(fmt::format("standard output: cannot write: {}", std::strerror(g_error)));
 }
 
 Status PrintJson(const Json& json) {
-  WriteOutput(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  PrintText(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return CheckOutput();
 }
 

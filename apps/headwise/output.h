@@ -21,10 +21,11 @@ void KeepStandardFiles();
 // any more.
 bool WriteOutput(std::string_view text);
 
-// For people.
+// For people: what names in files would have the terminal do is shown and not done.
+void PrintText(std::string_view text);
 template <typename... T>
 void Print(fmt::format_string<T...> format, T&&... arguments) {
-  WriteOutput(fmt::format(format, std::forward<T>(arguments)...));
+  PrintText(fmt::format(format, std::forward<T>(arguments)...));
 }
 
 // What became of all that was written so far.

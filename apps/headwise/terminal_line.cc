@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "text/escape.h"
+
 namespace headwise {
 namespace {
 
@@ -24,7 +26,7 @@ int TerminalLine::Columns() {
 }
 
 void TerminalLine::Draw(std::string_view text) {
-  fmt::print(stderr, "\r{}\x1b[K", text);
+  fmt::print(stderr, "\r{}\x1b[K", EscapeControls(text));
   std::fflush(stderr);
 }
 

@@ -83,6 +83,15 @@ Json ToJson(const PlanInfo& plan) {
           {"files", std::move(files)}};
 }
 
+// A folder that someone sent names files of its own and no others: they are read, and going on with a run writes them.
+Status CheckInside(const std::string& file, const std::string& origin) {
+  const fs::path path(file);
+  const bool goes_up = std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
+  if (!file.empty() && path.is_relative() && !goes_up) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("{}: \"file\" is \"{}\", expected a path inside the run's folder", origin, file));
+}
+
 Result<PlanInfo> PlanFromJson(const Json& json, const std::string& origin) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, origin));
   PlanInfo plan;
@@ -96,6 +105,7 @@ Result<PlanInfo> PlanFromJson(const Json& json, const std::string& origin) {
     HW_ASSIGN_OR_RETURN(const JsonObject file, JsonObject::Of(item, origin + ": files"));
     HW_ASSIGN_OR_RETURN(const int64_t length, file.Int("length"));
     HW_ASSIGN_OR_RETURN(plan.files[length], file.String("file"));
+    HW_RETURN_IF_ERROR(CheckInside(plan.files[length], file.origin()));
   }
   return plan;
 }

@@ -103,6 +103,20 @@ Result<std::vector<CaseResult>> TakeUpResults(const fs::path& folder) {
   return Status::Io(fmt::format("{}: cannot cut the incomplete last line: {}", path.string(), error.message()));
 }
 
+// Whether a folder without a manifest is somebody's. Of a run that was killed while it began there may be the manifest
+// under the name that it had until it was complete (base/file.h).
+bool HoldsOtherThings(const fs::path& folder) {
+  std::error_code error;
+  const std::string beginning = std::string(kManifestFile) + ".";
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_left_over = name.starts_with(beginning) &&
+                              name.find_first_not_of("0123456789abcdef", beginning.size()) == std::string::npos;
+    if (!is_left_over) return true;
+  }
+  return static_cast<bool>(error);
+}
+
 Status CannotWrite(const fs::path& path) {
   return Status::Io(fmt::format("{}: cannot write: {}", path.string(), std::strerror(errno)));
 }
@@ -127,7 +141,7 @@ Result<RunFolder> RunFolder::Open(const fs::path& path, const RunInfo& info, std
     HW_RETURN_IF_ERROR(CheckSameRun(found, ToJson(info), manifest_path.string(), folder.warning_));
     HW_RETURN_IF_ERROR(folder.OpenResults());
     HW_ASSIGN_OR_RETURN(folder.finished_, TakeUpResults(path));
-  } else if (!fs::is_empty(path, error)) {
+  } else if (HoldsOtherThings(path)) {
     return Status::InvalidInput(fmt::format(
         "{}: is not empty and holds no run, expected a new folder or one of an earlier run", path.string()));
   } else {

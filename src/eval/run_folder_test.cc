@@ -174,6 +174,41 @@ TEST_F(RunFolderTest, RefusesAFolderOfOtherThings) {
   EXPECT_THAT(Open(Mode::kNew, "thesis.txt").status().message(), HasSubstr("thesis.txt"));
 }
 
+// Killed anywhere between two writes.
+TEST_F(RunFolderTest, ARunThatWasKilledWhileItBeganGoesOn) {
+  std::filesystem::create_directories(path_);
+  std::ofstream(path_ / "manifest.json.0a1b2c3d") << "{\"task\": ";
+  for (const Mode mode : {Mode::kNew, Mode::kResume}) {
+    const auto folder = Open(mode);
+    EXPECT_TRUE(folder.ok()) << folder.status().message();
+    std::filesystem::remove(path_ / kManifestFile);
+    std::filesystem::remove(path_ / kResultsFile);
+    std::filesystem::remove(path_ / kCasesFile);
+  }
+  ASSERT_TRUE(Open(Mode::kNew).ok());
+  for (const char* missing : {kResultsFile, kCasesFile}) {
+    std::filesystem::remove(path_ / missing);
+    ASSERT_TRUE(ReadRun(path_).ok());
+    const auto folder = Open(Mode::kResume);
+    EXPECT_TRUE(folder.ok()) << missing << ": " << folder.status().message();
+    EXPECT_TRUE(std::filesystem::exists(path_ / missing));
+  }
+  std::filesystem::remove(path_ / kManifestFile);
+  EXPECT_THAT(Open(Mode::kResume).status().message(), HasSubstr("is not empty"));
+}
+
+// Of a folder that someone sent nothing outside it is read, and nothing is written there.
+TEST_F(RunFolderTest, FilesOfPlansLieInTheFolder) {
+  for (const char* file : {"/etc/passwd", "../a.json", "plans/../../a.json", "..", ""}) {
+    std::filesystem::remove_all(path_);
+    info_.plans[1].files = {{4096, file}};
+    ASSERT_TRUE(Open(Mode::kNew).ok());
+    EXPECT_THAT(ReadRun(path_).status().message(),
+                AllOf(HasSubstr("manifest.json: plans: files"), HasSubstr(std::string("\"") + file + "\""),
+                      HasSubstr("expected a path inside")));
+  }
+}
+
 TEST_F(RunFolderTest, AFailedWriteIsAnError) {
   auto folder = Open(Mode::kNew);
   ASSERT_TRUE(folder.ok());

@@ -227,6 +227,24 @@ TEST_F(ReportTest, HostileTextsStayText) {
   EXPECT_THAT(ToCsv(runs), HasSubstr("needle,\"<script>alert('x')</script>&\"\"\",full,,all,right,2,0.5,"));
 }
 
+// Names of plans are names of files: other programs must not take them for links, pictures or formulas.
+TEST_F(ReportTest, HostileNamesInTablesStayNames) {
+  RunInfo info = NeedleInfo();
+  info.plans[0].name = "![x](http://y)&lt;~~z~~";
+  info.plans[1].method = "=1+cmd|'/C calc'!A0";
+  info.model = "@SUM(A1)";
+  info.title = "a\x1b[2Jb";
+  WriteRun("run", info,
+           {Answered("![x](http://y)&lt;~~z~~", 4096, 0, 1, Json::object(), ""),
+            Answered("duo@0.25", 4096, 0, 1, Json::object(), "")});
+  const std::vector<ReportRun> runs = Load({root_.string()});
+  const std::string markdown = ToMarkdown(runs);
+  EXPECT_THAT(markdown, HasSubstr(R"(| \!\[x\](http://y)\&lt;\~\~z\~\~ |)"));
+  EXPECT_THAT(markdown, AllOf(Not(HasSubstr("\x1b")), HasSubstr(R"(a\\u001b\[2Jb)")));
+  const std::string csv = ToCsv(runs);
+  EXPECT_THAT(csv, AllOf(HasSubstr(",'=1+cmd|'/C calc'!A0,"), HasSubstr(",'@SUM(A1)\n"), Not(HasSubstr(",="))));
+}
+
 TEST_F(ReportTest, BytesThatAreNoTextAreShownAsSuch) {
   WriteNeedle();
   std::vector<ReportRun> runs = Load({root_.string()});

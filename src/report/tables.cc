@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "base/format_bytes.h"
 #include "report/sections.h"
+#include "text/escape.h"
 
 namespace headwise {
 namespace {
 
-// Quoted where a comma, a quote or a line end would be read as the table's own.
-std::string CsvText(const std::string& text) {
+// Quoted where a comma, a quote or a line end would be read as the table's own. A program for tables would compute what
+// begins like a formula: an apostrophe in front makes it text there.
+std::string CsvText(std::string text) {
+  text = EscapeControls(text);
+  if (!text.empty() && std::string_view("=+-@\t").find(text.front()) != std::string_view::npos) text.insert(0, 1, '\'');
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) {
@@ -28,9 +33,11 @@ std::string CsvNumber(double value) {
 }
 
 std::string MarkdownText(const std::string& text) {
+  // What begins a link, a picture, an entity or markup of any other kind; blanks and words around "_" keep it text.
+  constexpr std::string_view kMarks = "|<>\\*`[]!&~";
   std::string safe;
-  for (const char c : text) {
-    if (c == '|' || c == '<' || c == '\\' || c == '*' || c == '`') safe += '\\';
+  for (const char c : EscapeControls(text)) {
+    if (kMarks.find(c) != std::string_view::npos) safe += '\\';
     safe += c == '\n' || c == '\r' ? ' ' : c;
   }
   return safe;

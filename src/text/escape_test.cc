@@ -22,5 +22,16 @@ TEST(EscapeXml, ShowsBrokenBytes) {
   EXPECT_EQ(EscapeXml("cut \xE6\x97"), "cut \xEF\xBF\xBD");  // two bytes of three
 }
 
+TEST(EscapeControls, WhatATerminalWouldObeyIsShown) {
+  EXPECT_EQ(EscapeControls("plain, größer\n\tand so on: 漢字"), "plain, größer\n\tand so on: 漢字");
+  EXPECT_EQ(EscapeControls("\x1b[2J\x1b]0;title\a"), "\\u001b[2J\\u001b]0;title\\u0007");
+  EXPECT_EQ(EscapeControls("over\rwritten\b\x7f"), "over\\u000dwritten\\u0008\\u007f");
+  EXPECT_EQ(EscapeControls("\xc2\x9b"
+                           "31m\xc2\x80\xc2\xa0"),
+            "\\u009b31m\\u0080\xc2\xa0");
+  EXPECT_EQ(EscapeControls("a\xff\x9b"), "a\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(EscapeControls(std::string_view("\0", 1)), "\\u0000");
+}
+
 }  // namespace
 }  // namespace headwise

@@ -50,6 +50,27 @@ class LostOutput(CliTest):
             json.loads(line)
 
 
+class Terminal(CliTest):
+    def test_names_in_files_do_not_reach_it_raw(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 64)
+        content = json.loads(plan.read_text())
+        hostile = "\x1b[2Jgone\x9b31m"
+        content["notes"] = [hostile]
+        plan.write_text(json.dumps(content))
+        outputs = [self.succeeds("inspect", "--plan", plan).stdout, self.succeeds("inspect", "--plan", plan, "--json").stdout]
+        self.assertEqual(json.loads(outputs[1])["plan"]["notes"], [hostile])
+        content["model"]["architecture"] = content["method"] = hostile
+        plan.write_text(json.dumps(content))
+        outputs.append(self.refuses("run", "--model", MODEL, "--plan", plan, "--prompt", "x", says="u001b[2Jgone").stderr)
+        other = self.path / f"{hostile}.json"
+        other.write_text("{}")
+        outputs.append(self.refuses("plan", "compare", other, says="u001b[2Jgone").stderr)
+        for output in outputs:
+            self.assertNotIn(b"\x1b[2J", output)
+            self.assertNotIn("\x9b".encode(), output)
+            self.assertIn(b"\\u009b31m", output)
+
+
 class OutputFiles(CliTest):
     def test_what_is_no_file_is_not_replaced(self):
         pipe = self.path / "pipe"
