@@ -56,9 +56,7 @@ Result<OpSubject> MakeSubject(const BenchOpOptions& options) {
 }
 
 Result<OpBenchOptions> MakeBenchOptions(const BenchOpOptions& options) {
-  if (options.engine.num_threads < 0 || options.engine.num_threads > 1024) {
-    return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to 1024", options.engine.num_threads));
-  }
+  HW_RETURN_IF_ERROR(CheckNumThreads(options.engine.num_threads));
   OpBenchOptions bench = options.bench;
   bench.compute = options.engine.compute;
   bench.page_tokens = options.engine.page_tokens;

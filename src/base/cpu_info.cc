@@ -1,5 +1,6 @@
 #include "base/cpu_info.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -99,6 +100,12 @@ int64_t LastLevelCacheBytes() {
     largest = std::max(largest, unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size);
   }
   return largest > 0 ? largest : kOtherwise;
+}
+
+Status CheckNumThreads(int num_threads) {
+  constexpr int kMost = 1024;
+  if (num_threads >= 0 && num_threads <= kMost) return Status::Ok();
+  return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to {}", num_threads, kMost));
 }
 
 int64_t PhysicalMemoryBytes() {

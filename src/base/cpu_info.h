@@ -2,6 +2,8 @@
 #ifndef HEADWISE_BASE_CPU_INFO_H_
 #define HEADWISE_BASE_CPU_INFO_H_
 
+#include <headwise/status.h>
+
 #include <cstdint>
 #include <string>
 
@@ -19,6 +21,9 @@ CpuFeatures DetectCpuFeatures();
 
 // Cores that this process may run on: what taskset or a container's cpuset leave of the machine. At least 1.
 int NumUsableCores();
+
+// Of a wish for threads, 0 being one per core.
+Status CheckNumThreads(int num_threads);
 
 // Of the largest cache that the first core reads from; 32 MiB where the system does not tell.
 int64_t LastLevelCacheBytes();

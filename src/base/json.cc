@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "base/file.h"
 
@@ -51,21 +53,18 @@ Result<Json> ParseJson(std::string_view text, std::string_view origin) {
 }
 
 Result<Json> ParseJsonUniqueKeys(std::string_view text, std::string_view origin) {
-  constexpr int kTopLevel = 1;
-  std::set<std::string, std::less<>> keys;
-  std::string duplicate;
-  bool unique = true;
-  HW_ASSIGN_OR_RETURN(Json json, Parse(text, origin, [&](int depth, Json::parse_event_t event, Json& parsed) {
-                        if (event != Json::parse_event_t::key || depth != kTopLevel) return true;
+  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open, outermost first
+  std::optional<std::string> duplicate;
+  HW_ASSIGN_OR_RETURN(Json json, Parse(text, origin, [&](int, Json::parse_event_t event, Json& parsed) {
+                        if (event == Json::parse_event_t::object_start) keys.emplace_back();
+                        if (event == Json::parse_event_t::object_end) keys.pop_back();
+                        if (event != Json::parse_event_t::key) return true;
                         const auto& key = parsed.get_ref<const std::string&>();
-                        if (!keys.insert(key).second) {
-                          duplicate = key;
-                          unique = false;
-                        }
+                        if (!keys.back().insert(key).second && !duplicate) duplicate = key;
                         return true;
                       }));
-  if (unique) return json;
-  return Status::InvalidInput(fmt::format("{}: \"{}\" stands there twice", origin, duplicate));
+  if (!duplicate) return json;
+  return Status::InvalidInput(fmt::format("{}: \"{}\" stands there twice", origin, *duplicate));
 }
 
 Result<Json> ReadJsonFile(const std::string& path) {

@@ -17,8 +17,7 @@ using Json = nlohmann::json;
 
 // `origin` is the file's name, or what else the text came from; it opens every message.
 Result<Json> ParseJson(std::string_view text, std::string_view origin);
-// The same, and a key that stands twice in the outermost object is an error: where keys are names of things, the last
-// must not silently win.
+// The same, and a key that stands twice in an object is an error: the last must not silently win.
 Result<Json> ParseJsonUniqueKeys(std::string_view text, std::string_view origin);
 Result<Json> ReadJsonFile(const std::string& path);
 

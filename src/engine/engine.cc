@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "backend/all_backends.h"
+#include "base/cpu_info.h"
 #include "base/json.h"
 #include "engine/engine_impl.h"
 #include "engine/open_tokenizer.h"
@@ -24,10 +25,7 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.kv_limit_bytes < 0) {
     return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));
   }
-  if (options.num_threads < 0 || options.num_threads > 1024) {
-    return Status::InvalidInput(fmt::format("num_threads is {}, expected 0 to 1024", options.num_threads));
-  }
-  return Status::Ok();
+  return CheckNumThreads(options.num_threads);
 }
 
 // A step is not over while its callbacks run.

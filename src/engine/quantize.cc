@@ -217,6 +217,7 @@ class Conversion {
 }  // namespace
 
 Result<QuantizeResult> QuantizeModel(const QuantizeOptions& options) {
+  HW_RETURN_IF_ERROR(CheckNumThreads(options.num_threads));
   return Conversion(options).Run();
 }
 

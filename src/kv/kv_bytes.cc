@@ -1,7 +1,6 @@
 #include "kv/kv_bytes.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace headwise {
 namespace {
@@ -22,11 +21,6 @@ int64_t PagesUpTo(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tok
   // Before a rule holds, pages of its sinks stay only while the model's window reads them.
   const int64_t sink_pages = holds ? CeilDiv(rule.sink, page_tokens) : 0;
   return std::min(all, sink_pages + ring);
-}
-
-// Stops at the largest number: all heads of a large model over 2^40 tokens are more bytes than 64 bits can count.
-int64_t AddBytes(int64_t a, int64_t b) {
-  return a > std::numeric_limits<int64_t>::max() - b ? std::numeric_limits<int64_t>::max() : a + b;
 }
 
 int64_t StateBytes(const HeadPlan& plan, const ResolvedRule& rule) {
@@ -56,7 +50,9 @@ HeadPeak PeakOfHead(const KvBytesArgs& args, const ResolvedRule& rule, int64_t n
   HeadPeak peak{.between_steps = sizes.BytesOf(AtMostNewest(owned, newest)),
                 .in_step = sizes.BytesOf(AtMostNewest(in_step, newest + joining))};
   // As many pages become complete in a step as it can touch.
-  if (sizes.ages()) peak.in_step += std::min(joining, aged.end - aged.begin) * sizes.aged;
+  if (sizes.ages()) {
+    peak.in_step = AddSizes(peak.in_step, MultiplySizes(std::min(joining, aged.end - aged.begin), sizes.aged));
+  }
   return peak;
 }
 
@@ -70,12 +66,12 @@ int64_t PeakOfPhase(const KvBytesArgs& args, int64_t num_tokens, int64_t step_to
       const ResolvedRule rule = ResolveRule(plan.At(layer_idx, kv_head), args.limits, args.windows.At(layer_idx));
       const bool holds = !in_prompt || rule.holds_from == 0;
       const HeadPeak peak = PeakOfHead(args, rule, num_tokens, step_tokens, holds);
-      bytes = AddBytes(bytes, peak.between_steps + StateBytes(plan, rule));
-      layer_extra += peak.in_step - peak.between_steps;
+      bytes = AddSizes(bytes, AddSizes(peak.between_steps, StateBytes(plan, rule)));
+      layer_extra = AddSizes(layer_extra, peak.in_step - peak.between_steps);
     }
     largest_layer_extra = std::max(largest_layer_extra, layer_extra);
   }
-  return AddBytes(bytes, largest_layer_extra);
+  return AddSizes(bytes, largest_layer_extra);
 }
 
 }  // namespace
@@ -120,8 +116,9 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
   KvBytes bytes;
   for (const ResolvedRule& rule : ResolveRules(plan, args.limits, args.windows)) {
     int64_t& sum = rule.Bounded() ? bytes.bounded : bytes.full;
-    sum += args.PagesOf(rule).BytesOf(KvPages(rule, num_tokens, args.page_tokens)) + StateBytes(plan, rule);
-    bytes.kept_tokens += NumKeptTokens(rule, num_tokens);
+    const int64_t of_pages = args.PagesOf(rule).BytesOf(KvPages(rule, num_tokens, args.page_tokens));
+    sum = AddSizes(sum, AddSizes(of_pages, StateBytes(plan, rule)));
+    bytes.kept_tokens = AddSizes(bytes.kept_tokens, NumKeptTokens(rule, num_tokens));
   }
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <headwise/head_plan.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "backend/backend.h"
 #include "kv/rule.h"
@@ -25,6 +26,17 @@ PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_to
 // Of a compensation token.
 int64_t StatePageBytes(int64_t head_dim);
 
+// Sums and products of sizes that are not negative, which stop at the largest number: all heads of a large model over
+// 2^40 tokens, or of a plan that a stranger wrote, are more bytes than 64 bits can count.
+inline int64_t AddSizes(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+inline int64_t MultiplySizes(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
 // Bytes of a head's pages.
 struct PageSizes {
   int64_t newest = 0;
@@ -32,7 +44,8 @@ struct PageSizes {
 
   bool ages() const { return aged > 0; }
   int64_t BytesOf(const PageCounts& pages) const {
-    return ages() ? pages.newest * newest + pages.aged * aged : pages.total() * newest;
+    return ages() ? AddSizes(MultiplySizes(pages.newest, newest), MultiplySizes(pages.aged, aged))
+                  : MultiplySizes(pages.total(), newest);
   }
 };
 
@@ -55,10 +68,10 @@ struct KvBytes {
   int64_t full = 0;         // pages of heads that keep everything
   int64_t bounded = 0;      // pages of heads that drop tokens, and compensation state
   int64_t kept_tokens = 0;  // summed over all heads, not rounded to pages
-  int64_t total() const { return full + bounded; }
+  int64_t total() const { return AddSizes(full, bounded); }
 };
 
-// After a step at `num_tokens`.
+// After a step at `num_tokens`. The largest int64_t where one is more than that.
 KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens);
 
 // An upper bound of what a sequence ever holds: prompt read in chunks, then token by token up to limits.max_tokens.

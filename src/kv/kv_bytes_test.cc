@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -95,6 +96,22 @@ KvBytesArgs ArgsFor(const HeadPlan& plan, int64_t num_tokens) {
           .page_tokens = 16,
           .full_pages = kPlain,
           .bounded_pages = kPlain};
+}
+
+// The largest shape that a plan may name, over the longest text.
+TEST(KvBytes, WhatNoNumberHoldsIsTheLargest) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  const HeadPlan plan =
+      HeadPlan::Dense({.architecture = "", .num_layers = 4, .num_kv_heads = 4, .head_dim = int64_t{1} << 20});
+  KvBytesArgs args = ArgsFor(plan, int64_t{1} << 40);
+  for (const PageSizes& sizes :
+       {PageSizes{.newest = int64_t{1} << 28}, {.newest = int64_t{1} << 28, .aged = 1 << 27}}) {
+    args.full_pages = sizes;
+    EXPECT_EQ(PlanKvBytes(args, int64_t{1} << 40).full, kLargest);
+    EXPECT_EQ(PlanKvBytes(args, int64_t{1} << 40).total(), kLargest);
+    EXPECT_EQ(PeakKvBytes(args), kLargest);
+  }
+  EXPECT_EQ((KvBytes{.full = kLargest, .bounded = 1}).total(), kLargest);
 }
 
 TEST(KvBytes, EachKindOfHeadHasItsPages) {

@@ -248,7 +248,7 @@ Status CheckPlanFits(const HeadPlan& plan, const ModelShape& shape, const std::s
 }
 
 Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin) {
-  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJsonUniqueKeys(text, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
   if (!root.Has("headwise_plan")) {
     return Status::InvalidInput(fmt::format("{}: \"headwise_plan\" is missing, this is not a head plan", origin));

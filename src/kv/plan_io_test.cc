@@ -197,6 +197,21 @@ TEST(PlanIo, RefusesTextThatIsNoJson) {
   EXPECT_FALSE(ParseHeadPlan(overflow, "plan").ok());
 }
 
+// The last of two would win without a word.
+TEST(PlanIo, RefusesAKeyThatStandsTwiceAnywhere) {
+  for (const auto& [once, twice] : {std::pair{R"("recent": 64)", R"("recent": 64, "recent": 128)"},
+                                    {R"("alpha": -1024)", R"("alpha": 1, "alpha": -1024)"},
+                                    {R"("num_layers": 2)", R"("num_layers": 3, "num_layers": 2)"},
+                                    {R"("lambda":0.05)", R"("lambda":0.05, "lambda":0.05)"}}) {
+    std::string text = SerializeHeadPlan(EveryKind());
+    const size_t at = text.find(once);
+    ASSERT_NE(at, std::string::npos) << once;
+    text.replace(at, std::string_view(once).size(), twice);
+    const std::string key = std::string(once).substr(0, std::string_view(once).find(':'));
+    EXPECT_THAT(ParseHeadPlan(text, "p.json").status().message(), HasSubstr("p.json: " + key + " stands there twice"));
+  }
+}
+
 TEST(PlanIo, RefusesParametersThatNestWithoutEnd) {
   HeadPlan plan = EveryKind();
   plan.parameters_json = "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}";

@@ -83,7 +83,7 @@ HeadRule WidestRule(std::span<const double> alphas, std::span<const double> beta
 }
 
 Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, const std::string& origin) {
-  HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJsonUniqueKeys(text, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
   HW_ASSIGN_OR_RETURN(const std::vector<double> alphas, ReadTable(root, "alphas", shape));
   HW_ASSIGN_OR_RETURN(const std::vector<double> betas, ReadTable(root, "betas", shape));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/cpu_info.h"
 #include "planner/budget.h"
 #include "planner/methods.h"
 
@@ -23,6 +24,7 @@ Result<HeadPlan> MakePlan(std::string_view method, const PlannerInput& input) {
       continue;
     }
     HW_RETURN_IF_ERROR(input.options.CheckKnown(fmt::format("plan {}", method), row.options));
+    HW_RETURN_IF_ERROR(CheckNumThreads(input.num_threads));
     HW_ASSIGN_OR_RETURN(HeadPlan plan, row.make(input));
     plan.shape = input.shape;
     plan.method = method;

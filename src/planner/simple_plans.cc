@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "kv/rule_json.h"
@@ -114,7 +115,8 @@ Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan&) {
 // A table [layer][KV head] of rules in a JSON file; or an object that has one as "plan" or "layers".
 Result<HeadPlan> MakeManual(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const std::string path, input.options.Required("rules"));
-  HW_ASSIGN_OR_RETURN(const Json root, ReadJsonFile(path));
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  HW_ASSIGN_OR_RETURN(const Json root, ParseJsonUniqueKeys(text, path));
   const Json* table = &root;
   for (const char* key : {"plan", "layers"}) {
     if (root.is_object() && root.contains(key)) table = &root.at(key);
