@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 #include <set>
@@ -16,12 +17,20 @@
 namespace headwise {
 namespace {
 
-Json ToJson(const Arithmetic& arithmetic) {
-  return {{"backend", arithmetic.backend},
-          {"isa", arithmetic.isa},
-          {"compute", arithmetic.compute},
-          {"kv_dtype", arithmetic.kv_dtype},
-          {"chunk_tokens", arithmetic.chunk_tokens}};
+// The engine's, and the batch: how many rows a step has says in which order, and under bf16 products in which numbers,
+// a matrix product is summed.
+Json ArithmeticOf(const Engine& engine, const EvaluationOptions& options) {
+  const Arithmetic arithmetic = engine.arithmetic();
+  Json json = {{"backend", arithmetic.backend},
+               {"isa", arithmetic.isa},
+               {"compute", arithmetic.compute},
+               {"kv_dtype", arithmetic.kv_dtype},
+               {"chunk_tokens", arithmetic.chunk_tokens}};
+  const bool has_batch = std::ranges::any_of(options.task->options,
+                                             [](const TaskOption& option) { return option.name == kBatchOption.name; });
+  // As a task reads it, which has done so before.
+  if (has_batch) json["batch"] = options.task_options.IntOr(std::string(kBatchOption.name), 1, 1, kMaxBatch).value();
+  return json;
 }
 
 // Results are kept by the names of the plans: two of one name would be taken for one.
@@ -42,7 +51,7 @@ Json DecidingOptions(const Engine& engine, const EvaluationOptions& options, con
                {"backend", options.engine.backend},
                {"compute", options.engine.compute},
                {"kv_dtype", options.engine.kv_dtype},
-               {kArithmeticKey, ToJson(engine.arithmetic())},
+               {kArithmeticKey, ArithmeticOf(engine, options)},
                {"task", Json::parse(options.task_options.Without("batch").ToJson())},
                {"data", task.Identity()},
                {"plans", Json::object()}};

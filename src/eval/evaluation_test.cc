@@ -118,7 +118,7 @@ TEST_F(EvaluationTest, ASeedDecidesEverythingAndAnotherDecidesOtherwise) {
 }
 
 // Questions of one text are asked from forks of it, several texts at a time, under several plans at once. Each answer
-// is what the prompt gives alone.
+// is what the prompt gives alone, but for what rounds otherwise in steps of other rows; these few are far from a tie.
 TEST_F(EvaluationTest, SharingAndBatchingChangeNoAnswer) {
   Case each{.task = "needle", .options = {{"lengths", "512"}, {"num-cases", "3"}, {"variants", "multiquery"}}};
   const std::string razor = (folder_ / "razor.json").string();
@@ -235,6 +235,25 @@ TEST_F(EvaluationTest, ARunDoesNotGoOnInAnotherArithmetic) {
   ASSERT_TRUE(WriteFileAtomically(manifest, older.dump()).ok());
   EXPECT_TRUE(run("auto", "auto").ok());
   EXPECT_THAT(warnings, HasSubstr("does not say"));
+}
+
+// Answers hang on how many rows a step has, so a run goes on with the batch that it began with.
+TEST_F(EvaluationTest, ARunDoesNotGoOnWithAnotherBatch) {
+  Case each{.task = "passkey",
+            .options = {{"lengths", "256"}, {"num-cases", "2"}, {"max-new-tokens", "1"}, {"batch", "2"}},
+            .plans = {"full"},
+            .out = (folder_ / "run").string()};
+  ASSERT_TRUE(Run(each).ok());
+  each.resume = Resume::kYes;
+  EXPECT_TRUE(Run(each).ok());
+  each.options.erase("batch");
+  EXPECT_THAT(Run(each).status().message(), HasSubstr("give --batch 2 to go on"));
+  // Folders of before do not say what theirs was.
+  const std::filesystem::path manifest = folder_ / "run" / kManifestFile;
+  Json older = *ReadJsonFile(manifest.string());
+  older["options"][kArithmeticKey].erase("batch");
+  ASSERT_TRUE(WriteFileAtomically(manifest, older.dump()).ok());
+  EXPECT_TRUE(Run(each).ok());
 }
 
 // A library's warnings and progress go where its program wants them, and nowhere by themselves.

@@ -68,7 +68,9 @@ const TaskMethod* FindTask(std::string_view name);
 inline constexpr TaskOption kLengthsOption = {"lengths", "Tokens of the cases, rising: 4096,8192"};
 inline constexpr TaskOption kCasesOption = {"num-cases", "Cases per length"};
 inline constexpr TaskOption kSeedOption = {"seed", "Seed of everything that is drawn"};
-inline constexpr TaskOption kBatchOption = {"batch", "Cases at a time"};
+// Not only speed: rows of a step round alike, and other rows are other steps.
+inline constexpr TaskOption kBatchOption = {"batch", "Cases at a time; may change answers (docs/evaluation.md)"};
+inline constexpr int64_t kMaxBatch = 4096;
 inline constexpr TaskOption kMaxNewTokensOption = {"max-new-tokens", "Longest answer"};
 inline constexpr TaskOption kHaystackOption = {"text", "UTF-8 file for the text around; without it text is generated"};
 

@@ -237,11 +237,12 @@ class Evaluation(CliTest):
         self.assertEqual(len(lines), 3)
         self.refuses(*common, says="--resume")
         (out / "results.jsonl").write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])  # interrupted
-        again = json.loads(self.succeeds(*common, "--json", "--resume", "--batch", 2).stdout)["plans"][0]
+        again = json.loads(self.succeeds(*common, "--json", "--resume").stdout)["plans"][0]
         self.assertEqual((again["correct"], again["total"]), (3, 3))
         self.assertEqual(len((out / "results.jsonl").read_text().splitlines()), 3)
         other = [6 if argument == 5 else argument for argument in common]
         self.refuses(*other, "--resume", says=["seed", "choose another folder"])
+        self.refuses(*common, "--resume", "--batch", 2, says=["give --batch 1", "choose another folder"])
         self.refuses(*common, "--resume", "--page-tokens", 64, says=["page_tokens", "choose another folder"])
 
     def test_eval_with_two_kv_formats(self):

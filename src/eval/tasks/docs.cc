@@ -145,7 +145,7 @@ Result<std::unique_ptr<Task>> MakeDocs(const TaskInput& input) {
   parts.identity = documents->identity;
   const int64_t trained = input.engine.config().trained_length;
   HW_ASSIGN_OR_RETURN(parts.lengths, ReadLengths(input.options, {trained > 0 ? trained : 4096}, /*least=*/64));
-  HW_ASSIGN_OR_RETURN(parts.batch, input.options.IntOr("batch", 1, 1, 4096));
+  HW_ASSIGN_OR_RETURN(parts.batch, input.options.IntOr("batch", 1, 1, kMaxBatch));
   const std::string forced = input.options.StringOr("prompt", "");
   for (const int64_t length : parts.lengths) {
     for (size_t i = 0; i < documents->cases.size(); ++i) {

@@ -47,7 +47,7 @@ Result<Haystack> ReadHaystack(const TaskInput& input, int64_t max_new_tokens) {
   HW_ASSIGN_OR_RETURN(haystack.num_cases, options.IntOr("num-cases", 20, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(const int64_t seed, options.IntOr("seed", 0, 0, std::numeric_limits<int64_t>::max()));
   haystack.seed = static_cast<uint64_t>(seed);
-  HW_ASSIGN_OR_RETURN(haystack.parts.batch, options.IntOr("batch", 1, 1, 4096));
+  HW_ASSIGN_OR_RETURN(haystack.parts.batch, options.IntOr("batch", 1, 1, kMaxBatch));
   HW_ASSIGN_OR_RETURN(haystack.parts.limits.max_new_tokens,
                       options.IntOr("max-new-tokens", max_new_tokens, 1, 1'000'000));
   const std::string text = options.StringOr("text", "");
