@@ -161,35 +161,63 @@ class Report {
   const cpu::Ceilings& ceilings_;
 };
 
-Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject) {
+// What is the same for every plan.
+BenchOptions BenchOptionsOf(const BenchCommandOptions& options) {
+  BenchOptions bench;
+  bench.depths = options.depths;
+  bench.prefills = options.prefills;
+  bench.prefill_depth = options.prefill_depth;
+  bench.fill = options.fill == "random" ? BenchOptions::Fill::kRandom : BenchOptions::Fill::kPrefill;
+  bench.num_steps = options.num_steps;
+  bench.seed = options.seed;
+  bench.measure_read = [ceilings =
+                            cpu::CeilingOptions{.isa = options.engine.isa, .num_threads = options.engine.num_threads}] {
+    return cpu::MeasureReadBandwidth(ceilings);
+  };
+  return bench;
+}
+
+// Everything that can be wrong without a model: loading one, and the ceilings, take seconds.
+Status CheckOptions(const BenchCommandOptions& options) {
+  HW_RETURN_IF_ERROR(CheckBench(BenchOptionsOf(options)));
+  HW_RETURN_IF_ERROR(CheckNumThreads(options.engine.num_threads));
+  HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(options.engine.kv_dtype));
+  HW_RETURN_IF_ERROR(PageTokensFor(options.engine.page_tokens, formats.full).status());
+  return RandomWeightsByName(options.weights).status();
+}
+
+struct NamedPlan {
+  std::string name;
+  std::shared_ptr<const HeadPlan> plan;
+};
+
+Result<std::vector<NamedPlan>> LoadPlans(const BenchCommandOptions& options, const Engine& engine) {
   std::vector<std::string> names = options.plans;
   if (names.empty()) names.emplace_back(kFullPlan);
-  const cpu::CeilingOptions ceilings = {.isa = options.engine.isa, .num_threads = options.engine.num_threads};
-  std::vector<PlanResult> results;
-  // Every plan is read before the first is timed: a wrong path should not cost minutes.
-  std::vector<std::shared_ptr<const HeadPlan>> plans;
+  std::vector<NamedPlan> plans;
   for (const std::string& name : names) {
-    HW_ASSIGN_OR_RETURN(std::shared_ptr<const HeadPlan> plan, LoadPlan(name, *subject.engine));
-    plans.push_back(std::move(plan));
+    HW_ASSIGN_OR_RETURN(std::shared_ptr<const HeadPlan> plan, LoadPlan(name, engine));
+    plans.push_back({name, std::move(plan)});
   }
+  return plans;
+}
+
+Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, const Subject& subject,
+                                         const std::vector<NamedPlan>& plans) {
+  std::vector<PlanResult> results;
   TerminalLine line;
-  for (size_t i = 0; i < names.size(); ++i) {
-    ProgressBar progress(&line, "bench, " + names[i], 1000);
-    HW_ASSIGN_OR_RETURN(
-        BenchResult bench,
-        RunBench(*subject.engine,
-                 {.plan = plans[i],
-                  .depths = options.depths,
-                  .prefills = options.prefills,
-                  .prefill_depth = options.prefill_depth,
-                  .fill = options.fill == "random" ? BenchOptions::Fill::kRandom : BenchOptions::Fill::kPrefill,
-                  .num_steps = options.num_steps,
-                  .seed = options.seed,
-                  .on_progress = [&](int64_t num_read,
-                                     int64_t total) { progress.Update(num_read * 1000 / std::max<int64_t>(1, total)); },
-                  .measure_read = [&] { return cpu::MeasureReadBandwidth(ceilings); }}));
-    if (plans[i] == nullptr) plans[i] = std::make_shared<HeadPlan>(HeadPlan::Dense(subject.engine->shape()));
-    results.push_back({.name = names[i], .plan = plans[i], .bench = std::move(bench)});
+  for (const auto& [name, plan] : plans) {
+    ProgressBar progress(&line, "bench, " + name, 1000);
+    BenchOptions bench = BenchOptionsOf(options);
+    bench.plan = plan;
+    bench.on_progress = [&](int64_t num_read, int64_t total) {
+      progress.Update(num_read * 1000 / std::max<int64_t>(1, total));
+    };
+    HW_ASSIGN_OR_RETURN(BenchResult result, RunBench(*subject.engine, bench));
+    results.push_back(
+        {.name = name,
+         .plan = plan != nullptr ? plan : std::make_shared<HeadPlan>(HeadPlan::Dense(subject.engine->shape())),
+         .bench = std::move(result)});
   }
   return results;
 }
@@ -260,14 +288,16 @@ void PrintText(const Json& root) {
 }
 
 Status RunBenchCommand(const BenchCommandOptions& options) {
+  HW_RETURN_IF_ERROR(CheckOptions(options));
   HW_ASSIGN_OR_RETURN(const Subject subject, MakeSubject(options));
+  HW_ASSIGN_OR_RETURN(const std::vector<NamedPlan> plans, LoadPlans(options, *subject.engine));
   int64_t longest = 0;
   for (const int64_t length : options.depths) longest = std::max(longest, length);
   for (const int64_t length : options.prefills) longest = std::max(longest, options.prefill_depth + length);
   WarnBeyondTrainedLength(*subject.engine, longest);
   HW_ASSIGN_OR_RETURN(const cpu::Ceilings ceilings,
                       cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads}));
-  HW_ASSIGN_OR_RETURN(const std::vector<PlanResult> results, RunPlans(options, subject));
+  HW_ASSIGN_OR_RETURN(const std::vector<PlanResult> results, RunPlans(options, subject, plans));
   const Json root = {{"machine", MachineJson(ceilings)},
                      {"model",
                       {{"name", subject.name},

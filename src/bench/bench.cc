@@ -245,7 +245,9 @@ class Bench {
   int64_t total_ = 0;
 };
 
-Status CheckOptions(const BenchOptions& options) {
+}  // namespace
+
+Status CheckBench(const BenchOptions& options) {
   if (options.num_steps < kMinSteps || options.num_steps > kMaxTokens) {
     return Status::InvalidInput(
         fmt::format("number of timed steps is {}, expected {} to {}", options.num_steps, kMinSteps, kMaxTokens));
@@ -269,8 +271,6 @@ Status CheckOptions(const BenchOptions& options) {
   return Status::Ok();
 }
 
-}  // namespace
-
 Timing TimingOf(std::vector<double> seconds) {
   HW_CHECK(!seconds.empty());
   std::sort(seconds.begin(), seconds.end());
@@ -282,7 +282,7 @@ Timing TimingOf(std::vector<double> seconds) {
 }
 
 Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options) {
-  HW_RETURN_IF_ERROR(CheckOptions(options));
+  HW_RETURN_IF_ERROR(CheckBench(options));
   return Bench(engine, options).Run();
 }
 

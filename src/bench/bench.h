@@ -68,6 +68,9 @@ struct BenchResult {
   std::vector<DecodeTiming> decode;    // ascending
 };
 
+// What RunBench asks of its options, which needs no model: asked before one is loaded.
+Status CheckBench(const BenchOptions& options);
+
 // Random ids are read. An error if logits are not finite, if a run does not repeat itself, or,
 // with every head full, if a decode step and a prefill of the same token disagree.
 Result<BenchResult> RunBench(Engine& engine, const BenchOptions& options);

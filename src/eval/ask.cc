@@ -210,7 +210,9 @@ Status AskAll(Engine& engine, const AskOptions& options) {
   Asker asker(engine, options);
   Status status = asker.Run();
   asker.Abandon();
-  return status;
+  if (status.code() != StatusCode::kOutOfMemory || options.batch == 1) return status;
+  return Status::OutOfMemory(
+      fmt::format("{}; a --batch below {} holds fewer texts at a time", status.message(), options.batch));
 }
 
 }  // namespace headwise

@@ -120,7 +120,14 @@ Result<DocumentQuestion> QuestionFor(const Documents& documents, const DocumentC
   if (forced.empty() && !documents.prompts.contains(name)) name = "default";
   const auto found = documents.prompts.find(name);
   if (found == documents.prompts.end()) {
-    return Status::InvalidInput(fmt::format("no prompt is called \"{}\", and none \"default\"", name));
+    std::string known;
+    for (const auto& [each, prompt] : documents.prompts) known += fmt::format("{}{}", known.empty() ? "" : ", ", each);
+    if (!forced.empty()) {
+      return Status::InvalidInput(
+          fmt::format("--prompt: no prompt is called \"{}\", expected one of: {}", forced, known));
+    }
+    return Status::InvalidInput(fmt::format("no prompt is called \"{}\", and none \"default\" for all others; found {}",
+                                            document.dataset, known));
   }
   return DocumentQuestion{
       .document = &document, .prompt = &found->second, .dataset = document.dataset.empty() ? name : document.dataset};

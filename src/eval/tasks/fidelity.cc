@@ -111,7 +111,7 @@ Status FidelityTask::Run(TaskRun& run) {
       if (run.Has(subject, window.length, window.case_idx, 0)) continue;
       ProgressBar progress(run.progress_line(), fmt::format("fidelity, {}", subject.info.name), window.length);
       auto result = Compare(run.engine(), window, subject.At(window.length), progress);
-      if (!result.ok()) return std::move(result).status().Annotate(subject.info.name);
+      if (!result.ok()) return std::move(result).status().Annotate(WhereOf(text_, window, subject.info.name));
       HW_RETURN_IF_ERROR(run.Add(subject, *std::move(result)));
     }
   }

@@ -143,7 +143,7 @@ Status PplTask::Run(TaskRun& run) {
       auto measured = subject.plans.empty()  // a reference; a plan may call its method anything
                           ? Recompute(run.engine(), window, progress)
                           : Measure(run.engine(), window, subject.At(window.length), progress);
-      if (!measured.ok()) return std::move(measured).status().Annotate(subject.info.name);
+      if (!measured.ok()) return std::move(measured).status().Annotate(WhereOf(text_, window, subject.info.name));
       CaseResult result = *std::move(measured);
       result.length = window.length;
       result.case_idx = window.case_idx;

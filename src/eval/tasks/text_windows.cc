@@ -20,8 +20,11 @@ Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_toke
   HW_ASSIGN_OR_RETURN(result.lengths, ReadLengths(options, {tokens}, /*least=*/2));
   HW_ASSIGN_OR_RETURN(const int64_t num_cases, options.IntOr("num-cases", 1, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  result.path = path;
   result.hash = Sha256Hex(text);
-  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodePrompt(input.engine, text, {.bos = Bos::kNever}));
+  auto encoded = EncodePrompt(input.engine, text, {.bos = Bos::kNever});
+  if (!encoded.ok()) return std::move(encoded).status().Annotate(path);
+  const std::vector<int32_t> ids = *std::move(encoded);
   const std::optional<int32_t> bos = input.bos == Bos::kAuto ? BeginOfText(input.engine) : std::nullopt;
   const auto num_ids = static_cast<int64_t>(ids.size());
   for (const int64_t length : result.lengths) {
@@ -40,6 +43,10 @@ Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_toke
     }
   }
   return result;
+}
+
+std::string WhereOf(const TextWindows& text, const TextWindow& window, const std::string& plan) {
+  return fmt::format("{}, window {} of {} tokens: {}", text.path, window.case_idx, window.length, plan);
 }
 
 std::vector<CaseText> CasesOf(const TextWindows& text) {

@@ -25,11 +25,15 @@ struct TextWindow {
 struct TextWindows {
   std::vector<int64_t> lengths;
   std::vector<TextWindow> windows;
+  std::string path;  // opens error messages
   std::string hash;  // of the text
 };
 
 // Windows do not overlap: an error where the text is too short for that.
 Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_tokens);
+
+// Opens error messages: "emma.txt, window 2 of 4096 tokens: duo".
+std::string WhereOf(const TextWindows& text, const TextWindow& window, const std::string& plan);
 
 // The windows for people: nothing is asked of them, and every token is to be expected.
 std::vector<CaseText> CasesOf(const TextWindows& text);
