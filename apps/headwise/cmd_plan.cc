@@ -19,6 +19,7 @@
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
 #include "planner/planner.h"
+#include "planner_help.h"
 #include "terminal_line.h"
 #include "weights/weight_source.h"
 
@@ -51,62 +52,6 @@ struct CompareOptions {
   std::vector<int64_t> lengths = {4096, 32768};
   bool json = false;
 };
-
-// What --help says about an option; which method takes it is in the planner registry.
-std::string_view HelpFor(std::string_view option) {
-  static constexpr std::pair<std::string_view, std::string_view> kHelp[] = {
-      {"sink", "First tokens that a bounded head keeps"},
-      {"recent", "Last tokens that a bounded head keeps"},
-      {"positions", "text, or cache: distances inside the cache"},
-      {"from", "Where the plan comes from; streams and razor: first_token, or end_of_prompt"},
-      {"compensate", "true: fold dropped tokens into one mean token"},
-      {"sparsity", "Share of heads that are bounded"},
-      {"threshold", "Heads with a gate below this are bounded"},
-      {"kv-ratio", "Budget: this share of the KV bytes of the dense plan, at --at tokens"},
-      {"at", "Tokens at which --kv-ratio holds"},
-      {"kv-bytes-at", "Budget: BYTES:TOKENS"},
-      {"seed", "Seed of everything that is drawn"},
-      {"alpha", "Span: alpha + beta * context"},
-      {"beta", "Span: alpha + beta * context"},
-      {"rules", "JSON file with a table of rules, [layer][KV head]"},
-      {"steps", "Planned training steps; a run whose ranking is settled ends earlier"},
-      {"batch", "Samples per step"},
-      {"learning-rate", "Of the gates, between warm-up and decay"},
-      {"lambda", "Weight of the gates' mean in the loss"},
-      {"train-sink", "First tokens that a gate of 0 reads while heads are identified"},
-      {"train-recent", "Last tokens that a gate of 0 reads while heads are identified"},
-      {"memory-bytes", "Activations of the samples that run at once; 0: no limit"},
-      {"data", "passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on)"},
-      {"text", "UTF-8 file that the samples' text comes from; without it text is generated"},
-      {"min-tokens", "Shortest sample"},
-      {"max-tokens", "Longest sample"},
-      {"num-lengths", "Lengths in the even grid between the two"},
-      {"passkeys", "Passkeys per sample"},
-      {"passkey-words", "Words per passkey"},
-      {"samples", "Samples to look at; moa: per length"},
-      {"lengths", "Tokens of the profiled texts, rising, separated by commas"},
-      {"validation-length", "Tokens of the texts on which a plan is chosen"},
-      {"validation-samples", "Texts of that length"},
-      {"answer-tokens", "Longest answer of the dense model"},
-      {"density", "Limit of the kept share of the text, at every profiled length"},
-      {"intervals", "Parts into which each length's range of losses is cut"},
-      {"max-rules-per-layer", "Different rules that a layer may have"},
-      {"spans", "elastic, or static: spans that do not grow with the text"},
-      {"prompts", "JSONL file of {\"prompt\": ...} to calibrate on, in place of generated ones"},
-      {"omega", "What a streaming head that becomes full earns, as a share of its gate"},
-      {"retrain-steps", "Train one gate per layer for so many steps after the assignment"},
-      {"induction-share", "Share of query heads protected for induction"},
-      {"echo-share", "Share of query heads protected for echo"},
-      {"min-recent", "Smallest window of a head that is not protected"},
-      {"divisor", "Its window is the prompt divided by this"},
-      {"epsilon", "ALiBi: attention weights below this may be dropped"},
-      {"context", "ALiBi: a window of so many tokens means full"},
-  };
-  for (const auto& [name, help] : kHelp) {
-    if (name == option) return help;
-  }
-  return "";
-}
 
 std::string CheckpointPath(const PlanOptions& options) {
   return options.out + ".checkpoint";
@@ -144,7 +89,7 @@ Result<PlannerInput> InputFor(const PlanOptions& options) {
 Status ShowPlan(const HeadPlan& plan) {
   std::string text = FormatPlanMap(plan);
   for (const std::string& note : plan.notes) text += fmt::format("note: {}\n", note);
-  WriteOutput(text);
+  PrintText(text);
   return CheckOutput();
 }
 
@@ -189,7 +134,7 @@ Status RunCompare(const CompareOptions& options) {
   }
   HW_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlans(plans, options.lengths));
   if (options.json) return PrintJson(ComparisonJson(plans, comparison));
-  WriteOutput(FormatComparison(plans, comparison));
+  PrintText(FormatComparison(plans, comparison));
   return CheckOutput();
 }
 
@@ -201,10 +146,14 @@ void AddMethod(CommandLine& line, CLI::App& plan, const PlannerMethod& method) {
       ->required();
   command.add_option("--out", options->out, "Plan file to write")->required();
   for (const std::string_view name : method.options) {
-    command.add_option(fmt::format("--{}", name), options->values[std::string(name)], std::string(HelpFor(name)));
+    command
+        .add_option(fmt::format("--{}", name), options->values[std::string(name)],
+                    std::string(HelpFor(method.name, name)))
+        ->default_str(DefaultFor(method.name, name))
+        ->required(IsRequired(method.name, name));
   }
   if (method.runs != PlannerMethod::Runs::kNothing) {
-    command.add_option("--threads", options->num_threads, "Threads; 0: one per core")->check(CLI::NonNegativeNumber);
+    command.add_option("--threads", options->num_threads, "Threads; 0: one per core")->capture_default_str();
   }
   if (method.runs == PlannerMethod::Runs::kModelResumably) {
     command.add_flag("--resume", options->resume,
@@ -227,7 +176,7 @@ void AddPlanCommand(CommandLine& line) {
   again.add_option("--from", refit->plan, "Plan file")->required();
   again.add_option("--out", refit->out, "Plan file to write")->required();
   for (const std::string_view name : kBudgetOptions) {
-    again.add_option(fmt::format("--{}", name), refit->values[std::string(name)], std::string(HelpFor(name)));
+    again.add_option(fmt::format("--{}", name), refit->values[std::string(name)], std::string(HelpFor("refit", name)));
   }
   OnChosen(line, again, std::move(refit), RunRefit);
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -29,6 +30,27 @@ class Plans(CliTest):
         exported = self.path / "gates.tsv"
         self.succeeds("plan", "export-duo", "--from", plan, "--out", exported)
         self.assertEqual(len(exported.read_text().splitlines()), 8)
+
+    def test_help_says_what_stands_where_nothing_is_given(self):
+        for method in ("streaming", "uniform", "random"):
+            page = self.succeeds("plan", method, "--help").stdout.decode()
+            defaults = re.findall(r"--([a-z-]+) TEXT=(\S+) ", page)
+            self.assertGreater(len(defaults), 2, page)
+            plain = json.loads(self.plan(method).read_text())
+            for name, value in defaults:
+                given = json.loads(self.plan(method, f"--{name}", value, name="given.json").read_text())
+                self.assertEqual((name, given["layers"]), (name, plain["layers"]))
+        for method in ("duo", "zigzag", "razor", "moa", "profile", "import-duo", "import-moa", "manual"):
+            page = self.succeeds("plan", method, "--help").stdout.decode()
+            bare = set(re.findall(r"--([a-z-]+) TEXT(?! REQUIRED)\s", page))
+            # Of these nothing stands in the place.
+            self.assertLessEqual(bare, {"from", "text", "prompts", "threshold", "kv-ratio", "at", "kv-bytes-at",
+                                        "sparsity"}, method)
+            self.assertEqual("sparsity" in bare, method == "import-duo", page)
+        for method, option in (("manual", "rules"), ("import-duo", "from"), ("import-moa", "from")):
+            page = self.succeeds("plan", method, "--help").stdout.decode()
+            self.assertRegex(page, f"--{option} TEXT REQUIRED")
+            self.refuses("plan", method, "--model", MODEL, "--out", self.path / "p.json", status=2, says=f"--{option}")
 
     def test_nan_gates(self):
         gates = "\n".join("\t".join(["nan"] + ["0.5"] * 3) for _ in range(8)) + "\n"

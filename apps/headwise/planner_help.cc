@@ -1,0 +1,166 @@
+#include "planner_help.h"
+
+#include <fmt/format.h>
+
+#include <utility>  // pair
+
+#include "planner/calibration.h"
+#include "planner/duo.h"
+#include "planner/gates.h"
+#include "planner/zigzag.h"
+
+namespace headwise {
+namespace {
+
+struct OfMethod {
+  std::string_view method;  // empty: any
+  std::string_view option;
+  std::string text;
+};
+
+// The first row that fits; those of a method before those of any.
+template <typename Rows>
+std::string TextIn(const Rows& rows, std::string_view method, std::string_view option) {
+  for (const OfMethod& row : rows) {
+    if (row.option == option && (row.method.empty() || row.method == method)) return row.text;
+  }
+  return "";
+}
+
+// Another meaning of "from": what is read.
+constexpr std::pair<std::string_view, std::string_view> kFrom[] = {
+    {"duo", "Plan of method duo or profile: its gates, without training"},
+    {"zigzag", "Plan of method duo: its gates, without training"},
+    {"import-duo", "Folder with full_attention_heads.tsv"},
+    {"import-moa", "MoA's JSON file"},
+};
+
+}  // namespace
+
+std::string_view HelpFor(std::string_view method, std::string_view option) {
+  static constexpr std::pair<std::string_view, std::string_view> kHelp[] = {
+      {"sink", "First tokens that a bounded head keeps"},
+      {"recent", "Last tokens that a bounded head keeps"},
+      {"positions", "text, or cache: distances inside the cache"},
+      {"from", "Where the rule begins to hold: first_token, or end_of_prompt"},
+      {"compensate", "true: fold dropped tokens into one mean token"},
+      {"sparsity", "Share of heads that are bounded"},
+      {"threshold", "Heads with a gate below this are bounded"},
+      {"kv-ratio", "Budget: this share of the KV bytes of the dense plan, at --at tokens"},
+      {"at", "Tokens at which --kv-ratio holds"},
+      {"kv-bytes-at", "Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes"},
+      {"seed", "Seed of everything that is drawn"},
+      {"alpha", "Span: alpha + beta * context"},
+      {"beta", "Span: alpha + beta * context"},
+      {"rules", "JSON file with a table of rules, [layer][KV head]"},
+      {"steps", "Planned training steps; a run whose ranking is settled ends earlier"},
+      {"batch", "Samples per step"},
+      {"learning-rate", "Of the gates, between warm-up and decay"},
+      {"lambda", "Weight of the gates' mean in the loss"},
+      {"train-sink", "First tokens that a gate of 0 reads while heads are identified"},
+      {"train-recent", "Last tokens that a gate of 0 reads while heads are identified"},
+      {"memory-bytes", "Activations of the samples that run at once, as 4G; 0: no limit"},
+      {"data", "passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on)"},
+      {"text", "UTF-8 file that the samples' text comes from; without it text is generated"},
+      {"min-tokens", "Shortest sample"},
+      {"max-tokens", "Longest sample"},
+      {"num-lengths", "Lengths in the even grid between the two"},
+      {"passkeys", "Passkeys per sample"},
+      {"passkey-words", "Words per passkey"},
+      {"samples", "Samples to look at; moa: per length"},
+      {"lengths", "Tokens of the profiled texts, rising, separated by commas"},
+      {"validation-length", "Tokens of the texts on which a plan is chosen"},
+      {"validation-samples", "Texts of that length"},
+      {"answer-tokens", "Longest answer of the dense model"},
+      {"density", "Limit of the kept share of the text, at every profiled length"},
+      {"intervals", "Parts into which each length's range of losses is cut"},
+      {"max-rules-per-layer", "Different rules that a layer may have"},
+      {"spans", "elastic, or static: spans that do not grow with the text"},
+      {"prompts", "JSONL file of {\"prompt\": ...} to calibrate on, in place of generated ones"},
+      {"omega", "What a streaming head that becomes full earns, as a share of its gate"},
+      {"retrain-steps", "Train one gate per layer for so many steps after the assignment"},
+      {"induction-share", "Share of query heads protected for induction"},
+      {"echo-share", "Share of query heads protected for echo"},
+      {"min-recent", "Smallest window of a head that is not protected"},
+      {"divisor", "Its window is the prompt divided by this"},
+      {"epsilon", "ALiBi: attention weights below this may be dropped"},
+      {"context", "ALiBi: a window of so many tokens means full"},
+  };
+  if (option == "from") {
+    for (const auto& [name, help] : kFrom) {
+      if (name == method) return help;
+    }
+  }
+  for (const auto& [name, help] : kHelp) {
+    if (name == option) return help;
+  }
+  return "";
+}
+
+std::string DefaultFor(std::string_view method, std::string_view option) {
+  static const DuoOptions duo;
+  static const CalibrationOptions data;
+  // What the methods keep to themselves is written out; a test of the command gives each default of those that run no
+  // model, and finds the same plan.
+  static const OfMethod kDefaults[] = {
+      {"duo", "from", ""},
+      {"zigzag", "from", ""},
+      {"import-duo", "from", ""},
+      {"import-moa", "from", ""},
+      {"import-duo", "sparsity", ""},
+      {"streaming", "sink", "4"},
+      {"streaming", "recent", "2044"},
+      {"streaming", "positions", "cache"},
+      {"razor", "sink", "4"},
+      {"razor", "compensate", "true"},
+      {"razor", "from", "end_of_prompt"},
+      {"moa", "samples", "6"},
+      {"moa", "data", "recall"},
+      {"", "sink", fmt::format("{}", kDuoSink)},
+      {"", "recent", fmt::format("{}", kDuoRecent)},
+      {"", "positions", "text"},
+      {"", "from", "first_token"},
+      {"", "compensate", "false"},
+      {"", "sparsity", "0.5"},
+      {"", "alpha", "0"},
+      {"", "beta", "0.5"},
+      {"", "seed", "0"},
+      {"", "steps", fmt::format("{}", duo.num_steps)},
+      {"", "batch", fmt::format("{}", duo.samples_per_step)},
+      {"", "learning-rate", fmt::format("{}", duo.learning_rate)},
+      {"", "lambda", fmt::format("{}", duo.regulariser)},
+      {"", "train-sink", fmt::format("{}", duo.train_rule.sink)},
+      {"", "train-recent", fmt::format("{}", duo.train_rule.recent)},
+      {"", "memory-bytes", "0"},
+      {"", "data", "passkeys"},
+      {"", "min-tokens", "(1000, or what holds the passkeys)"},
+      {"", "max-tokens", "(32000, or the trained length)"},
+      {"", "num-lengths", "50"},
+      {"", "passkeys", fmt::format("{}", data.num_passkeys)},
+      {"", "passkey-words", fmt::format("{}", data.words_per_passkey)},
+      {"", "samples", "8"},
+      {"", "lengths", "(2048,4096,8192, or a sixth, a third and two thirds of the trained length)"},
+      {"", "validation-length", "(1.5 times the longest of --lengths)"},
+      {"", "validation-samples", "3"},
+      {"", "answer-tokens", "48"},
+      {"", "density", "0.5"},
+      {"", "intervals", "5"},
+      {"", "max-rules-per-layer", "2"},
+      {"", "spans", "elastic"},
+      {"", "omega", fmt::format("{}", TransportProblem().omega)},
+      {"", "retrain-steps", "0"},
+      {"", "induction-share", "0.14"},
+      {"", "echo-share", "0.01"},
+      {"", "min-recent", "4000"},
+      {"", "divisor", "5"},
+      {"", "epsilon", "0.001"},
+      {"", "context", "(the trained length)"},
+  };
+  return TextIn(kDefaults, method, option);
+}
+
+bool IsRequired(std::string_view method, std::string_view option) {
+  return option == "rules" || (option == "from" && method.starts_with("import-"));
+}
+
+}  // namespace headwise
