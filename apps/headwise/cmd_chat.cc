@@ -14,6 +14,7 @@
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
+#include "option_checks.h"
 
 namespace headwise {
 namespace {
@@ -23,7 +24,7 @@ constexpr int64_t kForEver = int64_t{1} << 40;
 
 struct ChatOptions {
   EngineOptions engine;
-  SamplingOptions sampling;
+  SamplingFlags sampling;
   std::string plan;
   int64_t max_new_tokens = 512;
   int64_t max_context = 0;
@@ -61,7 +62,12 @@ class Conversation {
  public:
   Conversation(const ChatOptions& options, Engine& engine, ChatForm form, std::shared_ptr<const HeadPlan> plan,
                int64_t max_tokens)
-      : options_(options), engine_(engine), form_(form), plan_(std::move(plan)), max_tokens_(max_tokens) {}
+      : options_(options),
+        sampling_(SamplingOf(options.sampling)),
+        engine_(engine),
+        form_(form),
+        plan_(std::move(plan)),
+        max_tokens_(max_tokens) {}
 
   // False when the context is full.
   Result<bool> Turn(const std::string& message) {
@@ -78,7 +84,7 @@ class Conversation {
     Request request;
     request.prompt = std::move(prompt);
     request.sequence = sequence_;
-    request.sampling = options_.sampling;
+    request.sampling = sampling_;
     request.max_new_tokens = std::min(options_.max_new_tokens, room);
     request.stop_tokens = ChatStopIds(engine_.tokenizer(), form_);
     request.on_text = WriteOutput;
@@ -100,6 +106,7 @@ class Conversation {
   }
 
   const ChatOptions& options_;
+  SamplingOptions sampling_;
   Engine& engine_;
   ChatForm form_;
   std::shared_ptr<const HeadPlan> plan_;
@@ -109,6 +116,8 @@ class Conversation {
 };
 
 Status RunChat(const ChatOptions& options) {
+  HW_RETURN_IF_ERROR(CheckRange("--max-new-tokens", options.max_new_tokens, 1, kMaxSequenceTokens));
+  HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
   HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, *engine));
@@ -141,9 +150,7 @@ void AddChatCommand(CommandLine& line) {
   AddEngineOptions(command, options->engine);
   AddSamplingOptions(command, options->sampling);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
-  command.add_option("--max-new-tokens,-n", options->max_new_tokens, "Longest answer")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  command.add_option("--max-new-tokens,-n", options->max_new_tokens, "Longest answer")->capture_default_str();
   command.add_option("--max-context", options->max_context,
                      "Most tokens of the whole conversation; 0: no limit where no head keeps everything, otherwise the "
                      "trained length");

@@ -16,6 +16,7 @@
 #include "eval/ablation.h"
 #include "eval/evaluation.h"
 #include "generate.h"
+#include "option_checks.h"
 #include "terminal_line.h"
 
 namespace headwise {
@@ -160,6 +161,7 @@ struct AblationOptions : AblationInput {
 };
 
 Status RunAblationCommand(const AblationOptions& options) {
+  HW_RETURN_IF_ERROR(CheckRange("--length", options.length, 512, int64_t{1} << 24));
   // Its plans are kept one by one, and trainings at their last step: the first Ctrl-C ends it there.
   InterruptGuard interrupt;
   AblationInput input = options;
@@ -188,9 +190,7 @@ void AddAblation(CommandLine& line, CLI::App& group, const Ablation& ablation) {
   AddEngineOptions(command, options->engine);
   if (ablation.needs_gates) command.add_option("--gates", options->gates, "Plan of method duo")->required();
   if (ablation.needs_text) command.add_option("--text", options->text, "UTF-8 text file")->required();
-  command.add_option("--length", options->length, "Tokens of the cases")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{512}, int64_t{1} << 24));
+  command.add_option("--length", options->length, "Tokens of the cases")->capture_default_str();
   command.add_option("--kv-ratio", options->kv_ratio, "KV bytes of the plans, where they are compared at equal bytes")
       ->capture_default_str();
   command.add_option("--num-cases", options->num_cases, "Cases of each task")->capture_default_str();

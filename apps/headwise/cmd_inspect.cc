@@ -18,6 +18,7 @@
 #include "kv/plan_view.h"
 #include "kv/rule_json.h"
 #include "model/model_config.h"
+#include "option_checks.h"
 
 namespace headwise {
 namespace {
@@ -83,9 +84,7 @@ struct LengthReport {
 };
 
 Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& subject, int64_t tokens) {
-  if (tokens < 1 || tokens > (int64_t{1} << 40)) {
-    return Status::InvalidInput(fmt::format("--lengths: {} is out of range, expected at least 1", tokens));
-  }
+  HW_RETURN_IF_ERROR(CheckRange("--lengths", tokens, 1, kMaxSequenceTokens));
   const HeadPlan dense = HeadPlan::Dense(subject.shape);
   KvBytesArgs args{.plan = &dense,
                    .limits = {.prompt_tokens = tokens, .max_tokens = tokens},
@@ -266,7 +265,7 @@ Status RunInspect(const InspectOptions& options) {
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
   }
-  WriteOutput(text);
+  PrintText(text);
   return CheckOutput();
 }
 

@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "common_options.h"
 #include "model/model_config.h"
+#include "option_checks.h"
 #include "weights/safetensors.h"
 
 namespace headwise {
@@ -22,6 +23,7 @@ struct LogitsOptions {
 
 Status RunLogits(const LogitsOptions& options) {
   HW_RETURN_IF_ERROR(CheckWritable(options.out));
+  HW_RETURN_IF_ERROR(CheckRange("--prompt-tokens", options.prompt_tokens, -1, kMaxSequenceTokens));
   HW_ASSIGN_OR_RETURN(const std::string ids_text, ReadFile(options.ids_file));
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(ids_text, options.ids_file));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));

@@ -14,13 +14,14 @@
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
+#include "option_checks.h"
 
 namespace headwise {
 namespace {
 
 struct RunOptions {
   EngineOptions engine;
-  SamplingOptions sampling;
+  SamplingFlags sampling;
   std::string plan;
   std::optional<std::string> prompt;
   std::optional<std::string> prompt_file;
@@ -41,6 +42,11 @@ Result<std::string> ReadPrompt(const RunOptions& options) {
   if (options.prompt) return *options.prompt;
   if (options.prompt_file) return ReadFile(*options.prompt_file);
   return ReadStdin();
+}
+
+// What stands alone on the command line.
+std::string StdinMarkError(const std::string& text) {
+  return text == "-" ? "" : fmt::format("found \"{}\", expected - for standard input, or --prompt in front", text);
 }
 
 Status FillPrompt(const RunOptions& options, const Engine& engine, Request& request) {
@@ -74,16 +80,19 @@ Result<int64_t> MaxNewTokens(const RunOptions& options, const Engine& engine, in
   return is_unlimited ? room : std::min(options.max_new_tokens, room);
 }
 
-Status PrintRunJson(const RequestResult& result, const Engine& engine) {
+Status PrintRunJson(const RequestResult& result, const SamplingOptions& sampling, const Engine& engine) {
   Json json = MetricsJson(result.metrics);
   json["text"] = result.text;
   json["tokens"] = result.tokens;
   json["finish"] = FinishName(result.finish);
+  if (sampling.temperature > 0) json["seed"] = sampling.seed;
   json["backend"] = engine.backend_description();
   return PrintJson(json);
 }
 
 Status RunRun(const RunOptions& options) {
+  HW_RETURN_IF_ERROR(CheckRange("--max-new-tokens", options.max_new_tokens, -1, kMaxSequenceTokens));
+  HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   Request request;
   HW_ASSIGN_OR_RETURN(request.plan, LoadPlan(options.plan, *engine));
@@ -91,7 +100,8 @@ Status RunRun(const RunOptions& options) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   WarnBeyondTrainedLength(*engine, prompt_tokens);
   HW_ASSIGN_OR_RETURN(request.max_new_tokens, MaxNewTokens(options, *engine, prompt_tokens));
-  request.sampling = options.sampling;
+  request.sampling = SamplingOf(options.sampling);
+  const SamplingOptions sampling = request.sampling;
   request.stop = options.stop;
   request.eos = options.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
   if (!options.json) {
@@ -102,7 +112,9 @@ Status RunRun(const RunOptions& options) {
   HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(*engine, std::move(request)));
   if (!options.json) WriteOutput("\n");
   if (options.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, *engine));
-  return options.json ? PrintRunJson(result, *engine) : CheckOutput();
+  HW_RETURN_IF_ERROR(options.json ? PrintRunJson(result, sampling, *engine) : CheckOutput());
+  if (result.finish == FinishReason::kCancelled) return Status::Cancelled("interrupted");
+  return Status::Ok();
 }
 
 }  // namespace
@@ -116,7 +128,8 @@ void AddRunCommand(CommandLine& line) {
   CLI::Option_group& source = *command.add_option_group("prompt", "Where the prompt comes from");
   source.add_option("--prompt,-p", options->prompt, "The prompt itself");
   source.add_option("--prompt-file", options->prompt_file, "A file, taken as it is");
-  source.add_option("stdin", options->stdin_mark, "-: standard input")->check(CLI::IsMember({"-"}));
+  source.add_option("stdin", options->stdin_mark, "-: standard input")
+      ->check(CLI::Validator([](std::string& text) { return StdinMarkError(text); }, ""));
   source.require_option(1);
   command.add_option("--max-new-tokens,-n", options->max_new_tokens, "-1: as many as --max-context allows")
       ->capture_default_str();

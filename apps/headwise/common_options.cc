@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "base/process_memory.h"
 #include "model/model_config.h"
+#include "option_checks.h"
+#include "text/escape.h"
 
 namespace headwise {
 namespace {
@@ -27,7 +30,7 @@ double DecodeTokensPerSecond(const RequestMetrics& metrics) {
 }  // namespace
 
 void LogWarning(std::string_view message) {
-  spdlog::warn("{}", message);
+  spdlog::warn("{}", EscapeControls(message));
 }
 
 void AddEngineOptions(CLI::App& command, EngineOptions& options) {
@@ -43,8 +46,7 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
       .add_option("--kv-dtype", options.kv_dtype,
                   "Cache: f32, f16, bf16, q8 or q4; two with a comma: full heads, bounded heads")
       ->capture_default_str();
-  command.add_option("--kv-limit-bytes", options.kv_limit_bytes, "Hard limit on KV bytes; 0: none")
-      ->capture_default_str();
+  AddBytesOption(command, "--kv-limit-bytes", options.kv_limit_bytes, "Hard limit on KV bytes; 0: none");
   command.add_option("--threads", options.num_threads, "Threads; 0: one per core")->capture_default_str();
   command.add_option("--chunk-tokens", options.chunk_tokens, "Prompt tokens read per step")->capture_default_str();
   command
@@ -52,7 +54,8 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
 }
 
-void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling) {
+void AddSamplingOptions(CLI::App& command, SamplingFlags& flags) {
+  SamplingOptions& sampling = flags.sampling;
   command.add_option("--temperature", sampling.temperature, "0: greedy")->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: off")->capture_default_str();
   command.add_option("--top-p", sampling.top_p, "Only the most likely tokens that reach this probability; 1: off")
@@ -60,7 +63,19 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling) {
   command.add_option("--min-p", sampling.min_p, "Only tokens this likely, relative to the best; 0: off")
       ->capture_default_str();
   command.add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")->capture_default_str();
-  command.add_option("--seed", sampling.seed, "Seed of the draws")->capture_default_str();
+  command.add_option("--seed", flags.seed, "Seed of the draws; without it one is drawn, and shown on standard error");
+}
+
+SamplingOptions SamplingOf(const SamplingFlags& flags) {
+  SamplingOptions sampling = flags.sampling;
+  if (flags.seed) {
+    sampling.seed = *flags.seed;
+  } else if (sampling.temperature > 0) {
+    // 32 bits are enough for a new text, and short enough to be typed.
+    sampling.seed = std::random_device()();
+    spdlog::info("drawn with --seed {}", sampling.seed);
+  }
+  return sampling;
 }
 
 Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const Engine& engine) {

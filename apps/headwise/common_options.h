@@ -6,7 +6,9 @@
 #include <headwise/status.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +26,14 @@ namespace headwise {
 void AddEngineOptions(CLI::App& command, EngineOptions& options);
 // What EngineOptions::on_warning and PlannerInput::on_warning are told, in the log.
 void LogWarning(std::string_view message);
-void AddSamplingOptions(CLI::App& command, SamplingOptions& sampling);
+
+struct SamplingFlags {
+  SamplingOptions sampling;  // but for the seed
+  std::optional<uint64_t> seed;
+};
+void AddSamplingOptions(CLI::App& command, SamplingFlags& flags);
+// Where something is to be drawn and no seed was given, draws one and says on standard error which.
+SamplingOptions SamplingOf(const SamplingFlags& flags);
 
 // The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and
 // kFullPlan. A plan that was made on other weights of this shape is used, with a warning.

@@ -80,8 +80,8 @@ enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled, kErr
 
 // What happened to one request; valid at any time, final once `finish` is not kRunning.
 struct RequestMetrics {
-  int64_t prompt_tokens = 0;  // of this request, without what its sequence held before
-  int64_t new_tokens = 0;
+  int64_t prompt_tokens = 0;     // of this request, without what its sequence held before
+  int64_t new_tokens = 0;        // of a stop string too
   double prefill_seconds = 0;    // admission to first token
   double decode_seconds = 0;     // first token to last
   int64_t kv_bytes = 0;          // pages held now, by this sequence
@@ -92,9 +92,11 @@ struct RequestMetrics {
 
 struct RequestResult {
   FinishReason finish = FinishReason::kRunning;
-  Status status;                // what went wrong, exactly where finish is kError
-  std::vector<int32_t> tokens;  // generated; an EOS token is not among them
-  std::string text;             // decoded, cut before a stop string
+  Status status;  // what went wrong, exactly where finish is kError
+  // Those that `text` is made of: an EOS token is not among them, nor are those behind the beginning of a stop string.
+  // Only the last may reach into one.
+  std::vector<int32_t> tokens;
+  std::string text;  // decoded, cut before a stop string
   RequestMetrics metrics;
 };
 

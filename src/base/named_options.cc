@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/format_bytes.h"
 #include "base/json.h"
 
 namespace headwise {
@@ -52,6 +53,13 @@ Result<int64_t> NamedOptions::IntOr(const std::string& name, int64_t otherwise, 
 
 Result<double> NamedOptions::DoubleOr(const std::string& name, double otherwise, double lowest, double highest) const {
   return Has(name) ? ParseNumber<double>(name, values_.at(name), lowest, highest) : Result<double>(otherwise);
+}
+
+Result<int64_t> NamedOptions::BytesOr(const std::string& name, int64_t otherwise) const {
+  if (!Has(name)) return otherwise;
+  auto bytes = ParseBytes(values_.at(name));
+  if (bytes.ok()) return bytes;
+  return Status::InvalidInput(fmt::format("--{}: {}", name, bytes.status().message()));
 }
 
 std::vector<std::string> NamedOptions::StringsOr(const std::string& name, const std::string& otherwise) const {

@@ -26,6 +26,8 @@ class NamedOptions {
   std::string StringOr(const std::string& name, const std::string& otherwise) const;
   Result<int64_t> IntOr(const std::string& name, int64_t otherwise, int64_t lowest, int64_t highest) const;
   Result<double> DoubleOr(const std::string& name, double otherwise, double lowest, double highest) const;
+  // "1.5G", "1.5GiB": as ParseBytes (base/format_bytes.h) reads them.
+  Result<int64_t> BytesOr(const std::string& name, int64_t otherwise) const;
   // "a,b,c": the parts between the commas.
   std::vector<std::string> StringsOr(const std::string& name, const std::string& otherwise) const;
   // "1,2,3".

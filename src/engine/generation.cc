@@ -9,6 +9,7 @@ Generation::Generation(RequestId id, SequenceNeed need, Request request, const T
                        const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer)
     : RunningRequest(id, std::move(need), std::move(request.prompt), std::move(observer)),
       request_(std::move(request)),
+      tokenizer_(tokenizer),
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
       text_(tokenizer, request_.stop) {}
@@ -54,10 +55,23 @@ Verdict Generation::TakeToken(int32_t id) {
   if (!text.empty() && request_.on_text && running() && !request_.on_text(text)) go_on = false;
   if (observer() != nullptr) observer()->OnToken(id, std::move(text));
 
-  if (text_.stopped()) return {.finish = FinishReason::kStopString, .status = {}};
+  if (text_.stopped()) {
+    CutTokens();
+    return {.finish = FinishReason::kStopString, .status = {}};
+  }
   if (!go_on) return {.finish = FinishReason::kCancelled, .status = {}};
   if (result.metrics.new_tokens >= request_.max_new_tokens) return {.finish = FinishReason::kLength, .status = {}};
   return {};
+}
+
+// A stop string begins anywhere in a token: how many the text before it takes shows when they are decoded again.
+void Generation::CutTokens() {
+  if (request_.output != Request::Output::kCollect) return;
+  StreamDecoder decoder(*tokenizer_, SpecialDisplay::kSkip);
+  size_t num_bytes = 0;
+  size_t num_kept = 0;
+  while (num_bytes < result.text.size()) num_bytes += decoder.Push(result.tokens[num_kept++]).size();
+  result.tokens.resize(num_kept);
 }
 
 std::string Generation::TakeRest() {

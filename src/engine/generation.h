@@ -27,8 +27,10 @@ class Generation : public RunningRequest {
  private:
   Verdict TakeToken(int32_t id);
   bool EndsText(int32_t id) const;
+  void CutTokens();
 
   Request request_;
+  const Tokenizer* tokenizer_;
   const std::vector<int32_t>* eos_ids_;
   Sampler sampler_;
   RequestText text_;

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/format_bytes.h"
+
 namespace headwise {
 namespace {
 
@@ -14,17 +16,19 @@ constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 Result<KvBudget> ParseBytesAt(const std::string& text) {
   KvBudget budget;
-  const char* end = text.data() + text.size();
-  const auto bytes = std::from_chars(text.data(), end, budget.bytes);
-  if (bytes.ec == std::errc() && bytes.ptr != end && *bytes.ptr == ':') {
-    const auto tokens = std::from_chars(bytes.ptr + 1, end, budget.at_tokens);
+  const size_t colon = text.find(':');
+  const auto bytes = ParseBytes(std::string_view(text).substr(0, colon));
+  if (bytes.ok() && colon != std::string::npos) {
+    budget.bytes = *bytes;
+    const char* end = text.data() + text.size();
+    const auto tokens = std::from_chars(text.data() + colon + 1, end, budget.at_tokens);
     if (tokens.ec == std::errc() && tokens.ptr == end && budget.bytes > 0 && budget.at_tokens > 0 &&
         budget.at_tokens <= kMaxTokens) {
       return budget;
     }
   }
   return Status::InvalidInput(
-      fmt::format("--kv-bytes-at: found \"{}\", expected BYTES:TOKENS, for example 5000000:8192", text));
+      fmt::format("--kv-bytes-at: found \"{}\", expected BYTES:TOKENS, for example 5M:8192", text));
 }
 
 int64_t LayerOf(const ModelShape& shape, size_t head) {

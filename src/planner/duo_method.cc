@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/progress.h"
 #include "planner/checkpoint.h"
@@ -92,7 +91,7 @@ Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel&
   HW_ASSIGN_OR_RETURN(duo.regulariser, options.DoubleOr("lambda", duo.regulariser, 0.0, 1e6));
   HW_ASSIGN_OR_RETURN(duo.train_rule.sink, options.IntOr("train-sink", duo.train_rule.sink, 0, kMaxTokens));
   HW_ASSIGN_OR_RETURN(duo.train_rule.recent, options.IntOr("train-recent", duo.train_rule.recent, 1, kMaxTokens));
-  HW_ASSIGN_OR_RETURN(duo.memory_bytes, options.IntOr("memory-bytes", 0, 0, std::numeric_limits<int64_t>::max()));
+  HW_ASSIGN_OR_RETURN(duo.memory_bytes, options.BytesOr("memory-bytes", 0));
   duo.num_threads = model.num_threads;
   duo.max_tokens = samples.max_tokens();
   return duo;

@@ -145,7 +145,7 @@ class Planners(CliTest):
             except OSError:  # how a terminal says that the other side has closed it
                 pass
         os.close(terminal)
-        self.assertEqual(process.returncode, 1, message)
+        self.assertEqual(process.returncode, 130, message)
         self.assertIn(b"--resume", message)
         self.assertFalse(out.exists())
         self.assertGreater(json.loads((self.path / "duo.json.checkpoint").read_text())["state"]["num_steps_done"], 0)

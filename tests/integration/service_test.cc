@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headwise/service.h>
+#include <headwise/tokenizer.h>
 
 #include <atomic>
 #include <chrono>
@@ -96,7 +97,13 @@ TEST(Service, SaysWhatTheEngineSays) {
     const auto stream = MustSubmit(**service, request);
     const Heard heard = Listen(*stream);
     ASSERT_TRUE(heard.result);
-    EXPECT_EQ(heard.tokens, expected->tokens);
+    // Of a stop string too: nobody knows of one before it is complete. Results leave out what is behind its beginning.
+    EXPECT_EQ(static_cast<int64_t>(heard.tokens.size()), expected->metrics.new_tokens);
+    ASSERT_GE(heard.tokens.size(), expected->tokens.size());
+    std::vector<int32_t> of_text = heard.tokens;
+    of_text.resize(expected->tokens.size());
+    EXPECT_EQ(of_text, expected->tokens);
+    EXPECT_EQ(engine->tokenizer().Decode(of_text).substr(0, expected->text.size()), expected->text);
     EXPECT_EQ(heard.text, expected->text);
     EXPECT_EQ(heard.result->text, expected->text);
     EXPECT_EQ(heard.result->finish, expected->finish);
