@@ -1,6 +1,7 @@
 #include "eval/subjects.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -110,6 +111,13 @@ Result<std::vector<GivenPlan>> ReadPlans(std::span<const std::string> paths, con
 
 Result<std::vector<Subject>> MakeSubjects(std::span<const GivenPlan> plans, std::span<const double> kv_ratios,
                                           std::span<const int64_t> lengths, const Engine& engine) {
+  std::set<double> seen;
+  for (const double kv_ratio : kv_ratios) {
+    if (!(kv_ratio > 0 && kv_ratio <= 1) || !seen.insert(kv_ratio).second) {
+      return Status::InvalidInput(fmt::format("--kv-ratio: found {}, expected different numbers above 0 and up to 1",
+                                              fmt::join(kv_ratios, ",")));
+    }
+  }
   std::vector<Subject> subjects;
   for (const GivenPlan& given : plans) {
     if (kv_ratios.empty() || !given.plan) {

@@ -82,6 +82,15 @@ TEST_F(SubjectsTest, AFileCalledFullIsThePlanInIt) {
   EXPECT_EQ(Make({PlanFile("full.json", 100, "streaming")}, {0.25}).front().info.kv_ratio, 0.25);
 }
 
+// Also where no plan is made anew, so that none is ignored.
+TEST_F(SubjectsTest, RatiosAreDifferentShares) {
+  for (const std::vector<double>& ratios : {std::vector<double>{0}, {-0.5}, {1.5}, {0.5, 0.25, 0.5}}) {
+    const auto subjects = MakeSubjects(*ReadPlans(std::vector<std::string>{"full"}, *engine_), ratios,
+                                       std::vector<int64_t>{4096}, *engine_);
+    EXPECT_THAT(subjects.status().message(), testing::HasSubstr("--kv-ratio: found"));
+  }
+}
+
 // Names of files have fewer letters than names of plans, and some file systems have but one case of them.
 TEST_F(SubjectsTest, AFileOfTheRunHoldsOnePlan) {
   const std::string long_name(120, 'x');
