@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the options of the headwise command take, what they refuse and in which words."""
 import json
+import resource
 import signal
 import subprocess
 
@@ -70,6 +71,21 @@ class Words(CliTest):
         self.succeeds("run", "--model", MODEL, "--prompt", "--turbo", "-n", 1)
         self.succeeds("run", "--model", MODEL, "--prompt=--turbo", "-n", "1")
         self.succeeds("run", "-m", MODEL, "-p", "--turbo", "-n", "1", "--stop", "--x")
+
+    def test_out_of_memory(self):
+        def bound():
+            resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
+        if subprocess.run([BINARY, "--help"], capture_output=True, preexec_fn=bound, check=False).returncode != 0:
+            self.skipTest("this build needs more address space to begin with, as sanitizers do")
+        endless = self.path / "sparse"
+        with endless.open("wb") as file:
+            file.truncate(1 << 32)  # takes no room on the disk
+        with endless.open("rb") as file:
+            done = subprocess.run([BINARY, "tokenize", "--model", MODEL], stdin=file, capture_output=True,
+                                  preexec_fn=bound, timeout=600, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"headwise: error: out of memory", done.stderr)
+        self.assertNotIn(b"bad_alloc", done.stderr)
 
     def test_files_are_named(self):
         text = self.path / "latin1.txt"
