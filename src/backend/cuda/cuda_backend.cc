@@ -60,6 +60,7 @@ class CudaBackend final : public Backend {
   }
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
+    if (cuda::CanStream(args, *device_)) return cuda::MatMulStream(args, *device_);
     if (cuda::HasFewRows(args)) return cuda::MatMulFewRows(args, *device_);
     if (MatMulByCublas(args)) return;
     cuda::MatMul(args, *device_);

@@ -20,6 +20,9 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
 // Whether MatMulFewRows can do it, faster.
 bool HasFewRows(const MatMulArgs& args);
+// Whether MatMulStream can do it, faster still.
+bool CanStream(const MatMulArgs& args, const CudaDevice& device);
+void MatMulStream(const MatMulArgs& args, CudaDevice& device);
 void MatMulFewRows(const MatMulArgs& args, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
