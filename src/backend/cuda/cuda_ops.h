@@ -36,6 +36,8 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
 // Whether DecodeAttention can take the step, and does what Attention does.
 bool DecodesFast(const AttentionArgs& args, const CudaDevice& device);
 void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
+// What it needs of every layer, once a step: tables.decode().
+void PlanDecode(const KvStep& step, int64_t page_tokens, StepTables& tables, CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
 
 }  // namespace headwise::cuda

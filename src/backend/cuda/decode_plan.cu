@@ -1,0 +1,85 @@
+// The plan of a decoding step (decode_plan.h), made on the device for all layers at once: its tables are there already,
+// and in steady decoding nobody tells it what has grown.
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/decode_plan.h"
+#include "backend/cuda/launch.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block a layer: plans of its heads, then the blocks' runs.
+__global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadPlan* all_heads, RunStart* all_runs) {
+  const int num_heads = step.num_sequences * step.num_kv_heads;
+  HeadPlan* const heads = all_heads + static_cast<int64_t>(blockIdx.x) * num_heads;
+  RunStart* const runs = all_runs + static_cast<int64_t>(blockIdx.x) * (num_blocks + 1);
+  __shared__ int cost_of_warp[kWarp], states_of_warp[kWarp];
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int num_warps = static_cast<int>(blockDim.x / kWarp);
+  int cost_before = 0;
+  int states_before = 0;
+  for (int first = 0; first < num_heads; first += static_cast<int>(blockDim.x)) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    HeadPlan plan;
+    if (i < num_heads) {
+      const StepRows& rows = step.sequences[i / step.num_kv_heads];
+      const StepHead& head = step.heads[rows.first_head + blockIdx.x * step.num_kv_heads + i % step.num_kv_heads];
+      plan = PlanHead(head.mask, rows.first_pos, page_tokens);
+    }
+    int cost = i < num_heads ? static_cast<int>(plan.cost()) : 0;
+    int states = i < num_heads ? plan.num_pieces : 0;
+    const int own_cost = cost;
+    const int own_states = states;
+    for (int distance = 1; distance < static_cast<int>(kWarp); distance *= 2) {
+      const int other_cost = __shfl_up_sync(kAllLanes, cost, distance);
+      const int other_states = __shfl_up_sync(kAllLanes, states, distance);
+      if (lane >= distance) {
+        cost += other_cost;
+        states += other_states;
+      }
+    }
+    if (lane == static_cast<int>(kWarp) - 1) {
+      cost_of_warp[warp] = cost;
+      states_of_warp[warp] = states;
+    }
+    __syncthreads();
+    int all_cost = 0, all_states = 0, cost_of_earlier = 0, states_of_earlier = 0;
+    for (int w = 0; w < num_warps; ++w) {
+      if (w == warp) {
+        cost_of_earlier = all_cost;
+        states_of_earlier = all_states;
+      }
+      all_cost += cost_of_warp[w];
+      all_states += states_of_warp[w];
+    }
+    if (i < num_heads) {
+      plan.cost_before = cost_before + cost_of_earlier + cost - own_cost;
+      plan.first_state = states_before + states_of_earlier + states - own_states;
+      heads[i] = plan;
+    }
+    cost_before += all_cost;
+    states_before += all_states;
+    __syncthreads();
+  }
+  for (int block = static_cast<int>(threadIdx.x); block <= num_blocks; block += static_cast<int>(blockDim.x)) {
+    const auto target = static_cast<int>(static_cast<int64_t>(cost_before) * block / num_blocks);
+    RunStart run = RunFrom(heads, num_heads, target);
+    if (block == num_blocks) run = {.head = num_heads, .piece = 0};
+    runs[block] = run;
+  }
+}
+
+}  // namespace
+
+void PlanDecode(const KvStep& step, int64_t page_tokens, StepTables& tables, CudaDevice& device) {
+  const int num_blocks = device.facts().num_multiprocessors;
+  tables.MakeDecodeTables(step, num_blocks);
+  if (!device.ok()) return;
+  PlanKernel<<<static_cast<unsigned>(step.num_layers), kThreads, 0, device.stream()>>>(
+      tables.view(), num_blocks, static_cast<int>(page_tokens), tables.decode().heads, tables.decode().runs);
+  device.NoteLaunch("Attention: plan");
+}
+
+}  // namespace headwise::cuda
