@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <type_traits>
 
+// Kernels that use them are launched from sm_90 on alone; elsewhere they compile to nothing that could run.
+#define HW_HAS_BULK_COPIES (__CUDA_ARCH__ >= 900)
+
 namespace headwise::cuda {
 
 __device__ inline uint32_t SharedAddress(const void* shared) {
@@ -18,21 +21,30 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
 // ---- barriers in shared memory: complete once `count` have arrived and the expected bytes are there -----------------
 
 __device__ inline void InitBarrier(uint64_t* barrier, int count) {
+#if HW_HAS_BULK_COPIES
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(count));
+#endif
 }
 // Behind InitBarrier of all: bulk copies see them.
 __device__ inline void FenceBarrierInit() {
+#if HW_HAS_BULK_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 __device__ inline void ExpectBytes(uint64_t* barrier, int bytes) {
+#if HW_HAS_BULK_COPIES
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(bytes)
                : "memory");
+#endif
 }
 __device__ inline void Arrive(uint64_t* barrier) {
+#if HW_HAS_BULK_COPIES
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+#endif
 }
 // Until the phase of that parity is complete.
 __device__ inline void WaitFor(uint64_t* barrier, int parity) {
+#if HW_HAS_BULK_COPIES
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -42,14 +54,17 @@ __device__ inline void WaitFor(uint64_t* barrier, int parity) {
       "}\n" ::"r"(SharedAddress(barrier)),
       "r"(parity)
       : "memory");
+#endif
 }
 
 // Multiples of 16 bytes from device memory into shared memory; `barrier` counts them.
 __device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t* barrier) {
+#if HW_HAS_BULK_COPIES
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    SharedAddress(to)),
                "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
                : "memory");
+#endif
 }
 
 // ---- copies of single threads, of every architecture from sm_80 on

@@ -60,8 +60,9 @@ class CudaBackend final : public Backend {
   }
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
-    if (cuda::CanStream(args, *device_)) return cuda::MatMulStream(args, *device_);
-    if (cuda::HasFewRows(args)) return cuda::MatMulFewRows(args, *device_);
+    if (cuda::HasFewRows(args)) {
+      return device_->facts().major >= 9 ? cuda::MatMulStream(args, *device_) : cuda::MatMulFewRows(args, *device_);
+    }
     if (MatMulByCublas(args)) return;
     cuda::MatMul(args, *device_);
   }

@@ -18,12 +18,10 @@ void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 // x as bf16, to `rounded`.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
-// Whether MatMulFewRows can do it, faster.
+// Whether MatMulFewRows can do it, faster; and MatMulStream, faster still, from sm_90 on.
 bool HasFewRows(const MatMulArgs& args);
-// Whether MatMulStream can do it, faster still.
-bool CanStream(const MatMulArgs& args, const CudaDevice& device);
-void MatMulStream(const MatMulArgs& args, CudaDevice& device);
 void MatMulFewRows(const MatMulArgs& args, CudaDevice& device);
+void MatMulStream(const MatMulArgs& args, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);

@@ -22,11 +22,8 @@ constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 constexpr int kMaxGroup = 8;
 constexpr int kRingBytes = 192 << 10;
 constexpr int kTokensOfWarp = 16;
-constexpr float kLog2E = 1.44269504f;
-constexpr float kLn2 = 0.69314718f;
 // The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in either format.
 constexpr float kMaxSlack = 8.0f;
-constexpr float kNoScore = -1e30f;
 
 struct DecodeParams {
   StepView step;

@@ -14,6 +14,10 @@ namespace headwise::cuda {
 
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
+// Softmax in powers of two.
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2 = 0.69314718f;
+inline constexpr float kNoScore = -1e30f;  // a maximum of nothing so far
 
 // Blocks of `threads` for `count` items.
 inline unsigned Blocks(int64_t count, int64_t threads) {

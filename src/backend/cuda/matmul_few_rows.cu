@@ -6,75 +6,30 @@
 // times. A sum does not mind the order of K, so a lane's 16 bytes of a weight row, as they lie in memory, are operands
 // of two products. Where products in f32 are asked for, x is split in two numbers of 16 bits. A row's bits do not
 // depend on how many others there are.
-#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/few_rows.cuh"
 
 namespace headwise::cuda {
 namespace {
 
-constexpr int kOutputsOfBlock = 16;
 constexpr int kWarpsOfBlock = 8;
 constexpr int kThreads = kWarpsOfBlock * static_cast<int>(kWarp);
-constexpr int kDepthOfTurn = 32;
-constexpr int kRowsOfGroup = 8;
-constexpr int kMaxGroups = 4;
-constexpr int kMaxParts = 4;
 constexpr int kTurnsInFlight = 4;
 
-struct FewRowsParams {
-  const float* x;  // [T, K]
-  int num_rows, depth;
-  bool adds;
-  int num_parts;
-  struct Part {
-    const void* weight;  // [N, K]
-    const float* bias;   // or null
-    float* out;          // [T, N]
-    int num_outputs;
-    int end_block;
-  } parts[kMaxParts];
-};
-
-// Eight numbers of a row of x, in halves and, where they are wanted exactly, in what rounding left.
-template <typename T, bool kExact>
-__device__ void LoadX(const float* x, bool is_row, uint32_t (&high)[4], uint32_t (&low)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) high[i] = low[i] = 0;
-  if (!is_row) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float4 four = __ldg(reinterpret_cast<const float4*>(x) + i);
-    const float values[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float first = Round<T>(values[2 * j]);
-      const float second = Round<T>(values[2 * j + 1]);
-      high[2 * i + j] = Pack<T>(first, second);
-      if constexpr (kExact) low[2 * i + j] = Pack<T>(values[2 * j] - first, values[2 * j + 1] - second);
-    }
-  }
-}
-
-template <typename T, int kGroups, bool kExact>
+template <int kGroups, bool kExact>
 __global__ void __launch_bounds__(kThreads) FewRowsMmaKernel(FewRowsParams p) {
-  __shared__ float sums[kWarpsOfBlock][kOutputsOfBlock][kGroups * kRowsOfGroup + 1];
+  __shared__ float sums[kWarpsOfBlock][kTileOutputs][kGroups * kRowsOfGroup + 1];
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
-  int part_idx = 0;
-  while (static_cast<int>(blockIdx.x) >= p.parts[part_idx].end_block) ++part_idx;
-  const FewRowsParams::Part part = p.parts[part_idx];
-  const int first_block = part_idx == 0 ? 0 : p.parts[part_idx - 1].end_block;
-  const int first_output = (static_cast<int>(blockIdx.x) - first_block) * kOutputsOfBlock;
+  const auto [part, first_output] = TileOf(p, static_cast<int>(blockIdx.x));
 
-  const auto* weight = static_cast<const T*>(part.weight);
   // Rows beyond the last are read as the last and not written.
-  const auto row_at = [&](int output) {
-    return weight + static_cast<int64_t>(min(first_output + output, part.num_outputs - 1)) * p.depth;
+  const auto row_at = [&, &part = part, first_output = first_output](int output) {
+    return part.weight + static_cast<int64_t>(min(first_output + output, part.num_outputs - 1)) * p.depth;
   };
   const int offset = lane % 4 * 8;
-  const T* const upper = row_at(lane / 4) + offset;
-  const T* const lower = row_at(lane / 4 + 8) + offset;
+  const Bf16* const upper = row_at(lane / 4) + offset;
+  const Bf16* const lower = row_at(lane / 4 + 8) + offset;
 
   float acc[kGroups][2][4] = {};
   constexpr int kTurn = kWarpsOfBlock * kDepthOfTurn;
@@ -98,13 +53,19 @@ __global__ void __launch_bounds__(kThreads) FewRowsMmaKernel(FewRowsParams p) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         const int row = group * kRowsOfGroup + lane / 4;
+        float4 x[2] = {};
+        if (row < p.num_rows) {
+          const auto* from = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth + k + offset);
+          x[0] = __ldg(from);
+          x[1] = __ldg(from + 1);
+        }
         uint32_t high[4], low[4];
-        LoadX<T, kExact>(p.x + static_cast<int64_t>(row) * p.depth + k + offset, row < p.num_rows, high, low);
-        MultiplyAdd<T>(acc[group][0], first_half, high[0], high[1]);
-        MultiplyAdd<T>(acc[group][0], second_half, high[2], high[3]);
+        SplitX<kExact>(x, high, low);
+        MultiplyAdd<Bf16>(acc[group][0], first_half, high[0], high[1]);
+        MultiplyAdd<Bf16>(acc[group][0], second_half, high[2], high[3]);
         if constexpr (kExact) {
-          MultiplyAdd<T>(acc[group][1], first_half, low[0], low[1]);
-          MultiplyAdd<T>(acc[group][1], second_half, low[2], low[3]);
+          MultiplyAdd<Bf16>(acc[group][1], first_half, low[0], low[1]);
+          MultiplyAdd<Bf16>(acc[group][1], second_half, low[2], low[3]);
         }
       }
     }
@@ -118,9 +79,9 @@ __global__ void __launch_bounds__(kThreads) FewRowsMmaKernel(FewRowsParams p) {
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kOutputsOfBlock * p.num_rows; i += kThreads) {
-    const int output = i % kOutputsOfBlock;
-    const int row = i / kOutputsOfBlock;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileOutputs * p.num_rows; i += kThreads) {
+    const int output = i % kTileOutputs;
+    const int row = i / kTileOutputs;
     if (first_output + output >= part.num_outputs) continue;
     float sum = part.bias == nullptr ? 0.0f : part.bias[first_output + output];
     for (int w = 0; w < kWarpsOfBlock; ++w) sum += sums[w][output][row];
@@ -129,24 +90,11 @@ __global__ void __launch_bounds__(kThreads) FewRowsMmaKernel(FewRowsParams p) {
   }
 }
 
-template <typename T, int kGroups>
-void Launch(const FewRowsParams& params, bool is_exact, unsigned num_blocks, CudaDevice& device) {
-  const auto kernel = is_exact ? FewRowsMmaKernel<T, kGroups, true> : FewRowsMmaKernel<T, kGroups, false>;
-  kernel<<<num_blocks, kThreads, 0, device.stream()>>>(params);
-}
-
-template <typename T>
-void Launch(const FewRowsParams& params, bool is_exact, unsigned num_blocks, CudaDevice& device) {
-  switch ((params.num_rows + kRowsOfGroup - 1) / kRowsOfGroup) {
-    case 1:
-      return Launch<T, 1>(params, is_exact, num_blocks, device);
-    case 2:
-      return Launch<T, 2>(params, is_exact, num_blocks, device);
-    case 3:
-      return Launch<T, 3>(params, is_exact, num_blocks, device);
-    default:
-      return Launch<T, 4>(params, is_exact, num_blocks, device);
-  }
+template <int kGroups>
+void Launch(const FewRowsParams& params, bool is_exact, CudaDevice& device) {
+  const auto kernel = is_exact ? FewRowsMmaKernel<kGroups, true> : FewRowsMmaKernel<kGroups, false>;
+  kernel<<<static_cast<unsigned>(params.num_tiles), kThreads, 0, device.stream()>>>(params);
+  device.NoteLaunch("MatMul");
 }
 
 }  // namespace
@@ -163,25 +111,18 @@ bool HasFewRows(const MatMulArgs& args) {
 
 void MatMulFewRows(const MatMulArgs& args, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
-  FewRowsParams params{.x = F32(args.x),
-                       .num_rows = static_cast<int>(args.x.shape[0]),
-                       .depth = static_cast<int>(args.x.shape[1]),
-                       .adds = args.write == MatMulArgs::Write::kAdd,
-                       .num_parts = static_cast<int>(args.parts.size()),
-                       .parts = {}};
-  int num_blocks = 0;
-  for (size_t i = 0; i < args.parts.size(); ++i) {
-    const MatMulPart& part = args.parts[i];
-    num_blocks += static_cast<int>(Blocks(part.weight.shape[0], kOutputsOfBlock));
-    params.parts[i] = {.weight = part.weight.rows().data,
-                       .bias = F32(part.bias),
-                       .out = F32(part.out),
-                       .num_outputs = static_cast<int>(part.weight.shape[0]),
-                       .end_block = num_blocks};
-  }
+  const FewRowsParams params = FewRowsParamsOf(args);
   const bool is_exact = args.compute == Compute::kF32;
-  Launch<__nv_bfloat16>(params, is_exact, static_cast<unsigned>(num_blocks), device);
-  device.NoteLaunch("MatMul");
+  switch ((params.num_rows + kRowsOfGroup - 1) / kRowsOfGroup) {
+    case 1:
+      return Launch<1>(params, is_exact, device);
+    case 2:
+      return Launch<2>(params, is_exact, device);
+    case 3:
+      return Launch<3>(params, is_exact, device);
+    default:
+      return Launch<4>(params, is_exact, device);
+  }
 }
 
 }  // namespace headwise::cuda

@@ -9,51 +9,20 @@
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/few_rows.cuh"
 
 namespace headwise::cuda {
 namespace {
 
-constexpr int kOutputs = 16;  // of a tile
 constexpr int kNumConsumers = 8;
 constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
 constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 constexpr int kTurns = 4;  // of a warp in a chunk
-constexpr int kDepthOfTurn = 32;
 constexpr int kDepthOfChunk = kNumConsumers * kTurns * kDepthOfTurn;
 // 64 bytes more a row, so that two rows' 64 bytes lie in different banks.
 constexpr int kRowBytes = kDepthOfChunk * 2 + 64;
-constexpr int kStageBytes = kOutputs * kRowBytes;
+constexpr int kStageBytes = kTileOutputs * kRowBytes;
 constexpr int kStages = 5;
-constexpr int kRowsOfGroup = 8;
-constexpr int kMaxGroups = 4;
-constexpr int kMaxParts = 4;
-
-using T = __nv_bfloat16;
-
-struct StreamParams {
-  const float* x;  // [T, K]
-  int num_rows, depth;
-  bool adds;
-  int num_tiles;
-  struct Part {
-    const T* weight;    // [N, K]
-    const float* bias;  // or null
-    float* out;         // [T, N]
-    int num_outputs;
-    int end_tile;
-  } parts[kMaxParts];
-};
-
-struct Tile {
-  StreamParams::Part part;
-  int first_output;
-};
-__device__ Tile TileOf(const StreamParams& p, int tile) {
-  int i = 0;
-  while (tile >= p.parts[i].end_tile) ++i;
-  return {p.parts[i], (tile - (i == 0 ? 0 : p.parts[i - 1].end_tile)) * kOutputs};
-}
 
 struct Shared {
   char* ring;
@@ -61,50 +30,35 @@ struct Shared {
   uint64_t* empty;
 };
 
-__device__ void Produce(const StreamParams& p, const Shared& shared) {
+__device__ void Produce(const FewRowsParams& p, const Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   int count = 0;
   for (int tile_idx = static_cast<int>(blockIdx.x); tile_idx < p.num_tiles; tile_idx += static_cast<int>(gridDim.x)) {
     const Tile tile = TileOf(p, tile_idx);
     // Rows beyond the last are read as the last and not written.
-    const int row = min(tile.first_output + lane % kOutputs, tile.part.num_outputs - 1);
-    const T* from = tile.part.weight + static_cast<int64_t>(row) * p.depth;
+    const int row = min(tile.first_output + lane % kTileOutputs, tile.part.num_outputs - 1);
+    const Bf16* from = tile.part.weight + static_cast<int64_t>(row) * p.depth;
     for (int k = 0; k < p.depth; k += kDepthOfChunk, ++count) {
       const int stage = count % kStages;
       const int bytes = min(kDepthOfChunk, p.depth - k) * 2;
       if (lane == 0) {
         if (count >= kStages) WaitFor(shared.empty + stage, (count / kStages - 1) & 1);
-        ExpectBytes(shared.full + stage, kOutputs * bytes);
+        ExpectBytes(shared.full + stage, kTileOutputs * bytes);
       }
       __syncwarp();
-      if (lane < kOutputs) {
+      if (lane < kTileOutputs) {
         BulkCopy(shared.ring + stage * kStageBytes + lane * kRowBytes, from + k, bytes, shared.full + stage);
       }
     }
   }
 }
 
-template <bool kExact>
-__device__ void SplitX(const float4 (&x)[2], uint32_t (&high)[4], uint32_t (&low)[4]) {
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float values[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float first = Round<T>(values[2 * j]);
-      const float second = Round<T>(values[2 * j + 1]);
-      high[2 * i + j] = Pack<T>(first, second);
-      if constexpr (kExact) low[2 * i + j] = Pack<T>(values[2 * j] - first, values[2 * j + 1] - second);
-    }
-  }
-}
-
 template <int kGroups, bool kExact>
-__global__ void __launch_bounds__(kThreads, 1) StreamKernel(StreamParams p) {
+__global__ void __launch_bounds__(kThreads, 1) StreamKernel(FewRowsParams p) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ uint64_t barriers[2 * kStages];
   // Of one tile and the next, in turns: who reads the one does not hold up who writes the other.
-  __shared__ float sums[2][kNumConsumers][kOutputs][kGroups * kRowsOfGroup + 1];
+  __shared__ float sums[2][kNumConsumers][kTileOutputs][kGroups * kRowsOfGroup + 1];
   const Shared shared = {memory, barriers, barriers + kStages};
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
@@ -156,11 +110,11 @@ __global__ void __launch_bounds__(kThreads, 1) StreamKernel(StreamParams p) {
         if (turn + 1 < kTurns) load_x(k + kDepthOfTurn);
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
-          MultiplyAdd<T>(acc[group][0], first_half, high[group][0], high[group][1]);
-          MultiplyAdd<T>(acc[group][0], second_half, high[group][2], high[group][3]);
+          MultiplyAdd<Bf16>(acc[group][0], first_half, high[group][0], high[group][1]);
+          MultiplyAdd<Bf16>(acc[group][0], second_half, high[group][2], high[group][3]);
           if constexpr (kExact) {
-            MultiplyAdd<T>(acc[group][1], first_half, low[group][0], low[group][1]);
-            MultiplyAdd<T>(acc[group][1], second_half, low[group][2], low[group][3]);
+            MultiplyAdd<Bf16>(acc[group][1], first_half, low[group][0], low[group][1]);
+            MultiplyAdd<Bf16>(acc[group][1], second_half, low[group][2], low[group][3]);
           }
         }
       }
@@ -177,12 +131,12 @@ __global__ void __launch_bounds__(kThreads, 1) StreamKernel(StreamParams p) {
     }
     asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory");
     const Tile tile = TileOf(p, tile_idx);
-    for (int i = static_cast<int>(threadIdx.x); i < kOutputs * p.num_rows; i += kConsumerThreads) {
-      const int output = tile.first_output + i % kOutputs;
-      const int row = i / kOutputs;
+    for (int i = static_cast<int>(threadIdx.x); i < kTileOutputs * p.num_rows; i += kConsumerThreads) {
+      const int output = tile.first_output + i % kTileOutputs;
+      const int row = i / kTileOutputs;
       if (output >= tile.part.num_outputs) continue;
       float sum = tile.part.bias == nullptr ? 0.0f : tile.part.bias[output];
-      for (int w = 0; w < kNumConsumers; ++w) sum += sums[parity][w][i % kOutputs][row];
+      for (int w = 0; w < kNumConsumers; ++w) sum += sums[parity][w][i % kTileOutputs][row];
       float& out = tile.part.out[static_cast<int64_t>(row) * tile.part.num_outputs + output];
       out = p.adds ? out + sum : sum;
     }
@@ -191,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1) StreamKernel(StreamParams p) {
 }
 
 template <int kGroups>
-void Launch(const StreamParams& params, bool is_exact, CudaDevice& device) {
+void Launch(const FewRowsParams& params, bool is_exact, CudaDevice& device) {
   constexpr int kBytes = kStages * kStageBytes;
   const auto kernel = is_exact ? StreamKernel<kGroups, true> : StreamKernel<kGroups, false>;
   device.Note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "MatMul");
@@ -203,33 +157,9 @@ void Launch(const StreamParams& params, bool is_exact, CudaDevice& device) {
 
 }  // namespace
 
-bool CanStream(const MatMulArgs& args, const CudaDevice& device) {
-  if (device.facts().major < 9 || args.x.shape[0] > kMaxGroups * kRowsOfGroup || args.parts.size() > kMaxParts) {
-    return false;
-  }
-  for (const MatMulPart& part : args.parts) {
-    if (part.weight.dtype != DType::kBF16) return false;
-  }
-  return args.x.shape[1] % kDepthOfTurn == 0;
-}
-
 void MatMulStream(const MatMulArgs& args, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
-  StreamParams params{.x = F32(args.x),
-                      .num_rows = static_cast<int>(args.x.shape[0]),
-                      .depth = static_cast<int>(args.x.shape[1]),
-                      .adds = args.write == MatMulArgs::Write::kAdd,
-                      .num_tiles = 0,
-                      .parts = {}};
-  for (size_t i = 0; i < args.parts.size(); ++i) {
-    const MatMulPart& part = args.parts[i];
-    params.num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kOutputs));
-    params.parts[i] = {.weight = static_cast<const T*>(part.weight.rows().data),
-                       .bias = F32(part.bias),
-                       .out = F32(part.out),
-                       .num_outputs = static_cast<int>(part.weight.shape[0]),
-                       .end_tile = params.num_tiles};
-  }
+  const FewRowsParams params = FewRowsParamsOf(args);
   const bool is_exact = args.compute == Compute::kF32;
   switch ((params.num_rows + kRowsOfGroup - 1) / kRowsOfGroup) {
     case 1:

@@ -18,9 +18,6 @@ static_assert(kPairsOfWarp == 16);
 constexpr int kKeys = 64;
 constexpr int kStages = 2;
 constexpr int kRowBytes = 128;  // of 64 numbers
-constexpr float kLog2E = 1.44269504f;
-constexpr float kLn2 = 0.69314718f;
-constexpr float kNoScore = -1e30f;
 
 struct PrefillParams {
   StepView step;

@@ -74,10 +74,10 @@ void StepTables::Follow(Mirror& mirror, std::span<const T> entries, std::span<co
   if (!MakeRoom(mirror, entries.size(), sizeof(T))) return;
   if (mirror.size == 0 || changed.size() > entries.size() / 4) {
     device_.CopyFromHost(mirror.data, entries.data(), entries.size_bytes());
-    mirror.size = entries.size();
+    mirror.size = device_.ok() ? entries.size() : 0;
     return;
   }
-  mirror.size = entries.size();
+  mirror.size = 0;  // unless all changes are on their way
   std::vector<Change<T>> changes;
   for (size_t begin = 0; begin < changed.size(); begin += changes.size()) {
     changes.clear();
@@ -88,8 +88,9 @@ void StepTables::Follow(Mirror& mirror, std::span<const T> entries, std::span<co
     if (uploaded == nullptr) return;
     const int count = static_cast<int>(changes.size());
     ApplyChanges<<<Blocks(count, 128), 128, 0, device_.stream()>>>(reinterpret_cast<T*>(mirror.data), uploaded, count);
-    device_.NoteLaunch("update tables");
+    if (!device_.NoteLaunch("update tables")) return;
   }
+  mirror.size = entries.size();
 }
 
 // Few, and they change where a pool takes or returns an extent: sent whole.
