@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,6 +58,20 @@ class Backend {
   virtual void AgeKv(const AgeKvArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Compensate(const CompensateArgs& args) = 0;
+
+  // ---- operations one behind the other, which a backend may do in one: what only the later ones read need not be
+  // written ----
+
+  // Requires: the activation is of the product's outputs, in place: {gate, x} where gated, else {x}.
+  virtual void MatMulThenActivate(const MatMulArgs& product, const ActivateArgs& activation) {
+    MatMul(product);
+    Activate(activation);
+  }
+  // The step's queries and keys are rotated, then keys and values written. Rotated queries are read later: written.
+  virtual void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
+    for (const RopeArgs& rope : ropes) Rope(rope);
+    AppendKv(append);
+  }
 };
 
 }  // namespace headwise

@@ -58,7 +58,7 @@ void CacheStep::Begin() {
 void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
   const bool compensates =
       std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Compensates(layer_idx); });
-  backend_->AppendKv({.step = &step_, .layer_idx = layer_idx, .k = args.k, .v = args.v});
+  backend_->RopeThenAppendKv(args.ropes, {.step = &step_, .layer_idx = layer_idx, .k = args.k, .v = args.v});
   if (args.q.present()) {
     backend_->Attention({.step = &step_,
                          .layer_idx = layer_idx,

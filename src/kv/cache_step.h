@@ -5,6 +5,7 @@
 #define HEADWISE_KV_CACHE_STEP_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
@@ -14,8 +15,9 @@ namespace headwise {
 
 // What one layer brings. T is the sum of the planned tokens of all sequences, in the order of Add.
 struct CacheLayerArgs {
-  ConstTensorView k;  // [T, Hkv*D] f32, rotated
-  ConstTensorView v;  // [T, Hkv*D] f32
+  ConstTensorView k;                     // [T, Hkv*D] f32, rotated once `ropes` are done
+  ConstTensorView v;                     // [T, Hkv*D] f32
+  std::span<const RopeArgs> ropes = {};  // before anything else, in order
   // As in AttentionArgs; all but k and v may be absent where nobody wants attention: q then is.
   ConstTensorView q;
   ConstTensorView q_sink;

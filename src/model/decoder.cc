@@ -78,7 +78,8 @@ void Decoder::Linear(const TensorView& x, std::span<const MatMulPart> parts, Mat
 
 // q and k by their text positions, q_sink by the positions of sink reads, each by the layer's own angles. True if there
 // are sink reads with queries of their own.
-bool Decoder::Rotate(int64_t layer_idx, const Buffers& buffers) {
+bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
+  ropes_.clear();
   const ModelConfig& config = model_->config;
   const std::optional<int64_t> rope_idx = config.layer(layer_idx).rope;
   if (!rope_idx) return false;
@@ -94,12 +95,12 @@ bool Decoder::Rotate(int64_t layer_idx, const Buffers& buffers) {
     sink_rope.out = buffers.q_sink;
     sink_rope.rows = sink_rows;
     sink_rope.rows_per_token = config.num_kv_heads;
-    backend_->Rope(sink_rope);
+    ropes_.push_back(sink_rope);
   }
-  backend_->Rope(rope);
+  ropes_.push_back(rope);
   rope.x = rope.out = buffers.k;
   rope.num_heads = config.num_kv_heads;
-  backend_->Rope(rope);
+  ropes_.push_back(rope);
   return !sink_rows.empty();
 }
 
@@ -118,12 +119,13 @@ void Decoder::Attend(int64_t layer_idx, Buffers& buffers) {
       backend_->Clamp({.x = x, .limit = static_cast<float>(*config.qkv_clip)});
     }
   }
-  const bool has_sink_queries = Rotate(layer_idx, buffers);
+  const bool has_sink_queries = FillRopes(layer_idx, buffers);
 
   // Where nothing is rotated queries are the same for all ranges: under ALiBi the sink distance enters through SinkPos
   // alone, and without positions not at all.
   cache_step_->RunLayer(layer_idx, {.k = buffers.k,
                                     .v = buffers.v,
+                                    .ropes = ropes_,
                                     .q = buffers.q,
                                     .q_sink = has_sink_queries ? buffers.q_sink : TensorView{},
                                     .out = buffers.attended,
@@ -137,18 +139,15 @@ void Decoder::Attend(int64_t layer_idx, Buffers& buffers) {
 
 void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers) {
   const MlpKind kind = model_->config.mlp;
-  const MatMulPart up{layer.up.weight, layer.up.bias, buffers.up};
-  if (kind == MlpKind::kGatedSilu) {
-    Linear(input, std::array<MatMulPart, 2>{{{layer.gate.weight, layer.gate.bias, buffers.gate}, up}},
-           MatMulArgs::Write::kStore);
-  } else {
-    Linear(input, std::array<MatMulPart, 1>{{up}}, MatMulArgs::Write::kStore);
-  }
-  backend_->Activate({.kind = kind == MlpKind::kGatedSilu ? ActivateArgs::Kind::kGatedSilu
-                              : kind == MlpKind::kGelu    ? ActivateArgs::Kind::kGelu
-                                                          : ActivateArgs::Kind::kGeluTanh,
-                      .gate = buffers.gate,
-                      .x = buffers.up});
+  const bool is_gated = kind == MlpKind::kGatedSilu;
+  const std::array<MatMulPart, 2> parts{
+      {{layer.gate.weight, layer.gate.bias, buffers.gate}, {layer.up.weight, layer.up.bias, buffers.up}}};
+  backend_->MatMulThenActivate({.x = input, .parts = std::span(parts).last(is_gated ? 2 : 1), .compute = compute_},
+                               {.kind = is_gated                 ? ActivateArgs::Kind::kGatedSilu
+                                        : kind == MlpKind::kGelu ? ActivateArgs::Kind::kGelu
+                                                                 : ActivateArgs::Kind::kGeluTanh,
+                                .gate = buffers.gate,
+                                .x = buffers.up});
   Linear(buffers.up, std::array<MatMulPart, 1>{{{layer.down.weight, layer.down.bias, buffers.x}}},
          MatMulArgs::Write::kAdd);
 }
@@ -183,13 +182,14 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
     for (const StepSequence& sequence : sequences) sequence.cache->AbandonStep();
     return placed;
   }
-  if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
-  for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
-  cache_step_->Begin();
+  // Ahead of BeginStep, behind which a device may keep back operations to see whether they are those of the last step.
   for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
     const std::vector<float>& values = angles_.tables()[rope].values;
     backend_->device().CopyFromHost(buffers.angles[rope].data, values.data(), values.size() * sizeof(float));
   }
+  if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
+  for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
+  cache_step_->Begin();
 
   backend_->Embed({.table = model_->weights.embedding, .ids = ids_, .out = buffers.x});
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {

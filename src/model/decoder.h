@@ -46,7 +46,7 @@ class Decoder {
   struct Buffers;
 
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
-  bool Rotate(int64_t layer_idx, const Buffers& buffers);
+  bool FillRopes(int64_t layer_idx, const Buffers& buffers);
   void Attend(int64_t layer_idx, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
   void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
@@ -63,6 +63,7 @@ class Decoder {
   std::vector<AngledSequence> angled_;
   std::vector<int32_t> ids_;            // [T]
   std::vector<int32_t> wanted_rows_;    // [R]
+  std::vector<RopeArgs> ropes_;         // of the layer under way
   std::vector<float> logits_, hidden_;  // of the output, where the host cannot read the device's memory
 };
 

@@ -70,6 +70,8 @@ __device__ float* StateOf(const AttendParams& p, int block, int pair) {
 }
 
 __global__ void __launch_bounds__(kThreads) AttendKernel(AttendParams p) {
+  LetLaterBegin();
+  WaitForEarlier();
   extern __shared__ float shared[];
   const int row_floats = p.dim + 1;                // so that 32 keys' elements of one dimension lie in 32 banks
   float* const kv = shared;                        // [kKeys, D + 1]
@@ -195,6 +197,8 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(AttendParams p) {
 
 // A block a tile of a cut head, a warp a pair at a time.
 __global__ void MergeKernel(AttendParams p) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int tile_idx = static_cast<int>(blockIdx.x);
   const int head_idx = FirstEndAbove(p.blocks.tile_ends, p.num_heads, tile_idx);
@@ -256,14 +260,9 @@ void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device
                             .states = states};
   const int num_queries = (args.q_sink.present() ? 2 : 1) * kTile * dim;
   const size_t shared_bytes = static_cast<size_t>(kKeys * (dim + 1) + num_queries) * sizeof(float);
-  device.Note(
-      cudaFuncSetAttribute(AttendKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-      "Attention");
-  AttendKernel<<<static_cast<unsigned>(blocks.num_blocks), kThreads, shared_bytes, device.stream()>>>(params);
-  device.NoteLaunch("Attention");
+  Launch(device, "Attention", Overlapping(blocks.num_blocks, kThreads, shared_bytes), AttendKernel, params);
   if (blocks.num_tiles == 0) return;
-  MergeKernel<<<static_cast<unsigned>(blocks.num_tiles), kThreads, 0, device.stream()>>>(params);
-  device.NoteLaunch("Attention");
+  Launch(device, "Attention", Overlapping(blocks.num_tiles, kThreads), MergeKernel, params);
 }
 
 }  // namespace headwise::cuda

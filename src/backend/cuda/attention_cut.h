@@ -14,7 +14,7 @@ inline constexpr int64_t kTilePairs = 16;
 // Steps of more rows have tiles enough; their keys are not cut.
 inline constexpr int64_t kMaxCutRows = 16;
 inline constexpr int64_t kMinPieceKeys = 256;
-inline constexpr int64_t kMaxPieces = 256;
+inline constexpr int64_t kMaxPieces = 128;  // about as many as multiprocessors
 inline constexpr int64_t kPieceUnit = 64;
 
 // A tile of the kernel for prompts.

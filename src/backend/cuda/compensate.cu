@@ -49,6 +49,8 @@ __device__ void MergeMean(const CompensateParams& p, const DeviceHead& head, con
 }
 
 __global__ void CompensateKernel(CompensateParams p) {
+  LetLaterBegin();
+  WaitForEarlier();
   const DeviceHead head(p.step, p.layer_idx, static_cast<int>(blockIdx.x));
   const int64_t first_pos = head.rows.first_pos;
   if (!head.head.Folds(first_pos, head.rows.num_rows)) return;
@@ -102,8 +104,7 @@ void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice
                                 .alibi_slopes = F32(args.alibi_slopes),
                                 .out = F32(args.out),
                                 .lse = F32(args.lse)};
-  CompensateKernel<<<static_cast<unsigned>(step.num_heads()), kThreads, 0, device.stream()>>>(params);
-  device.NoteLaunch("Compensate");
+  Launch(device, "Compensate", Overlapping(step.num_heads(), kThreads), CompensateKernel, params);
 }
 
 }  // namespace headwise::cuda

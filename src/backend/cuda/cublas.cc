@@ -150,7 +150,7 @@ void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs
                        &kept, part.out.data, plan->out, part.out.data, plan->out, &plan->algorithm, workspace_.data(),
                        kWorkspaceBytes, device_.stream());
   if (status != CUBLAS_STATUS_SUCCESS) device_.Note(cudaErrorUnknown, "MatMul: cuBLASLt");
-  device_.NoteLaunch("MatMul");
+  device_.Note(cudaGetLastError(), "MatMul: cuBLASLt");
 }
 
 }  // namespace headwise::cuda

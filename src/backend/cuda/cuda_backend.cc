@@ -26,8 +26,10 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
   std::string Description() const override {
     const cuda::DeviceFacts& facts = device_->facts();
-    return fmt::format("cuda: {}, compute capability {}.{}, {} multiprocessors{}", facts.name, facts.major, facts.minor,
-                       facts.num_multiprocessors, has_unpacked_ ? ", block formats unpacked to bf16" : "");
+    const int64_t num_replays = device_->num_replays();
+    return fmt::format("cuda: {}, compute capability {}.{}, {} multiprocessors{}{}", facts.name, facts.major,
+                       facts.minor, facts.num_multiprocessors, has_unpacked_ ? ", block formats unpacked to bf16" : "",
+                       num_replays > 0 ? fmt::format(", {} steps replayed as graphs", num_replays) : "");
   }
   std::string_view isa() const override { return "cuda"; }
   bool IsFast(Compute compute) const override { return compute == Compute::kBF16; }
@@ -60,11 +62,17 @@ class CudaBackend final : public Backend {
   }
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
-    if (cuda::HasFewRows(args)) {
-      return device_->facts().major >= 9 ? cuda::MatMulStream(args, *device_) : cuda::MatMulFewRows(args, *device_);
-    }
+    if (cuda::HasFewRows(args)) return cuda::MatMulFewRows(args, cuda::Fused::kNothing, *device_);
     if (MatMulByCublas(args)) return;
     cuda::MatMul(args, *device_);
+  }
+  void MatMulThenActivate(const MatMulArgs& product, const ActivateArgs& activation) override {
+    if (!cuda::FusesActivation(product, activation)) {
+      return Backend::MatMulThenActivate(product, activation);
+    }
+    Validate(product);
+    Validate(activation);
+    cuda::MatMulFewRows(product, cuda::Fused::kGatedSilu, *device_);
   }
   void Rope(const RopeArgs& args) override {
     Validate(args);
@@ -90,6 +98,11 @@ class CudaBackend final : public Backend {
   void BeginStep(const KvStep& step) override {
     Validate(step);
     tables_.Begin(step);
+    const bool decodes = std::all_of(step.sequences.begin(), step.sequences.end(),
+                                     [](const StepRows& rows) { return rows.num_rows == 1; });
+    if (!decodes) return;
+    device_->RecordLaunches();
+    cuda::PlanDecode(step, tables_, *device_);
   }
   void CopyPages(const CopyPagesArgs& args) override {
     Validate(args);
@@ -99,13 +112,19 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::AppendKv(args, tables_, *device_);
   }
+  void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) override {
+    if (!cuda::FusesRopes(ropes, append)) return Backend::RopeThenAppendKv(ropes, append);
+    for (const RopeArgs& rope : ropes) Validate(rope);
+    Validate(append);
+    cuda::RopeThenAppendKv(ropes, append, tables_, *device_);
+  }
   void AgeKv(const AgeKvArgs& args) override {
     Validate(args);
     cuda::AgeKv(args, tables_, *device_);
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
-    if (cuda::DecodesFast(args, *device_)) return cuda::DecodeAttention(args, tables_, *device_);
+    if (cuda::DecodesFast(args, tables_)) return cuda::DecodeAttention(args, tables_, *device_);
     cuda::Attention(args, tables_, *device_);
   }
   void Compensate(const CompensateArgs& args) override {

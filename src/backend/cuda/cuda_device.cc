@@ -9,6 +9,12 @@
 namespace headwise::cuda {
 namespace {
 
+// Of uploads at the beginning of a step, whose number differs: changes of tables.
+constexpr size_t kUploadAlign = size_t{64} << 10;
+// What is looked for among recent uploads: indices of rows, which all layers share.
+constexpr size_t kMaxRecentBytes = size_t{64} << 10;
+constexpr size_t kMaxRecent = 16;
+
 std::string InWords(cudaError_t error) {
   return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
 }
@@ -44,6 +50,7 @@ Status CudaDevice::Open() {
       Note(cudaGetDeviceProperties(&properties, 0), "read its properties") &&
       Note(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream") &&
       Note(cudaMallocHost(reinterpret_cast<void**>(&pinned_), kNumQuarters * kQuarterBytes), "pin host memory") &&
+      Note(cudaMallocHost(reinterpret_cast<void**>(&arrivals_memory_), kArrivalBytes), "pin host memory") &&
       Note(cudaMalloc(reinterpret_cast<void**>(&ring_), kNumQuarters * kQuarterBytes), "take memory");
   for (cudaEvent_t& event : quarter_done_) {
     if (is_open) Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "make an event");
@@ -53,7 +60,8 @@ Status CudaDevice::Open() {
             .major = properties.major,
             .minor = properties.minor,
             .num_multiprocessors = properties.multiProcessorCount,
-            .memory_bytes = properties.totalGlobalMem};
+            .memory_bytes = properties.totalGlobalMem,
+            .shared_bytes_of_block = properties.sharedMemPerBlockOptin};
   return Status::Ok();
 }
 
@@ -65,6 +73,7 @@ CudaDevice::~CudaDevice() {
   cudaFree(scratch_);
   cudaFree(ring_);
   cudaFreeHost(pinned_);
+  cudaFreeHost(arrivals_memory_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -76,9 +85,39 @@ bool CudaDevice::Note(cudaError_t error, std::string_view operation) {
   return error_ == cudaSuccess;
 }
 
+void CudaDevice::Put(const LaunchRecord::Launch& launch, std::span<void* const> args,
+                     std::span<const uint32_t> arg_bytes) {
+  if (!ok()) return;
+  record_.Add(launch, args, arg_bytes);
+  if (is_recording_) return;
+  SendUploads();
+  std::string_view operation;
+  const cudaError_t error = record_.LaunchAll(stream_, false, operation);
+  record_.Clear();
+  Note(error, operation);
+}
+
+void CudaDevice::Flush() {
+  is_recording_ = false;
+  SendUploads();
+  if (record_.empty()) return;
+  std::string_view operation;
+  const cudaError_t error = ok() ? graphs_.Run(record_, stream_, facts_.major >= 9, operation) : cudaSuccess;
+  record_.Clear();
+  Note(error, operation);
+}
+
 Status CudaDevice::Wait() {
+  Flush();
   for (std::byte* memory : std::exchange(large_, {})) Free(memory, 0);
   if (stream_ != nullptr) Note(cudaStreamSynchronize(stream_), "run");
+  ring_at_ = 0;
+  recent_.clear();
+  for (const Arrival& arrival : arrivals_) {
+    if (ok()) std::memcpy(arrival.host, arrivals_memory_ + arrival.offset, arrival.bytes);
+  }
+  arrivals_.clear();
+  arrivals_end_ = 0;
   if (error_ == cudaSuccess) return Status::Ok();
   const cudaError_t error = std::exchange(error_, cudaSuccess);
   cudaGetLastError();  // forgets what can be forgotten; a broken device says so again
@@ -102,13 +141,18 @@ Result<std::byte*> CudaDevice::Allocate(size_t bytes) {
 }
 
 void CudaDevice::Free(std::byte* memory, size_t /*bytes*/) {
-  if (memory != nullptr) Note(cudaFreeAsync(memory, stream_), "free memory");
+  if (memory == nullptr) return;
+  Flush();
+  Note(cudaFreeAsync(memory, stream_), "free memory");
 }
 
 bool CudaDevice::Take(size_t bytes, size_t& offset) {
   constexpr size_t kAlign = 256;
   const size_t end = (ring_at_ + kQuarterBytes) / kQuarterBytes * kQuarterBytes;  // of the quarter under way
   if (ring_at_ + bytes > end || ring_at_ % kQuarterBytes == 0) {
+    Flush();  // who uses the quarters before
+    SendUploads();
+    recent_.clear();
     const size_t next = ring_at_ % kQuarterBytes == 0 ? ring_at_ / kQuarterBytes : end / kQuarterBytes;
     const size_t quarter = next % kNumQuarters;
     // Entering quarter i, all users of quarter i - 2 are on the stream.
@@ -122,6 +166,7 @@ bool CudaDevice::Take(size_t bytes, size_t& offset) {
 }
 
 void CudaDevice::CopyFromHost(void* to, const void* host, size_t bytes) {
+  Flush();
   const auto* from = static_cast<const std::byte*>(host);
   auto* next = static_cast<std::byte*>(to);
   while (bytes > 0 && ok()) {
@@ -144,20 +189,48 @@ const void* CudaDevice::Upload(const void* host, size_t bytes) {
     CopyFromHost(memory, host, bytes);
     return ok() ? memory : nullptr;
   }
+  if (!ok()) return nullptr;
+  for (const Piece& piece : recent_) {
+    if (piece.bytes == bytes && std::memcmp(pinned_ + piece.offset, host, bytes) == 0) return ring_ + piece.offset;
+  }
   size_t offset = 0;
-  if (!ok() || !Take(std::max<size_t>(bytes, 1), offset)) return nullptr;
+  if (!Take(std::max<size_t>(bytes, 1), offset)) return nullptr;
   std::memcpy(pinned_ + offset, host, bytes);
-  const bool is_put = Note(cudaMemcpyAsync(ring_ + offset, pinned_ + offset, bytes, cudaMemcpyHostToDevice, stream_),
-                           "copy to the device");
-  return is_put ? ring_ + offset : nullptr;
+  if (unsent_end_ == 0) unsent_begin_ = offset;
+  unsent_end_ = offset + bytes;
+  if (bytes <= kMaxRecentBytes && recent_.size() < kMaxRecent) recent_.push_back({offset, bytes});
+  return ring_ + offset;
+}
+
+void CudaDevice::SendUploads() {
+  if (unsent_end_ == 0) return;
+  const size_t begin = std::exchange(unsent_begin_, 0);
+  const size_t end = std::exchange(unsent_end_, 0);
+  if (!ok() || end == begin) return;
+  Note(cudaMemcpyAsync(ring_ + begin, pinned_ + begin, end - begin, cudaMemcpyHostToDevice, stream_),
+       "copy to the device");
+}
+
+void CudaDevice::AlignUploads() {
+  SendUploads();  // not the gap
+  const size_t aligned = (ring_at_ / kUploadAlign + 1) * kUploadAlign;
+  if (aligned / kQuarterBytes == ring_at_ / kQuarterBytes) ring_at_ = aligned;
 }
 
 void CudaDevice::CopyToHost(void* host, const void* from, size_t bytes) {
+  Flush();
   if (bytes == 0 || !ok()) return;
-  Note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+  void* to = host;
+  if (bytes <= kArrivalBytes - arrivals_end_) {
+    to = arrivals_memory_ + arrivals_end_;
+    arrivals_.push_back({host, arrivals_end_, bytes});
+    arrivals_end_ += (bytes + 63) / 64 * 64;
+  }
+  Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
 }
 
 void CudaDevice::Copy(void* to, const void* from, size_t bytes) {
+  Flush();
   if (bytes == 0 || !ok()) return;
   Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy");
 }

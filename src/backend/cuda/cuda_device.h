@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cuda/launch_record.h"
 #include "device/device.h"
 
 namespace headwise::cuda {
@@ -21,6 +22,7 @@ struct DeviceFacts {
   int minor = 0;
   int num_multiprocessors = 0;
   size_t memory_bytes = 0;  // all of it
+  size_t shared_bytes_of_block = 0;
 };
 
 // An error stays until Wait returns it; what is put on the stream meanwhile is not done. Nothing aborts the process.
@@ -41,21 +43,34 @@ class CudaDevice final : public Device {
   Status Wait() override;
 
   const DeviceFacts& facts() const { return facts_; }
-  cudaStream_t stream() const { return stream_; }
+  // For what is put on it by others: behind everything that was launched.
+  cudaStream_t stream() {
+    Flush();
+    return stream_;
+  }
+  // Steps that were replayed as a graph.
+  int64_t num_replays() const { return graphs_.num_replays(); }
   // False once something has failed: operations then put nothing on the stream.
   bool ok() const { return error_ == cudaSuccess; }
   // Keeps the first error, and what it happened in.
   bool Note(cudaError_t error, std::string_view operation);
-  // Behind a launch.
-  bool NoteLaunch(std::string_view operation) { return Note(cudaGetLastError(), operation); }
+
+  // Puts a kernel on the stream (Launch in launch.cuh). Arguments without padding, or with zeros there.
+  void Put(const LaunchRecord::Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);
+  // From now on launches are kept back until something else needs the stream, and replayed as a graph where they are
+  // those of the step before. Uploads go ahead of them.
+  void RecordLaunches() { is_recording_ = true; }
 
   // A copy of host data for kernels that are put on the stream next, before four more megabytes are uploaded. Null
-  // after an error.
+  // after an error. Behind Wait the same uploads get the same addresses, and what was uploaded a moment ago is not
+  // uploaded again.
   const void* Upload(const void* host, size_t bytes);
   template <typename T>
   const T* Upload(std::span<const T> values) {
     return static_cast<const T*>(Upload(values.data(), values.size_bytes()));
   }
+  // What is uploaded next gets the same address whatever was before it since Wait, but for much.
+  void AlignUploads();
   // Memory for one operation; the next one's is the same. Null after an error.
   std::byte* Scratch(size_t bytes);
 
@@ -67,6 +82,10 @@ class CudaDevice final : public Device {
   Status Open();
   // `bytes` of the ring, at most a quarter: their offset in both of its halves, host and device.
   bool Take(size_t bytes, size_t& offset);
+  // Launches what was kept back.
+  void Flush();
+  // Puts uploads on the stream, so many at once.
+  void SendUploads();
 
   DeviceFacts facts_;
   cudaStream_t stream_ = nullptr;
@@ -78,9 +97,28 @@ class CudaDevice final : public Device {
   std::byte* ring_ = nullptr;
   cudaEvent_t quarter_done_[kNumQuarters] = {};
   size_t ring_at_ = 0;
+  size_t unsent_begin_ = 0, unsent_end_ = 0;
+  struct Piece {
+    size_t offset = 0;
+    size_t bytes = 0;
+  };
+  std::vector<Piece> recent_;      // in the quarter under way, small ones
   std::vector<std::byte*> large_;  // what was too much for it, until the next Wait
+  // What comes down passes through pinned memory too, and goes where it is wanted in Wait.
+  struct Arrival {
+    void* host = nullptr;
+    size_t offset = 0;
+    size_t bytes = 0;
+  };
+  static constexpr size_t kArrivalBytes = size_t{8} << 20;
+  std::byte* arrivals_memory_ = nullptr;
+  std::vector<Arrival> arrivals_;
+  size_t arrivals_end_ = 0;
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
+  bool is_recording_ = false;
+  LaunchRecord record_;
+  LaunchGraphs graphs_;
 };
 
 }  // namespace headwise::cuda

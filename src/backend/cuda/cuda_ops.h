@@ -18,24 +18,30 @@ void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 // x as bf16, to `rounded`.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
-// Whether MatMulFewRows can do it, faster; and MatMulStream, faster still, from sm_90 on.
+// Whether MatMulFewRows can do it, faster, and what follows with it.
 bool HasFewRows(const MatMulArgs& args);
-void MatMulFewRows(const MatMulArgs& args, CudaDevice& device);
-void MatMulStream(const MatMulArgs& args, CudaDevice& device);
+bool FusesActivation(const MatMulArgs& product, const ActivateArgs& activation);
+enum class Fused { kNothing, kGatedSilu };
+void MatMulFewRows(const MatMulArgs& args, Fused fused, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);
+// Up to three rotations of rows of one step, those of keys in place, and AppendKv behind them, as one launch.
+bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append);
+void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
+                      CudaDevice& device);
 void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device);
 void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
 // Whether there is a kernel for a prompt's rows, and what it does: the heads of `blocks` that are its.
 bool HasPrefillKernel(const AttentionArgs& args);
 void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, const StepTables& tables,
                       CudaDevice& device);
-// Whether DecodeAttention can take the step, and does what Attention does.
-bool DecodesFast(const AttentionArgs& args, const CudaDevice& device);
-void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
-// What it needs of every layer, once a step: tables.decode().
-void PlanDecode(const KvStep& step, int64_t page_tokens, StepTables& tables, CudaDevice& device);
+// Behind tables.Begin, of a step of one row a sequence: what DecodeAttention needs of every layer (tables.decode()),
+// where there is a kernel for the step's pages.
+void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
+// Whether DecodeAttention can take it, and does what Attention does.
+bool DecodesFast(const AttentionArgs& args, const StepTables& tables);
+void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
 
 }  // namespace headwise::cuda

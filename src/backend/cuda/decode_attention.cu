@@ -5,13 +5,13 @@
 // copies into a ring of shared memory, 192 KiB ahead; eight consumer warps take 16 tokens each and multiply by
 // mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half and not three
 // quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for. Every piece
-// leaves a state; the block that finishes a head's last piece merges them in their order.
+// leaves a state; a second kernel merges them where there are several.
+#include <bit>
 #include <type_traits>
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/decode_plan.h"
-#include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/decode_states.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -24,24 +24,6 @@ constexpr int kRingBytes = 192 << 10;
 constexpr int kTokensOfWarp = 16;
 // The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in either format.
 constexpr float kMaxSlack = 8.0f;
-
-struct DecodeParams {
-  StepView step;
-  const HeadPlan* heads;  // [B * Hkv], of the layer
-  const RunStart* runs;   // [blocks + 1]
-  int layer_idx;
-  int group;    // G
-  float scale;  // times log2 e
-  const float* q;
-  const float* q_sink;  // null: q
-  const float* alibi_slopes;
-  const float* sink_logits;
-  float* out;
-  float* lse;             // or null
-  float* state_outputs;   // [states, G, D], not divided by the sum
-  float2* state_softmax;  // [states, G] maximum in units of log2, sum
-  int32_t* pieces_done;   // [B * Hkv], zeros between launches
-};
 
 template <typename T, int kDim, int kPageTokens>
 struct Shape16 {
@@ -58,27 +40,27 @@ struct Shape16 {
 struct SharedTail {
   uint64_t* full;
   uint64_t* empty;
-  float* outputs;   // [warps, G, D], or more
-  float2* softmax;  // [warps, kMaxGroup]
-  float2* merged;   // [kMaxGroup]
-  int* is_last;
+  float* outputs;   // [buffers][warps, G, D]
+  float2* softmax;  // [buffers][warps, kMaxGroup]
 };
-// Merging wants four numbers of each thread.
 __host__ __device__ constexpr int OutputFloats(int group, int dim) {
-  const int of_warps = kNumConsumers * group * dim;
-  return of_warps > 4 * kConsumerThreads ? of_warps : 4 * kConsumerThreads;
+  return kNumConsumers * group * dim;
 }
+// Of the warps' states: with two, a piece's are put together while the next one's tokens are read.
+__host__ __device__ constexpr int NumBuffers(int group, int dim) {
+  return group * dim <= 512 ? 2 : 1;
+}
+constexpr int kSoftmaxPairs = kNumConsumers * kMaxGroup;
 __host__ __device__ constexpr int TailBytes(int num_stages, int group, int dim) {
-  return num_stages * 16 + OutputFloats(group, dim) * 4 + (kNumConsumers + 1) * kMaxGroup * 8 + 16;
+  return num_stages * 16 + NumBuffers(group, dim) * (OutputFloats(group, dim) * 4 + kSoftmaxPairs * 8);
 }
 __device__ SharedTail TailOf(char* at, int num_stages, int group, int dim) {
   SharedTail tail;
   tail.full = reinterpret_cast<uint64_t*>(at);
   tail.empty = tail.full + num_stages;
   tail.outputs = reinterpret_cast<float*>(tail.empty + num_stages);
-  tail.softmax = reinterpret_cast<float2*>(tail.outputs + OutputFloats(group, dim));
-  tail.merged = tail.softmax + kNumConsumers * kMaxGroup;
-  tail.is_last = reinterpret_cast<int*>(tail.merged + kMaxGroup);
+  const int num_buffers = NumBuffers(group, dim);
+  tail.softmax = reinterpret_cast<float2*>(tail.outputs + num_buffers * OutputFloats(group, dim));
   return tail;
 }
 
@@ -93,47 +75,71 @@ __device__ int RoundsOf(int num_visits) {
   return (num_visits + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
 }
 
-// The visits [begin, end) of each piece of the block's run, in order.
+// The heads of the block's run in order, each with its pieces [first_piece, end_piece) there.
 template <typename Body>
-__device__ void ForPieces(const DecodeParams& p, const Body& body) {
+__device__ void ForHeads(const DecodeParams& p, const Body& body) {
   RunStart at = p.runs[blockIdx.x];
   const RunStart end = p.runs[blockIdx.x + 1];
   while (at.head < end.head || (at.head == end.head && at.piece < end.piece)) {
     const HeadPlan plan = p.heads[at.head];
-    const int last = at.head < end.head ? plan.num_pieces : end.piece;
-    for (; at.piece < last; ++at.piece) {
-      const int begin = at.piece * plan.piece_visits;
-      body(at.head, at.piece, plan, begin, min(begin + plan.piece_visits, plan.visits.num_visits));
-    }
+    const int end_piece = at.head < end.head ? plan.num_pieces : end.piece;
+    if (at.piece < end_piece) body(at.head, plan, at.piece, end_piece);
     ++at.head;
     at.piece = 0;
   }
 }
+// The visits [begin, end) of a piece.
+__device__ int2 VisitsOfPiece(const HeadPlan& plan, int piece) {
+  const int begin = piece * plan.piece_visits;
+  return {begin, min(begin + plan.piece_visits, plan.visits.num_visits)};
+}
 
-template <typename Shape>
+// Pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
+template <typename Shape, int kPageTokens>
 __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   int count = 0;
-  ForPieces(p, [&](int head_idx, int, const HeadPlan& plan, int begin, int end) {
+  bool has_waited = false;
+  const auto enter = [&] {
+    const int stage = count % Shape::kStages;
+    if (count >= Shape::kStages) WaitFor(tail.empty + stage, (count / Shape::kStages - 1) & 1);
+    return stage;
+  };
+  ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const DeviceHead head(p.step, p.layer_idx, head_idx);
-    const int padded_end = begin + RoundsOf<Shape>(end - begin);
-    for (int first = begin; first < padded_end; first += kWarp) {
-      const std::byte* page = nullptr;
+    const auto newest_page = static_cast<int32_t>(head.rows.first_pos / kPageTokens);
+    const int end = VisitsOfPiece(plan, end_piece - 1).y;
+    const auto look_up = [&](int visit) -> const std::byte* {
       KvFormat format;
-      if (first + lane < end) page = head.Page(plan.visits.PageOf(first + lane), format);
-      const int num = min(static_cast<int>(kWarp), padded_end - first);
-      for (int i = 0; i < num; ++i, ++count) {
+      return visit < end ? head.Page(plan.visits.PageOf(visit), format) : nullptr;
+    };
+    int in_piece = 0;
+    int first = VisitsOfPiece(plan, first_piece).x;
+    const std::byte* next = look_up(first + lane);
+    for (; first < end; first += kWarp) {
+      const std::byte* const page = next;
+      next = look_up(first + static_cast<int>(kWarp) + lane);
+      // What the kernel before this one writes to: all else may be read while that one runs.
+      const bool is_newest = first + lane < end && plan.visits.PageOf(first + lane) == newest_page;
+      const unsigned newest = __ballot_sync(kAllLanes, is_newest);
+      for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
         const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page), i);
-        if (lane > 0) continue;
-        const int stage = count % Shape::kStages;
-        if (count >= Shape::kStages) WaitFor(tail.empty + stage, (count / Shape::kStages - 1) & 1);
-        if (first + i >= end) {
-          Arrive(tail.full + stage);
-          continue;
+        if (!has_waited && (newest >> i & 1) != 0) {
+          WaitForEarlier();
+          has_waited = true;
         }
-        ExpectBytes(tail.full + stage, Shape::kPageBytes);
-        BulkCopy(ring + stage * Shape::kPageBytes, reinterpret_cast<const void*>(from), Shape::kPageBytes,
-                 tail.full + stage);
+        if (lane == 0) {
+          const int stage = enter();
+          ExpectBytes(tail.full + stage, Shape::kPageBytes);
+          BulkCopy(ring + stage * Shape::kPageBytes, reinterpret_cast<const void*>(from), Shape::kPageBytes,
+                   tail.full + stage);
+        }
+        ++count;
+        if (++in_piece < plan.piece_visits && first + i + 1 < end) continue;
+        for (; in_piece % Shape::kGroups != 0; ++in_piece, ++count) {
+          if (lane == 0) Arrive(tail.full + enter());
+        }
+        in_piece = 0;
       }
       __syncwarp();
     }
@@ -184,7 +190,7 @@ struct TokenSpan {
 template <typename T, typename Shape, int kDim, int kPageTokens, bool kExact>
 __device__ void AttendTokens(const char* page, int first_slot, const TokenSpan& span,
                              const uint32_t (&q_high)[kDim / 8], const uint32_t (&q_low)[kDim / 8], float scale,
-                             float slope0, float slope1, WarpState<Shape::kSplits>& state) {
+                             bool has_alibi, float slope0, float slope1, WarpState<Shape::kSplits>& state) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   constexpr int kRowBytes = 128;  // of 64 numbers
   const uint32_t keys = SharedAddress(page);
@@ -199,18 +205,22 @@ __device__ void AttendTokens(const char* page, int first_slot, const TokenSpan& 
       const int chunk = (k % 4) * 2 + (lane >> 4);
       uint32_t tile[4];
       LoadMatrix(tile, at + (k / 4) * kPageTokens * kRowBytes + ((chunk ^ (row & 7)) << 4));
-      MultiplyAdd<T>(scores[0], tile, q_high[2 * k], q_high[2 * k + 1]);
+      MultiplyAdd<T>(scores[kExact ? 0 : k % 2], tile, q_high[2 * k], q_high[2 * k + 1]);
       if constexpr (kExact) MultiplyAdd<T>(scores[1], tile, q_low[2 * k], q_low[2 * k + 1]);
     }
   }
   float x[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t pos = span.first + lane / 4 + (i / 2) * 8;
-    const bool is_read = pos >= span.begin && pos < span.end;
-    const float lag = static_cast<float>(pos - span.query_pos);
-    const float score = (scores[0][i] + scores[1][i]) * scale + (i % 2 == 0 ? slope0 : slope1) * lag;
-    x[i] = is_read ? score : -INFINITY;
+  for (int i = 0; i < 4; ++i) x[i] = (scores[0][i] + scores[1][i]) * scale;
+  const bool is_whole = span.first >= span.begin && span.first + kTokensOfWarp <= span.end;
+  if (!is_whole || has_alibi) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t pos = span.first + lane / 4 + (i / 2) * 8;
+      const bool is_read = pos >= span.begin && pos < span.end;
+      const float lag = static_cast<float>(pos - span.query_pos);
+      x[i] = is_read ? x[i] + (i % 2 == 0 ? slope0 : slope1) * lag : -INFINITY;
+    }
   }
   float larger0 = fmaxf(x[0], x[2]);
   float larger1 = fmaxf(x[1], x[3]);
@@ -291,20 +301,6 @@ __device__ void StoreWarpState(WarpState<kSplits>& state, int group, const Share
   }
 }
 
-// What a query's softmax came to, with the sink logit that joins it: the factor of its outputs.
-__device__ float FactorOf(const DecodeParams& p, int64_t pair, int q_head, float max, float sum, bool writes_lse) {
-  float factor = 1.0f;
-  if (p.sink_logits != nullptr) {
-    const float logit = p.sink_logits[q_head] * kLog2E;
-    const float larger = fmaxf(max, logit);
-    factor = exp2f(max - larger);
-    sum = sum * factor + exp2f(logit - larger);
-    max = larger;
-  }
-  if (writes_lse && p.lse != nullptr) p.lse[pair] = (max + log2f(sum)) * kLn2;
-  return factor / sum;
-}
-
 // The eight warps' states become the piece's: written as the output where the head has one piece.
 template <int kDim>
 __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int piece, int64_t first_pair,
@@ -332,81 +328,9 @@ __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int pie
   }
 }
 
-// All of a head's states into its output: the block that came last.
-template <int kDim>
-__device__ void MergePieces(const DecodeParams& p, const HeadPlan& plan, int64_t first_pair, int first_q_head,
-                            const SharedTail& tail) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int warp = static_cast<int>(threadIdx.x / kWarp);
-  const int num_pieces = plan.num_pieces;
-  const float2* softmax = p.state_softmax + static_cast<int64_t>(plan.first_state) * p.group;
-  if (warp < p.group) {
-    float larger = kNoScore;
-    for (int i = lane; i < num_pieces; i += kWarp) larger = fmaxf(larger, __ldcg(softmax + i * p.group + warp).x);
-    larger = MaxOfWarp(larger);
-    float sum = 0;
-    for (int i = lane; i < num_pieces; i += kWarp) {
-      const float2 piece = __ldcg(softmax + i * p.group + warp);
-      sum += exp2f(piece.x - larger) * piece.y;
-    }
-    sum = SumOfWarp(sum);
-    if (lane == 0) tail.merged[warp] = {larger, sum};
-  }
-  SyncConsumers();
-  // Threads take four numbers each, and share the pieces where there are more threads than that.
-  const int num_quads = p.group * kDim / 4;
-  const int num_shares = kConsumerThreads / num_quads;
-  const int quad = static_cast<int>(threadIdx.x) % num_quads;
-  const int share = static_cast<int>(threadIdx.x) / num_quads;
-  const int query = quad * 4 / kDim;
-  float4 sum = {0, 0, 0, 0};
-  if (share < num_shares) {
-    const float larger = tail.merged[query].x;
-    const auto* outputs =
-        reinterpret_cast<const float4*>(p.state_outputs + static_cast<int64_t>(plan.first_state) * p.group * kDim);
-    constexpr int kAtOnce = 8;  // in flight
-    for (int first = share; first < num_pieces; first += num_shares * kAtOnce) {
-      float4 output[kAtOnce];
-      float max[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int piece = first + i * num_shares;
-        output[i] = {0, 0, 0, 0};
-        max[i] = kNoScore;
-        if (piece < num_pieces) {
-          output[i] = __ldcg(outputs + static_cast<int64_t>(piece) * num_quads + quad);
-          max[i] = __ldcg(softmax + piece * p.group + query).x;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float factor = exp2f(max[i] - larger);
-        sum.x += factor * output[i].x;
-        sum.y += factor * output[i].y;
-        sum.z += factor * output[i].z;
-        sum.w += factor * output[i].w;
-      }
-    }
-    reinterpret_cast<float4*>(tail.outputs)[threadIdx.x] = sum;
-  }
-  SyncConsumers();
-  if (share > 0) return;
-  for (int i = 1; i < num_shares; ++i) {
-    const float4 other = reinterpret_cast<const float4*>(tail.outputs)[i * num_quads + quad];
-    sum.x += other.x;
-    sum.y += other.y;
-    sum.z += other.z;
-    sum.w += other.w;
-  }
-  const int64_t pair = first_pair + query;
-  const float2 merged = tail.merged[query];
-  const float factor = FactorOf(p, pair, first_q_head + query, merged.x, merged.y, quad * 4 % kDim == 0);
-  reinterpret_cast<float4*>(p.out)[pair * kDim / 4 + quad % (kDim / 4)] = {sum.x * factor, sum.y * factor,
-                                                                           sum.z * factor, sum.w * factor};
-}
-
 template <typename T, int kDim, int kPageTokens, bool kExact>
 __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
+  LetLaterBegin();
   using Shape = Shape16<T, kDim, kPageTokens>;
   extern __shared__ __align__(1024) char shared[];
   char* const ring = shared;
@@ -422,14 +346,17 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
   }
   __syncthreads();
   if (warp == kNumConsumers) {
-    Produce<Shape>(p, ring, tail);
+    Produce<Shape, kPageTokens>(p, ring, tail);
     return;
   }
 
+  WaitForEarlier();
   const int warp_group = warp / Shape::kWarpsOfPage;
   const int first_slot = warp % Shape::kWarpsOfPage * kTokensOfWarp;
   int visits_before = 0;  // in the block's run, a multiple of the groups
-  ForPieces(p, [&](int head_idx, int piece, const HeadPlan& plan, int begin, int end) {
+  const int num_buffers = NumBuffers(p.group, kDim);
+  SharedTail buffer = tail;  // of the piece under way
+  ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const int num_kv_heads = p.step.num_kv_heads;
     const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
     const int kv_head = head_idx % num_kv_heads;
@@ -443,71 +370,66 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
       if (query < p.group) slope0 = p.alibi_slopes[first_q_head + query] * kLog2E;
       if (query + 1 < p.group) slope1 = p.alibi_slopes[first_q_head + query + 1] * kLog2E;
     }
-    WarpState<Shape::kSplits> state;
     uint32_t q_high[kDim / 8], q_low[kDim / 8];
-    bool has_sink_queries = begin < plan.visits.num_sink && p.q_sink != nullptr;
+    bool has_sink_queries = VisitsOfPiece(plan, first_piece).x < plan.visits.num_sink && p.q_sink != nullptr;
     LoadQueries<T, kDim>((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, p.group, q_high, q_low);
-    const int num_padded = RoundsOf<Shape>(end - begin);
-    for (int i = warp_group; i < num_padded; i += Shape::kGroups) {
-      const int visit = begin + i;
-      const int stage = (visits_before + i) % Shape::kStages;
-      WaitFor(tail.full + stage, (visits_before + i) / Shape::kStages & 1);
-      if (visit >= end) {
+    for (int piece = first_piece; piece < end_piece; ++piece) {
+      const auto [begin, end] = VisitsOfPiece(plan, piece);
+      WarpState<Shape::kSplits> state;
+      const int num_padded = RoundsOf<Shape>(end - begin);
+      for (int i = warp_group; i < num_padded; i += Shape::kGroups) {
+        const int visit = begin + i;
+        const int stage = (visits_before + i) % Shape::kStages;
+        WaitFor(tail.full + stage, (visits_before + i) / Shape::kStages & 1);
+        if (visit >= end) {
+          if (lane == 0) Arrive(tail.empty + stage);
+          continue;
+        }
+        const bool is_sink = visit < plan.visits.num_sink;
+        if (has_sink_queries && !is_sink) {
+          has_sink_queries = false;
+          LoadQueries<T, kDim>(p.q + first_pair * kDim, p.group, q_high, q_low);
+        }
+        const TokenSpan span = {
+            .first = static_cast<int64_t>(plan.visits.PageOf(visit)) * kPageTokens + first_slot,
+            .begin = is_sink ? keys.sink_begin : keys.recent_begin,
+            .end = is_sink ? keys.sink_end : keys.recent_end,
+            .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
+        };
+        AttendTokens<T, Shape, kDim, kPageTokens, kExact>(ring + stage * Shape::kPageBytes, first_slot, span, q_high,
+                                                          q_low, p.scale, p.alibi_slopes != nullptr, slope0, slope1,
+                                                          state);
+        __syncwarp();
         if (lane == 0) Arrive(tail.empty + stage);
+      }
+      visits_before += num_padded;
+      StoreWarpState(state, p.group, buffer);
+      SyncConsumers();
+      FinishPiece<kDim>(p, plan, piece, first_pair, first_q_head, buffer);
+      if (num_buffers == 1) {
+        SyncConsumers();
         continue;
       }
-      const bool is_sink = visit < plan.visits.num_sink;
-      if (has_sink_queries && !is_sink) {
-        has_sink_queries = false;
-        LoadQueries<T, kDim>(p.q + first_pair * kDim, p.group, q_high, q_low);
-      }
-      const TokenSpan span = {
-          .first = static_cast<int64_t>(plan.visits.PageOf(visit)) * kPageTokens + first_slot,
-          .begin = is_sink ? keys.sink_begin : keys.recent_begin,
-          .end = is_sink ? keys.sink_end : keys.recent_end,
-          .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
-      };
-      AttendTokens<T, Shape, kDim, kPageTokens, kExact>(ring + stage * Shape::kPageBytes, first_slot, span, q_high,
-                                                        q_low, p.scale, slope0, slope1, state);
-      __syncwarp();
-      if (lane == 0) Arrive(tail.empty + stage);
+      // Who is behind by more than a piece is waited for above.
+      const bool is_first = buffer.outputs == tail.outputs;
+      buffer.outputs = tail.outputs + (is_first ? OutputFloats(p.group, kDim) : 0);
+      buffer.softmax = tail.softmax + (is_first ? kSoftmaxPairs : 0);
     }
-    visits_before += num_padded;
-    StoreWarpState(state, p.group, tail);
-    SyncConsumers();
-    FinishPiece<kDim>(p, plan, piece, first_pair, first_q_head, tail);
-    if (plan.num_pieces > 1) {
-      __threadfence();
-      SyncConsumers();
-      if (threadIdx.x == 0) {
-        const int before = atomicAdd(p.pieces_done + head_idx, 1);
-        *tail.is_last = before == plan.num_pieces - 1;
-        if (*tail.is_last) p.pieces_done[head_idx] = 0;
-        __threadfence();
-      }
-      SyncConsumers();
-      if (*tail.is_last) MergePieces<kDim>(p, plan, first_pair, first_q_head, tail);
-    }
-    SyncConsumers();
   });
 }
 
 template <typename T, int kDim, int kPageTokens, bool kExact>
-void Launch(const DecodeParams& params, CudaDevice& device) {
+void LaunchFor(const DecodeParams& params, CudaDevice& device) {
   using Shape = Shape16<T, kDim, kPageTokens>;
-  const int bytes = kRingBytes + TailBytes(Shape::kStages, params.group, kDim);
-  const auto kernel = DecodeKernel<T, kDim, kPageTokens, kExact>;
-  device.Note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "Attention");
-  if (!device.ok()) return;
-  kernel<<<static_cast<unsigned>(device.facts().num_multiprocessors), kThreads, static_cast<size_t>(bytes),
-           device.stream()>>>(params);
-  device.NoteLaunch("Attention");
+  const auto bytes = static_cast<size_t>(kRingBytes + TailBytes(Shape::kStages, params.group, kDim));
+  Launch(device, "Attention", Overlapping(device.facts().num_multiprocessors, kThreads, bytes),
+         DecodeKernel<T, kDim, kPageTokens, kExact>, params);
 }
 
 template <typename T, int kDim, int kPageTokens>
 void LaunchFor(const DecodeParams& params, Compute compute, CudaDevice& device) {
-  if (compute == Compute::kF32) return Launch<T, kDim, kPageTokens, true>(params, device);
-  Launch<T, kDim, kPageTokens, false>(params, device);
+  if (compute == Compute::kF32) return LaunchFor<T, kDim, kPageTokens, true>(params, device);
+  LaunchFor<T, kDim, kPageTokens, false>(params, device);
 }
 
 template <typename T>
@@ -521,29 +443,24 @@ void LaunchFor(const DecodeParams& params, const KvLayout& layout, Compute compu
 
 }  // namespace
 
-bool DecodesFast(const AttentionArgs& args, const CudaDevice& device) {
-  const KvStep& step = *args.step;
-  if (device.facts().major < 9 || args.group() > kMaxGroup) return false;
-  const KvLayout* layout = OneLayout(step);
-  if (layout == nullptr || (layout->page_tokens != 32 && layout->page_tokens != 64)) return false;
-  for (const StepRows& rows : step.sequences) {
-    if (rows.num_rows != 1) return false;
-  }
-  return true;
+bool DecodesFast(const AttentionArgs& args, const StepTables& tables) {
+  return tables.decode().heads != nullptr && args.group() <= kMaxGroup;
 }
 
-void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& device) {
+void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device) {
   const KvStep& step = *args.step;
   const KvLayout layout = step.Head(args.layer_idx, 0).layout();
   const int num_blocks = device.facts().num_multiprocessors;
   const DecodeTables& plan = tables.decode();
   const int64_t num_heads = step.num_heads();
-  if (plan.heads == nullptr) PlanDecode(step, layout.page_tokens, tables, device);
-  // Positions alone bound the pieces of a sequence's heads.
+  // Positions alone bound the pieces of a sequence's heads; in powers of two, so that many steps are launched alike.
   int64_t max_states = 0;
+  bool has_pieces = false;
   for (const StepRows& rows : step.sequences) {
     const int64_t max_visits = CeilDiv(rows.first_pos + 1, layout.page_tokens) + 1;
-    max_states += step.num_kv_heads * PlanPieces(max_visits, layout.page_tokens);
+    const auto pieces = static_cast<uint64_t>(PlanPieces(max_visits, layout.page_tokens));
+    has_pieces = has_pieces || pieces > 1;
+    max_states += step.num_kv_heads * static_cast<int64_t>(std::bit_ceil(pieces));
   }
   const int64_t state_floats = args.group() * layout.head_dim;
   const int64_t scratch_floats = max_states * (state_floats + 2 * args.group());
@@ -564,10 +481,13 @@ void DecodeAttention(const AttentionArgs& args, StepTables& tables, CudaDevice& 
       .lse = F32(args.lse),
       .state_outputs = states,
       .state_softmax = reinterpret_cast<float2*>(states + max_states * state_floats),
-      .pieces_done = plan.pieces_done,
   };
-  if (layout.format == KvFormat::kF16) return LaunchFor<__half>(params, layout, args.compute, device);
-  LaunchFor<__nv_bfloat16>(params, layout, args.compute, device);
+  if (layout.format == KvFormat::kF16) {
+    LaunchFor<__half>(params, layout, args.compute, device);
+  } else {
+    LaunchFor<__nv_bfloat16>(params, layout, args.compute, device);
+  }
+  if (has_pieces) MergeStates(params, static_cast<int>(num_heads), static_cast<int>(layout.head_dim), device);
 }
 
 }  // namespace headwise::cuda

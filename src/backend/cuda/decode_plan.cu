@@ -73,13 +73,16 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadP
 
 }  // namespace
 
-void PlanDecode(const KvStep& step, int64_t page_tokens, StepTables& tables, CudaDevice& device) {
+void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device) {
+  const KvLayout* layout = OneLayout(step);
+  if (device.facts().major < 9 || layout == nullptr) return;
+  if (layout->page_tokens != 32 && layout->page_tokens != 64) return;
   const int num_blocks = device.facts().num_multiprocessors;
   tables.MakeDecodeTables(step, num_blocks);
   if (!device.ok()) return;
-  PlanKernel<<<static_cast<unsigned>(step.num_layers), kThreads, 0, device.stream()>>>(
-      tables.view(), num_blocks, static_cast<int>(page_tokens), tables.decode().heads, tables.decode().runs);
-  device.NoteLaunch("Attention: plan");
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(step.num_layers)), .threads = kThreads};
+  Launch(device, "Attention: plan", shape, PlanKernel, tables.view(), num_blocks, static_cast<int>(layout->page_tokens),
+         tables.decode().heads, tables.decode().runs);
 }
 
 }  // namespace headwise::cuda

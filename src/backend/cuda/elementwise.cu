@@ -1,8 +1,5 @@
 // Operations on rows of activations, f32: embedding, norms, rotation, activations, clamping, gathering. Bound by memory
 // where they are bound at all; at one row each is a launch of a microsecond or two.
-#include <algorithm>
-#include <span>
-
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/launch.cuh"
 
@@ -11,27 +8,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Few indices travel with the launch itself, which costs no copy; more are uploaded.
-constexpr size_t kMaxIndices = 256;
-struct Indices {
-  const int32_t* uploaded = nullptr;
-  int32_t values[kMaxIndices] = {};
-
-  __device__ int32_t operator[](int64_t i) const { return uploaded == nullptr ? values[i] : uploaded[i]; }
-};
-// False after an error, and where there is nothing to do.
-bool Send(std::span<const int32_t> values, CudaDevice& device, Indices& indices) {
-  if (values.empty() || !device.ok()) return false;
-  if (values.size() <= kMaxIndices) {
-    std::copy(values.begin(), values.end(), indices.values);
-    return true;
-  }
-  indices.uploaded = device.Upload(values);
-  return indices.uploaded != nullptr;
-}
-
 template <typename T>
-__global__ void EmbedKernel(const T* table, const __grid_constant__ Indices ids, int64_t dim, float* out) {
+__global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, float* out) {
+  LetLaterBegin();
+  WaitForEarlier();
   const T* row = table + ids[blockIdx.x] * dim;
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
 }
@@ -54,6 +34,8 @@ __device__ float SumOfBlock(float x) {
 constexpr int kQuads = 4;
 __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const float* weight, const float* bias,
                                                            int64_t dim, float eps, bool subtracts_mean, float* out) {
+  LetLaterBegin();
+  WaitForEarlier();
   const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
   x += blockIdx.x * dim;
   out += blockIdx.x * dim;
@@ -89,6 +71,8 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const
 // The same for rows of any length.
 __global__ void __launch_bounds__(kNormThreads) AnyNormKernel(const float* x, const float* weight, const float* bias,
                                                               int64_t dim, float eps, bool subtracts_mean, float* out) {
+  LetLaterBegin();
+  WaitForEarlier();
   x += blockIdx.x * dim;
   out += blockIdx.x * dim;
   float mean = 0;
@@ -114,7 +98,9 @@ struct RopeParams {
 };
 
 // A block a (token, head); every pair of elements is read before it is written, so x may be out.
-__global__ void RopeKernel(RopeParams p, const __grid_constant__ Indices rows) {
+__global__ void RopeKernel(RopeParams p, const int32_t* rows) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t head = blockIdx.x % p.num_heads;
   const int64_t token = blockIdx.x / p.num_heads;
   const int64_t heads_per_row = p.num_heads / p.rows_per_token;
@@ -134,6 +120,8 @@ __global__ void RopeKernel(RopeParams p, const __grid_constant__ Indices rows) {
 
 template <ActivateArgs::Kind kKind>
 __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= count) return;
   const float v = x[i];
@@ -147,11 +135,15 @@ __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
 }
 
 __global__ void ClampKernel(float* x, int64_t count, float limit) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < count) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];  // NaN stays NaN
 }
 
-__global__ void GatherKernel(const float* x, const __grid_constant__ Indices rows, int64_t dim, float* out) {
+__global__ void GatherKernel(const float* x, const int32_t* rows, int64_t dim, float* out) {
+  LetLaterBegin();
+  WaitForEarlier();
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = x[rows[blockIdx.x] * dim + d];
 }
 
@@ -169,20 +161,18 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
   // Rows begin on 64 bytes and buffers end there: what is behind the last number may be rounded too.
   const int64_t count = (x.shape.num_elements() + 3) / 4;
   if (!device.ok() || count == 0) return;
-  RoundKernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(static_cast<const float4*>(x.data), count,
-                                                                         static_cast<uint2*>(rounded));
-  device.NoteLaunch("RoundToBf16");
+  Launch(device, "RoundToBf16", {.grid = dim3(Blocks(count, kThreads)), .threads = kThreads}, RoundKernel,
+         static_cast<const float4*>(x.data), count, static_cast<uint2*>(rounded));
 }
 
 void Embed(const EmbedArgs& args, CudaDevice& device) {
-  Indices ids;
-  if (!Send(args.ids, device, ids)) return;
+  const int32_t* ids = device.Upload(args.ids);
+  if (ids == nullptr || args.ids.empty()) return;
   const ConstTensorView table = args.table.rows();
   WithType(table.dtype, [&](auto type) {
-    EmbedKernel<<<static_cast<unsigned>(args.ids.size()), kThreads, 0, device.stream()>>>(
-        static_cast<const decltype(type)*>(table.data), ids, table.shape[1], F32(args.out));
+    Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), EmbedKernel<decltype(type)>,
+           static_cast<const decltype(type)*>(table.data), ids, table.shape[1], F32(args.out));
   });
-  device.NoteLaunch("Embed");
 }
 
 void Norm(const NormArgs& args, CudaDevice& device) {
@@ -193,14 +183,13 @@ void Norm(const NormArgs& args, CudaDevice& device) {
   const bool has_quads =
       dim % 4 == 0 && dim <= int64_t{4} * kQuads * kNormThreads && is_aligned(args.weight) && is_aligned(args.bias);
   const auto kernel = has_quads ? NormKernel : AnyNormKernel;
-  kernel<<<static_cast<unsigned>(args.x.shape[0]), kNormThreads, 0, device.stream()>>>(
-      F32(args.x), F32(args.weight), F32(args.bias), dim, args.eps, args.kind == NormArgs::Kind::kLayer, F32(args.out));
-  device.NoteLaunch("Norm");
+  Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), kernel, F32(args.x), F32(args.weight),
+         F32(args.bias), dim, args.eps, args.kind == NormArgs::Kind::kLayer, F32(args.out));
 }
 
 void Rope(const RopeArgs& args, CudaDevice& device) {
-  Indices rows;
-  if (!Send(args.rows, device, rows)) return;
+  const int32_t* rows = device.Upload(args.rows);
+  if (rows == nullptr || args.rows.empty()) return;
   const RopeParams params{.x = F32(args.x),
                           .out = F32(args.out),
                           .angles = F32(args.angles),
@@ -208,9 +197,7 @@ void Rope(const RopeArgs& args, CudaDevice& device) {
                           .num_heads = args.num_heads,
                           .head_dim = args.head_dim,
                           .half = args.angles.shape[1]};
-  const auto num_blocks = static_cast<unsigned>(args.x.shape[0] * args.num_heads);
-  RopeKernel<<<num_blocks, 64, 0, device.stream()>>>(params, rows);
-  device.NoteLaunch("Rope");
+  Launch(device, "Rope", Overlapping(args.x.shape[0] * args.num_heads, 64), RopeKernel, params, rows);
 }
 
 void Activate(const ActivateArgs& args, CudaDevice& device) {
@@ -219,23 +206,21 @@ void Activate(const ActivateArgs& args, CudaDevice& device) {
   const auto kernel = args.kind == ActivateArgs::Kind::kGatedSilu ? ActivateKernel<ActivateArgs::Kind::kGatedSilu>
                       : args.kind == ActivateArgs::Kind::kGelu    ? ActivateKernel<ActivateArgs::Kind::kGelu>
                                                                   : ActivateKernel<ActivateArgs::Kind::kGeluTanh>;
-  kernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(F32(args.gate), F32(args.x), count);
-  device.NoteLaunch("Activate");
+  Launch(device, "Activate", Overlapping(Blocks(count, kThreads), kThreads), kernel, F32(args.gate), F32(args.x),
+         count);
 }
 
 void Clamp(const ClampArgs& args, CudaDevice& device) {
   const int64_t count = args.x.shape.num_elements();
   if (!device.ok() || count == 0) return;
-  ClampKernel<<<Blocks(count, kThreads), kThreads, 0, device.stream()>>>(F32(args.x), count, args.limit);
-  device.NoteLaunch("Clamp");
+  Launch(device, "Clamp", Overlapping(Blocks(count, kThreads), kThreads), ClampKernel, F32(args.x), count, args.limit);
 }
 
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device) {
-  Indices rows;
-  if (!Send(args.rows, device, rows)) return;
-  GatherKernel<<<static_cast<unsigned>(args.rows.size()), kThreads, 0, device.stream()>>>(
-      F32(args.x), rows, args.x.shape[1], F32(args.out));
-  device.NoteLaunch("GatherRows");
+  const int32_t* rows = device.Upload(args.rows);
+  if (rows == nullptr || args.rows.empty()) return;
+  Launch(device, "GatherRows", Overlapping(args.rows.size(), kThreads), GatherKernel, F32(args.x), rows,
+         args.x.shape[1], F32(args.out));
 }
 
 }  // namespace headwise::cuda

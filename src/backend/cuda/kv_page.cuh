@@ -65,6 +65,11 @@ __device__ inline float LoadKv(KvFormat format, const std::byte* page, int dim, 
   return 0;
 }
 
+// Whether numbers with this scale are stored as codes: else all codes are 0.
+__device__ inline bool HasCodes(float scale) {
+  return scale > 0 && isfinite(scale);
+}
+
 // One head in this step, as HeadWork (kv_step.h) is on the host.
 struct DeviceHead {
   const StepView& step;

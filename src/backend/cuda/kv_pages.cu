@@ -1,5 +1,5 @@
-// Writing pages: new tokens, copies for forks, and pages made smaller. Each token and page is written once, so these
-// are small beside attention.
+// Pages from pages: copies for forks, and pages made smaller. Each is written once, so these are small beside
+// attention.
 #include <limits>
 #include <span>
 
@@ -10,62 +10,6 @@ namespace headwise::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-__device__ bool HasCodes(float scale) {
-  return scale > 0 && isfinite(scale);
-}
-
-// One row of a page by one warp.
-__device__ void StoreRow(const SpaceView& space, std::byte* page, int row, const float* x) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int dim = space.head_dim;
-  if (space.format == KvFormat::kQ8) {
-    float largest = 0;
-    bool has_nan = false;
-    for (int d = lane; d < dim; d += kWarp) {
-      largest = fmaxf(largest, fabsf(x[d]));
-      has_nan = has_nan || isnan(x[d]);
-    }
-    largest = __any_sync(kAllLanes, has_nan) ? NAN : MaxOfWarp(largest);
-    auto* scales = reinterpret_cast<__half*>(page + CodeBytes(space.format, dim, space.page_tokens));
-    const __half stored = __float2half_rn(__fdiv_rn(largest, 127.0f));
-    if (lane == 0) scales[row] = stored;
-    const float scale = __half2float(stored);
-    for (int d = lane; d < dim; d += kWarp) {
-      const float code = HasCodes(scale) ? fminf(fmaxf(rintf(__fdiv_rn(x[d], scale)), -127.0f), 127.0f) : 0.0f;
-      reinterpret_cast<int8_t*>(page)[row * dim + d] = static_cast<int8_t>(code);
-    }
-    return;
-  }
-  for (int d = lane; d < dim; d += kWarp) {
-    const int i = PlainIndex(space.format, dim, space.page_tokens, row, d);
-    if (space.format == KvFormat::kF32) reinterpret_cast<float*>(page)[i] = x[d];
-    if (space.format == KvFormat::kF16) reinterpret_cast<__half*>(page)[i] = __float2half_rn(x[d]);
-    if (space.format == KvFormat::kBF16) reinterpret_cast<__nv_bfloat16*>(page)[i] = __float2bfloat16_rn(x[d]);
-  }
-}
-
-// A warp a (row, KV head). Rows of one sequence follow each other.
-__global__ void AppendKernel(StepView step, int layer_idx, int num_rows, const float* k, const float* v) {
-  const int idx = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
-  const int row = idx / step.num_kv_heads;
-  if (row >= num_rows) return;
-  int begin = 0;
-  int end = step.num_sequences;
-  while (end - begin > 1) {
-    const int middle = (begin + end) / 2;
-    (step.sequences[middle].first_row <= row ? begin : end) = middle;
-  }
-  const DeviceHead head(step, layer_idx, begin * step.num_kv_heads + idx % step.num_kv_heads);
-  const int64_t pos = head.rows.first_pos + row - head.rows.first_row;
-  const int page_tokens = head.newest.page_tokens;
-  KvFormat format;
-  std::byte* page = head.Page(pos / page_tokens, format);
-  const auto slot = static_cast<int>(pos % page_tokens);
-  const int64_t offset = static_cast<int64_t>(idx) * head.newest.head_dim;
-  StoreRow(head.newest, page, slot, k + offset);
-  StoreRow(head.newest, page, page_tokens + slot, v + offset);
-}
 
 __global__ void CopyPagesKernel(StepView step, const PageMove* moves) {
   const PageMove move = moves[blockIdx.x];
@@ -146,28 +90,19 @@ __global__ void AgeKernel(StepView step, const PageMove* moves) {
 
 }  // namespace
 
-void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device) {
-  const int64_t num_rows = args.step->num_rows();
-  if (!device.ok() || num_rows == 0) return;
-  AppendKernel<<<Blocks(num_rows * args.step->num_kv_heads * kWarp, kThreads), kThreads, 0, device.stream()>>>(
-      tables.view(), static_cast<int>(args.layer_idx), static_cast<int>(num_rows), F32(args.k), F32(args.v));
-  device.NoteLaunch("AppendKv");
-}
-
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device) {
   const PageMove* moves = device.Upload(args.step->copies);
   if (moves == nullptr || args.step->copies.empty()) return;
-  CopyPagesKernel<<<static_cast<unsigned>(args.step->copies.size()), kThreads, 0, device.stream()>>>(tables.view(),
-                                                                                                     moves);
-  device.NoteLaunch("CopyPages");
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(args.step->copies.size())), .threads = kThreads};
+  Launch(device, "CopyPages", shape, CopyPagesKernel, tables.view(), moves);
 }
 
 void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device) {
   const std::span<const PageMove> ages = args.step->AgesOf(args.layer_idx);
   const PageMove* moves = device.Upload(ages);
   if (moves == nullptr || ages.empty()) return;
-  AgeKernel<<<static_cast<unsigned>(ages.size()), kThreads, 0, device.stream()>>>(tables.view(), moves);
-  device.NoteLaunch("AgeKv");
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(ages.size())), .threads = kThreads};
+  Launch(device, "AgeKv", shape, AgeKernel, tables.view(), moves);
 }
 
 }  // namespace headwise::cuda

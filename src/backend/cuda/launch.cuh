@@ -6,7 +6,9 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "backend/cuda/cuda_device.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor.h"
 
@@ -22,6 +24,44 @@ inline constexpr float kNoScore = -1e30f;  // a maximum of nothing so far
 // Blocks of `threads` for `count` items.
 inline unsigned Blocks(int64_t count, int64_t threads) {
   return static_cast<unsigned>((count + threads - 1) / threads);
+}
+
+// Puts kernel(args...) on the device's stream. Nothing after an error.
+template <typename... Params>
+void Launch(CudaDevice& device, const char* operation, const LaunchShape& shape, void (*kernel)(Params...),
+            std::type_identity_t<Params>... args) {
+  (__builtin_clear_padding(&args), ...);  // launches are compared byte by byte
+  void* const pointers[] = {&args...};
+  constexpr uint32_t kBytes[] = {sizeof(Params)...};
+  device.Put({.kernel = reinterpret_cast<const void*>(kernel),
+              .operation = operation,
+              .shape = shape,
+              .num_args = sizeof...(Params)},
+             pointers, kBytes);
+}
+
+// Of a kernel that waits by itself.
+template <typename Count>
+LaunchShape Overlapping(Count num_blocks, unsigned threads, size_t shared_bytes = 0) {
+  return {.grid = dim3(static_cast<unsigned>(num_blocks)),
+          .threads = threads,
+          .shared_bytes = shared_bytes,
+          .waits_by_itself = true};
+}
+
+// In kernels that wait by themselves (LaunchShape), by every thread that reads or writes what others do: until all
+// kernels before this one are done. Before it, only weights may be read, and what LetLaterBegin says.
+__device__ inline void WaitForEarlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel's blocks may begin where there is room for them, up to their own WaitForEarlier. A kernel that says
+// so behind its own WaitForEarlier lets the next one read at once all that is older than the two of them.
+__device__ inline void LetLaterBegin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 inline float* F32(const TensorView& view) {

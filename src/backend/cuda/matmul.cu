@@ -37,7 +37,7 @@ __device__ void LoadStep(const T* from, int64_t k, int64_t depth, bool is_whole,
     alignas(16) T raw[kStep];
     constexpr int kLoads = kStep * sizeof(T) / sizeof(uint4);
     for (int i = 0; i < kLoads; ++i) {
-      reinterpret_cast<uint4*>(raw)[i] = __ldg(reinterpret_cast<const uint4*>(from + k) + i);
+      reinterpret_cast<uint4*>(raw)[i] = reinterpret_cast<const uint4*>(from + k)[i];
     }
     for (int i = 0; i < kStep; ++i) values[i] = ToFloat(raw[i]);
     return;
@@ -90,6 +90,8 @@ __device__ void FewRows(const MatMulParams& p, int64_t first, int64_t output) {
 
 template <typename T>
 __global__ void __launch_bounds__(kFewThreads) FewRowsKernel(MatMulParams p) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t warp = (blockIdx.x * static_cast<int64_t>(kFewThreads) + threadIdx.x) / kWarp;
   const int64_t output = warp * kOutputsOfWarp;
   if (output >= p.num_outputs) return;
@@ -182,13 +184,13 @@ void MatMul(const MatMulArgs& args, CudaDevice& device) {
       using T = decltype(type);
       if (params.num_rows <= kMaxFewRows) {
         const unsigned num_blocks = Blocks(params.num_outputs, kOutputsOfWarp * kFewThreads / kWarp);
-        FewRowsKernel<T><<<num_blocks, kFewThreads, 0, device.stream()>>>(params);
+        Launch(device, "MatMul", Overlapping(num_blocks, kFewThreads), FewRowsKernel<T>, params);
       } else {
-        const dim3 grid(Blocks(params.num_outputs, kTileSize), Blocks(params.num_rows, kTileSize));
-        TileKernel<T><<<grid, kTileThreads, 0, device.stream()>>>(params);
+        const LaunchShape shape{.grid = dim3(Blocks(params.num_outputs, kTileSize), Blocks(params.num_rows, kTileSize)),
+                                .threads = kTileThreads};
+        Launch(device, "MatMul", shape, TileKernel<T>, params);
       }
     });
-    device.NoteLaunch("MatMul");
   }
 }
 

@@ -265,13 +265,10 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
 }
 
 template <typename T, int kDim>
-void Launch(const PrefillParams& params, int num_blocks, CudaDevice& device) {
-  constexpr int kBytes = kStages * 2 * kKeys * kDim * 2;
-  const auto kernel = PrefillKernel<T, kDim>;
-  device.Note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "Attention");
-  if (!device.ok()) return;
-  kernel<<<static_cast<unsigned>(num_blocks), kThreads, kBytes, device.stream()>>>(params);
-  device.NoteLaunch("Attention");
+void LaunchFor(const PrefillParams& params, int num_blocks, CudaDevice& device) {
+  constexpr size_t kBytes = size_t{kStages} * 2 * kKeys * kDim * 2;
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_blocks)), .threads = kThreads, .shared_bytes = kBytes};
+  Launch(device, "Attention", shape, PrefillKernel<T, kDim>, params);
 }
 
 }  // namespace
@@ -296,11 +293,11 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
                              .out = F32(args.out),
                              .lse = F32(args.lse)};
   if (layout.format == KvFormat::kF16) {
-    return layout.head_dim == 128 ? Launch<__half, 128>(params, blocks.num_prefill_blocks, device)
-                                  : Launch<__half, 64>(params, blocks.num_prefill_blocks, device);
+    return layout.head_dim == 128 ? LaunchFor<__half, 128>(params, blocks.num_prefill_blocks, device)
+                                  : LaunchFor<__half, 64>(params, blocks.num_prefill_blocks, device);
   }
-  return layout.head_dim == 128 ? Launch<__nv_bfloat16, 128>(params, blocks.num_prefill_blocks, device)
-                                : Launch<__nv_bfloat16, 64>(params, blocks.num_prefill_blocks, device);
+  return layout.head_dim == 128 ? LaunchFor<__nv_bfloat16, 128>(params, blocks.num_prefill_blocks, device)
+                                : LaunchFor<__nv_bfloat16, 64>(params, blocks.num_prefill_blocks, device);
 }
 
 }  // namespace headwise::cuda

@@ -35,7 +35,7 @@ const KvLayout* OneLayout(const KvStep& step) {
 }
 
 StepTables::~StepTables() {
-  for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_, &head_plans_, &runs_, &pieces_done_}) {
+  for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_, &head_plans_, &runs_}) {
     device_.Free(mirror->data, 0);
   }
 }
@@ -56,12 +56,9 @@ void StepTables::MakeDecodeTables(const KvStep& step, int num_blocks) {
   const auto num_layers = static_cast<size_t>(step.num_layers);
   const auto num_heads = static_cast<size_t>(step.num_heads());
   const bool has_room = MakeRoom(head_plans_, num_layers * num_heads, sizeof(HeadPlan)) &&
-                        MakeRoom(runs_, num_layers * (static_cast<size_t>(num_blocks) + 1), sizeof(RunStart)) &&
-                        MakeRoom(pieces_done_, num_heads, sizeof(int32_t));
+                        MakeRoom(runs_, num_layers * (static_cast<size_t>(num_blocks) + 1), sizeof(RunStart));
   if (!has_room) return;
-  decode_ = {.heads = reinterpret_cast<HeadPlan*>(head_plans_.data),
-             .runs = reinterpret_cast<RunStart*>(runs_.data),
-             .pieces_done = reinterpret_cast<int32_t*>(pieces_done_.data)};
+  decode_ = {.heads = reinterpret_cast<HeadPlan*>(head_plans_.data), .runs = reinterpret_cast<RunStart*>(runs_.data)};
 }
 
 template <typename T>
@@ -87,8 +84,9 @@ void StepTables::Follow(Mirror& mirror, std::span<const T> entries, std::span<co
     const auto* uploaded = device_.Upload(std::span<const Change<T>>(changes));
     if (uploaded == nullptr) return;
     const int count = static_cast<int>(changes.size());
-    ApplyChanges<<<Blocks(count, 128), 128, 0, device_.stream()>>>(reinterpret_cast<T*>(mirror.data), uploaded, count);
-    if (!device_.NoteLaunch("update tables")) return;
+    Launch(device_, "update tables", {.grid = dim3(Blocks(count, 128)), .threads = 128}, ApplyChanges<T>,
+           reinterpret_cast<T*>(mirror.data), uploaded, count);
+    if (!device_.ok()) return;
   }
   mirror.size = entries.size();
 }
@@ -131,6 +129,7 @@ void StepTables::Begin(const KvStep& step) {
   Follow(heads_, step.heads, step.changed_heads);
   Follow(pages_, step.pages, step.changed_pages);
   FollowSpaces(step);
+  device_.AlignUploads();
   view_ = {.heads = reinterpret_cast<const StepHead*>(heads_.data),
            .pages = reinterpret_cast<const uint32_t*>(pages_.data),
            .sequences = device_.Upload(step.sequences),

@@ -48,9 +48,8 @@ struct LayerBlocks {
 
 // Of a decoding step (decode_plan.h), filled on the device by the first layer's attention.
 struct DecodeTables {
-  HeadPlan* heads = nullptr;       // [L, B * Hkv]; null: not made for this step
-  RunStart* runs = nullptr;        // [L, blocks + 1]
-  int32_t* pieces_done = nullptr;  // [B * Hkv], zeros between launches
+  HeadPlan* heads = nullptr;  // [L, B * Hkv]; null: not made for this step
+  RunStart* runs = nullptr;   // [L, blocks + 1]
 };
 
 // The layout of all pages of the step, where it is one of 16-bit numbers and of a dimension that kernels are made for:
@@ -92,7 +91,6 @@ class StepTables {
   Mirror spaces_;
   Mirror head_plans_;
   Mirror runs_;
-  Mirror pieces_done_;
   DecodeTables decode_;
   std::vector<std::byte*> known_extents_;
   std::vector<SpaceView> known_spaces_;
