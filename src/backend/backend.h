@@ -62,10 +62,10 @@ class Backend {
   // ---- operations one behind the other, which a backend may do in one: what only the later ones read need not be
   // written ----
 
-  // Requires: the activation is of the product's outputs, in place: {gate, x} where gated, else {x}.
-  virtual void MatMulThenActivate(const MatMulArgs& product, const ActivateArgs& activation) {
-    MatMul(product);
-    Activate(activation);
+  virtual void Linear(const LinearArgs& args) {
+    if (args.norm) Norm(*args.norm);
+    MatMul(args.product);
+    if (args.activation) Activate(*args.activation);
   }
   // The step's queries and keys are rotated, then keys and values written. Rotated queries are read later: written.
   virtual void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {

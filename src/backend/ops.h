@@ -82,6 +82,14 @@ struct ActivateArgs {
   TensorView x;          // [T, F] f32, in place: x = silu(gate) * x, or gelu(x)
 };
 
+// A product with what comes before and after it, as if done one behind the other. What only the later ones read need
+// not be written.
+struct LinearArgs {
+  std::optional<NormArgs> norm = {};  // its `out` is the product's x
+  MatMulArgs product;
+  std::optional<ActivateArgs> activation = {};  // in place, of the product's outputs: {gate, x} where gated, else {x}
+};
+
 // x = clamp(x, -limit, limit)
 struct ClampArgs {
   TensorView x;  // f32

@@ -63,17 +63,19 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   return Status::Ok();
 }
 
-void Decoder::Norm(const NormWeights& norm, const TensorView& x, const TensorView& out) {
-  backend_->Norm({.kind = model_->config.norm == NormKind::kRms ? NormArgs::Kind::kRms : NormArgs::Kind::kLayer,
-                  .x = x,
-                  .weight = norm.weight,
-                  .bias = norm.bias,
-                  .eps = static_cast<float>(model_->config.norm_eps),
-                  .out = out});
+NormArgs Decoder::NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const {
+  return {.kind = model_->config.norm == NormKind::kRms ? NormArgs::Kind::kRms : NormArgs::Kind::kLayer,
+          .x = x,
+          .weight = norm.weight,
+          .bias = norm.bias,
+          .eps = static_cast<float>(model_->config.norm_eps),
+          .out = out};
 }
 
-void Decoder::Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write) {
-  backend_->MatMul({.x = x, .parts = parts, .write = write, .compute = compute_});
+// out += x W^T + bias
+void Decoder::Add(const TensorView& x, const LinearWeights& weights, const TensorView& out) {
+  const MatMulPart part{weights.weight, weights.bias, out};
+  backend_->MatMul({.x = x, .parts = {&part, 1}, .write = MatMulArgs::Write::kAdd, .compute = compute_});
 }
 
 // q and k by their text positions, q_sink by the positions of sink reads, each by the layer's own angles. True if there
@@ -106,14 +108,13 @@ bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
 
 // q, k, v -> rotate -> the cache's part, for one layer of every sequence. Reads buffers.normed, leaves the heads'
 // outputs in buffers.attended.
-void Decoder::Attend(int64_t layer_idx, Buffers& buffers) {
+void Decoder::Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buffers& buffers) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
-  Linear(buffers.normed,
-         std::array<MatMulPart, 3>{{{layer.q.weight, layer.q.bias, buffers.q},
-                                    {layer.k.weight, layer.k.bias, buffers.k},
-                                    {layer.v.weight, layer.v.bias, buffers.v}}},
-         MatMulArgs::Write::kStore);
+  const std::array<MatMulPart, 3> parts{{{layer.q.weight, layer.q.bias, buffers.q},
+                                         {layer.k.weight, layer.k.bias, buffers.k},
+                                         {layer.v.weight, layer.v.bias, buffers.v}}};
+  backend_->Linear({.norm = norm, .product = {.x = buffers.normed, .parts = parts, .compute = compute_}});
   if (config.qkv_clip) {
     for (const TensorView& x : {buffers.q, buffers.k, buffers.v}) {
       backend_->Clamp({.x = x, .limit = static_cast<float>(*config.qkv_clip)});
@@ -137,19 +138,20 @@ void Decoder::Attend(int64_t layer_idx, Buffers& buffers) {
                                     .compute = compute_});
 }
 
-void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers) {
+void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
+                  Buffers& buffers) {
   const MlpKind kind = model_->config.mlp;
   const bool is_gated = kind == MlpKind::kGatedSilu;
   const std::array<MatMulPart, 2> parts{
       {{layer.gate.weight, layer.gate.bias, buffers.gate}, {layer.up.weight, layer.up.bias, buffers.up}}};
-  backend_->MatMulThenActivate({.x = input, .parts = std::span(parts).last(is_gated ? 2 : 1), .compute = compute_},
-                               {.kind = is_gated                 ? ActivateArgs::Kind::kGatedSilu
-                                        : kind == MlpKind::kGelu ? ActivateArgs::Kind::kGelu
-                                                                 : ActivateArgs::Kind::kGeluTanh,
-                                .gate = buffers.gate,
-                                .x = buffers.up});
-  Linear(buffers.up, std::array<MatMulPart, 1>{{{layer.down.weight, layer.down.bias, buffers.x}}},
-         MatMulArgs::Write::kAdd);
+  backend_->Linear({.norm = norm,
+                    .product = {.x = input, .parts = std::span(parts).last(is_gated ? 2 : 1), .compute = compute_},
+                    .activation = ActivateArgs{.kind = is_gated                 ? ActivateArgs::Kind::kGatedSilu
+                                                       : kind == MlpKind::kGelu ? ActivateArgs::Kind::kGelu
+                                                                                : ActivateArgs::Kind::kGeluTanh,
+                                               .gate = buffers.gate,
+                                               .x = buffers.up}});
+  Add(buffers.up, layer.down, buffers.x);
 }
 
 // Where the host finds the view's numbers once the queue is done: where they are, or in `copy`.
@@ -194,26 +196,31 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
   backend_->Embed({.table = model_->weights.embedding, .ids = ids_, .out = buffers.x});
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
-    Norm(layer.norm, buffers.x, buffers.normed);
+    const NormArgs norm = NormOf(layer.norm, buffers.x, buffers.normed);
+    if (config.residual == ResidualKind::kSerial) {
+      // Each norm has one reader, which may do it on the way.
+      Attend(layer_idx, norm, buffers);
+      Add(buffers.attended, layer.o, buffers.x);
+      Mlp(layer, buffers.normed, NormOf(layer.mlp_norm, buffers.x, buffers.normed), buffers);
+      continue;
+    }
     // A parallel MLP reads x as it was before attention joins it.
-    if (config.residual == ResidualKind::kParallelTwoNorms) Norm(layer.mlp_norm, buffers.x, buffers.mlp_normed);
-    Attend(layer_idx, buffers);
-    Linear(buffers.attended, std::array<MatMulPart, 1>{{{layer.o.weight, layer.o.bias, buffers.x}}},
-           MatMulArgs::Write::kAdd);
-    TensorView mlp_input = buffers.normed;
-    if (config.residual == ResidualKind::kSerial) Norm(layer.mlp_norm, buffers.x, buffers.normed);
-    if (config.residual == ResidualKind::kParallelTwoNorms) mlp_input = buffers.mlp_normed;
-    Mlp(layer, mlp_input, buffers);
+    const bool has_two_norms = config.residual == ResidualKind::kParallelTwoNorms;
+    backend_->Norm(norm);
+    if (has_two_norms) backend_->Norm(NormOf(layer.mlp_norm, buffers.x, buffers.mlp_normed));
+    Attend(layer_idx, std::nullopt, buffers);
+    Add(buffers.attended, layer.o, buffers.x);
+    Mlp(layer, has_two_norms ? buffers.mlp_normed : buffers.normed, std::nullopt, buffers);
   }
   cache_step_->Finish();
 
   output = {};
   if (wanted_rows_.empty()) return backend_->device().Wait();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
-  Norm(model_->weights.final_norm, buffers.wanted, buffers.wanted);
+  backend_->Norm(NormOf(model_->weights.final_norm, buffers.wanted, buffers.wanted));
   const LinearWeights& head = model_->weights.output;
-  Linear(buffers.wanted, std::array<MatMulPart, 1>{{{head.weight, head.bias, buffers.logits}}},
-         MatMulArgs::Write::kStore);
+  const MatMulPart part{head.weight, head.bias, buffers.logits};
+  backend_->MatMul({.x = buffers.wanted, .parts = {&part, 1}, .compute = compute_});
   output = {.logits = OnHost(buffers.logits, logits_), .hidden = OnHost(buffers.wanted, hidden_)};
   return backend_->device().Wait();
 }

@@ -47,11 +47,12 @@ class Decoder {
 
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
-  void Attend(int64_t layer_idx, Buffers& buffers);
-  void Mlp(const LayerWeights& layer, const TensorView& input, Buffers& buffers);
-  void Norm(const NormWeights& norm, const TensorView& x, const TensorView& out);
+  // `norm`: what the input still has to go through, in place of buffers.normed.
+  void Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buffers& buffers);
+  void Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
+  NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
   std::span<float> OnHost(const TensorView& view, std::vector<float>& copy);
-  void Linear(const TensorView& x, std::span<const MatMulPart> parts, MatMulArgs::Write write);
+  void Add(const TensorView& x, const LinearWeights& weights, const TensorView& out);
 
   const Model* model_;
   Backend* backend_;

@@ -2,7 +2,6 @@
 // activations, clamps, gathers. Random shapes, most of them multiples of nothing; outputs are poisoned before.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -13,109 +12,11 @@
 
 #include "support/backends.h"
 #include "support/random_blocks.h"
+#include "support/random_rows.h"
 #include "support/tolerance.h"
 
 namespace headwise {
 namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// Behind every array: what an op writes there it should not.
-constexpr int64_t kGuardFloats = 64;
-
-using Floats = std::vector<float>;
-
-// f32 numbers in a backend's memory, poison behind them: all that these tests know of memory.
-class Held {
- public:
-  Held(Backend& backend, const Shape& shape, const Floats& values)
-      : backend_(&backend), shape_(shape), buffer_(DeviceBuffer::Make(backend.device(), BytesFor(shape)).value()) {
-    HW_CHECK(static_cast<int64_t>(values.size()) == shape.num_elements());
-    Floats all = values;
-    all.resize(values.size() + kGuardFloats, kNan);
-    backend_->device().CopyFromHost(buffer_.data(), all.data(), all.size() * sizeof(float));
-  }
-  static Held Poisoned(Backend& backend, const Shape& shape) {
-    return {backend, shape, Floats(static_cast<size_t>(shape.num_elements()), kNan)};
-  }
-
-  TensorView view() const { return {buffer_.data(), DType::kF32, shape_}; }
-  // Also that nothing was written behind them.
-  Floats Read() const {
-    Floats all(static_cast<size_t>(shape_.num_elements() + kGuardFloats));
-    backend_->device().CopyToHost(all.data(), buffer_.data(), all.size() * sizeof(float));
-    EXPECT_TRUE(backend_->device().Wait().ok());
-    for (size_t i = all.size() - kGuardFloats; i < all.size(); ++i) {
-      EXPECT_TRUE(std::isnan(all[i])) << "written " << i << " floats from the beginning of " << shape_.ToString();
-    }
-    all.resize(all.size() - kGuardFloats);
-    return all;
-  }
-
- private:
-  static size_t BytesFor(const Shape& shape) {
-    return static_cast<size_t>(shape.num_elements() + kGuardFloats) * sizeof(float);
-  }
-
-  Backend* backend_;
-  Shape shape_;
-  DeviceBuffer buffer_;
-};
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : rng_(seed) {}
-
-  // N(0, 1).
-  Floats Normal(int64_t n) {
-    std::normal_distribution<float> normal;
-    Floats values(static_cast<size_t>(n));
-    for (float& value : values) value = normal(rng_);
-    return values;
-  }
-  Floats Uniform(int64_t n, float most) {
-    std::uniform_real_distribution<float> uniform(-most, most);
-    Floats values(static_cast<size_t>(n));
-    for (float& value : values) value = uniform(rng_);
-    return values;
-  }
-  int64_t Between(int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(rng_); }
-  bool Coin() { return Between(0, 1) == 1; }
-  // One row, a few, or enough for several tasks.
-  int64_t NumRows() {
-    const int64_t kind = Between(0, 3);
-    return kind == 0 ? 1 : kind == 1 ? Between(150, 400) : Between(2, 40);
-  }
-  int64_t Dim() { return Between(1, 300); }
-  std::vector<int32_t> Indices(int64_t n, int64_t end) {
-    std::vector<int32_t> indices(static_cast<size_t>(n));
-    for (int32_t& index : indices) index = static_cast<int32_t>(Between(0, end - 1));
-    return indices;
-  }
-  std::mt19937& rng() { return rng_; }
-
- private:
-  std::mt19937 rng_;
-};
-
-// How far `index` may be off.
-template <typename Tolerance>
-void ExpectNear(const Floats& found, const Floats& expected, const Tolerance& tolerance) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (std::isnan(expected[i])) {
-      ASSERT_TRUE(std::isnan(found[i])) << "element " << i << " is " << found[i] << ", expected NaN";
-      continue;
-    }
-    ASSERT_LE(std::abs(static_cast<double>(found[i]) - expected[i]), tolerance(i))
-        << "element " << i << " is " << found[i] << ", expected " << expected[i];
-  }
-}
-void ExpectSameBits(const Floats& found, const Floats& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i])) << "element " << i;
-  }
-}
 
 enum class Place { kApart, kInPlace };
 

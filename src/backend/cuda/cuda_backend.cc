@@ -62,17 +62,17 @@ class CudaBackend final : public Backend {
   }
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
-    if (cuda::HasFewRows(args)) return cuda::MatMulFewRows(args, cuda::Fused::kNothing, *device_);
+    const LinearArgs linear{.product = args};
+    if (cuda::HasFewRows(linear, *device_)) return cuda::MatMulFewRows(linear, *device_);
     if (MatMulByCublas(args)) return;
     cuda::MatMul(args, *device_);
   }
-  void MatMulThenActivate(const MatMulArgs& product, const ActivateArgs& activation) override {
-    if (!cuda::FusesActivation(product, activation)) {
-      return Backend::MatMulThenActivate(product, activation);
-    }
-    Validate(product);
-    Validate(activation);
-    cuda::MatMulFewRows(product, cuda::Fused::kGatedSilu, *device_);
+  void Linear(const LinearArgs& args) override {
+    if (!cuda::HasFewRows(args, *device_)) return Backend::Linear(args);
+    if (args.norm) Validate(*args.norm);
+    Validate(args.product);
+    if (args.activation) Validate(*args.activation);
+    cuda::MatMulFewRows(args, *device_);
   }
   void Rope(const RopeArgs& args) override {
     Validate(args);

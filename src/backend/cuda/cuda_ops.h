@@ -18,11 +18,9 @@ void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 // x as bf16, to `rounded`.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
-// Whether MatMulFewRows can do it, faster, and what follows with it.
-bool HasFewRows(const MatMulArgs& args);
-bool FusesActivation(const MatMulArgs& product, const ActivateArgs& activation);
-enum class Fused { kNothing, kGatedSilu };
-void MatMulFewRows(const MatMulArgs& args, Fused fused, CudaDevice& device);
+// Whether MatMulFewRows can do all of it, faster.
+bool HasFewRows(const LinearArgs& args, const CudaDevice& device);
+void MatMulFewRows(const LinearArgs& args, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);

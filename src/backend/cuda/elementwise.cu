@@ -1,7 +1,7 @@
 // Operations on rows of activations, f32: embedding, norms, rotation, activations, clamping, gathering. Bound by memory
 // where they are bound at all; at one row each is a launch of a microsecond or two.
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/norm.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -16,22 +16,8 @@ __global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, flo
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
 }
 
-constexpr int kNormThreads = 512;
-
-// Of a block of kNormThreads, in an order of its own; the same in all threads.
-__device__ float SumOfBlock(float x) {
-  __shared__ float sums[kNormThreads / kWarp];
-  x = SumOfWarp(x);
-  __syncthreads();  // sums of the call before are read
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int i = 0; i < kNormThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
-  return sum;
-}
-
 // A block a row, of which a thread holds kQuads times four numbers at most.
-constexpr int kQuads = 4;
+constexpr int kQuads = 8;
 __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const float* weight, const float* bias,
                                                            int64_t dim, float eps, bool subtracts_mean, float* out) {
   LetLaterBegin();
@@ -52,14 +38,13 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const
   for (int i = 0; i < kQuads; ++i) {
     if (at(i) >= dim) continue;
     row[i] = {row[i].x - mean, row[i].y - mean, row[i].z - mean, row[i].w - mean};
-    squares += row[i].x * row[i].x + row[i].y * row[i].y + row[i].z * row[i].z + row[i].w * row[i].w;
+    squares = AddSquares(squares, row[i]);
   }
-  const float inverse = 1.0f / sqrtf(SumOfBlock(squares) / static_cast<float>(dim) + eps);
+  const float inverse = InverseRoot(SumOfBlock(squares), dim, eps);
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     if (at(i) >= dim) continue;
-    const float4 w = *reinterpret_cast<const float4*>(weight + at(i));
-    float4 y = {row[i].x * inverse * w.x, row[i].y * inverse * w.y, row[i].z * inverse * w.z, row[i].w * inverse * w.w};
+    float4 y = Scaled(row[i], inverse, *reinterpret_cast<const float4*>(weight + at(i)));
     if (bias != nullptr) {
       const float4 b = *reinterpret_cast<const float4*>(bias + at(i));
       y = {y.x + b.x, y.y + b.y, y.z + b.z, y.w + b.w};
@@ -83,7 +68,7 @@ __global__ void __launch_bounds__(kNormThreads) AnyNormKernel(const float* x, co
   }
   float squares = 0;
   for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) squares += (x[d] - mean) * (x[d] - mean);
-  const float inverse = 1.0f / sqrtf(SumOfBlock(squares) / static_cast<float>(dim) + eps);
+  const float inverse = InverseRoot(SumOfBlock(squares), dim, eps);
   for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) {
     const float y = (x[d] - mean) * inverse * weight[d];
     out[d] = bias == nullptr ? y : y + bias[d];

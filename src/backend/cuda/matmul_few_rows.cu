@@ -10,7 +10,7 @@
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/norm.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -26,6 +26,7 @@ constexpr int kTurns = 4;
 constexpr int kDepthOfSlice = kTurns * kDepthOfTurn;
 constexpr int kNumWarps = 8;  // they share K, slice by slice
 constexpr int kThreads = kNumWarps * static_cast<int>(kWarp);
+static_assert(kThreads == kNormThreads);
 // 64 bytes more a row, so that two rows' 64 bytes lie in different banks.
 constexpr int kRowBytes = kDepthOfSlice * 2 + 64;
 constexpr int kStageBytes = kTileOutputs * kRowBytes;
@@ -36,6 +37,9 @@ constexpr int kFewStages = 2;
 struct FewRowsParams {
   const float* x;  // [T, K]
   int num_rows, depth;
+  // x / rms(x) * weight in place of x, where there is a weight: only where x is staged.
+  const float* norm_weight;  // [K]
+  float norm_eps;
   bool adds;
   bool is_gated;  // out of the second part = silu(first) * second; both have as many tiles
   int num_tiles;
@@ -128,7 +132,36 @@ struct WeightStream {
   }
 };
 
-template <int kGroups, bool kExact, int kStages>
+// Rows of x as operands, in shared memory: [T, K] in bf16, and behind it what rounding left where that is wanted. Where
+// x is normalised on the way, this is where.
+template <bool kExact>
+__device__ void StageX(const FewRowsParams& p, uint4* staged) {
+  const int num_chunks = p.depth / 8;
+  for (int row = 0; row < p.num_rows; ++row) {
+    const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
+    const auto* weight = reinterpret_cast<const float4*>(p.norm_weight);
+    float inverse = 1;
+    if (weight != nullptr) {
+      float squares = 0;
+      for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
+      inverse = InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < num_chunks; i += kThreads) {
+      float4 values[2] = {x[2 * i], x[2 * i + 1]};
+      if (weight != nullptr) {
+        for (int j = 0; j < 2; ++j) values[j] = Scaled(values[j], inverse, weight[2 * i + j]);
+      }
+      uint32_t high[4], low[4];
+      SplitX<kExact>(values, high, low);
+      staged[row * num_chunks + i] = {high[0], high[1], high[2], high[3]};
+      if constexpr (kExact) staged[(p.num_rows + row) * num_chunks + i] = {low[0], low[1], low[2], low[3]};
+    }
+  }
+  __syncthreads();
+}
+
+// kStaged: x fits into shared memory (one group of rows); else it comes from the second-level cache for every tile.
+template <int kGroups, bool kExact, int kStages, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 1) FewRowsMmaKernel(const __grid_constant__ FewRowsParams p) {
   extern __shared__ __align__(1024) char memory[];
   // Of one tile and the next, in turns, where there is memory for both: who reads the one does not hold up who writes
@@ -145,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1) FewRowsMmaKernel(const __grid_con
 
   const int offset = lane % 4 * 8;
   // x of the next turns, on its way from the second-level cache.
-  constexpr int kAhead = kGroups <= 2 ? kTurns : kTurns / 2;
+  constexpr int kAhead = kGroups <= 2 ? kTurns : kGroups == kMaxGroups && kExact ? 1 : kTurns / 2;
   float4 x[kAhead][kGroups][2];
   const auto load_x = [&](int i, int k) {
 #pragma unroll
@@ -158,10 +191,14 @@ __global__ void __launch_bounds__(kThreads, 1) FewRowsMmaKernel(const __grid_con
       x[i][group][1] = from[1];
     }
   };
+  auto* const staged = reinterpret_cast<uint4*>(memory + kNumWarps * kStages * kStageBytes);
   WaitForEarlier();
+  if constexpr (kStaged) StageX<kExact>(p, staged);
   const int first_depth = warp * kDepthOfSlice;
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) load_x(i, first_depth + i * kDepthOfTurn);
+  for (int i = 0; i < kAhead; ++i) {
+    if constexpr (!kStaged) load_x(i, first_depth + i * kDepthOfTurn);
+  }
   // Of the tile of the gate, kept until that of what it gates is there.
   constexpr int kOutputsOfThread = (kTileOutputs * kGroups * kRowsOfGroup + kThreads - 1) / kThreads;
   float gates[kOutputsOfThread];
@@ -183,10 +220,23 @@ __global__ void __launch_bounds__(kThreads, 1) FewRowsMmaKernel(const __grid_con
         const uint32_t first_half[4] = {upper.x, lower.x, upper.y, lower.y};
         const uint32_t second_half[4] = {upper.z, lower.z, upper.w, lower.w};
         uint32_t high[kGroups][4], low[kGroups][4];
+        if constexpr (kStaged) {
+          // Rows beyond the last are zeros.
+          const int k = first + turn * kDepthOfTurn + offset;
+          uint4 of_row[2] = {};
+          if (lane / 4 < p.num_rows && k < p.depth) {
+            for (int j = 0; j < (kExact ? 2 : 1); ++j) {
+              of_row[j] = staged[((j * p.num_rows + lane / 4) * p.depth + k) / 8];
+            }
+          }
+          high[0][0] = of_row[0].x, high[0][1] = of_row[0].y, high[0][2] = of_row[0].z, high[0][3] = of_row[0].w;
+          low[0][0] = of_row[1].x, low[0][1] = of_row[1].y, low[0][2] = of_row[1].z, low[0][3] = of_row[1].w;
+        } else {
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group) SplitX<kExact>(x[i][group], high[group], low[group]);
-        load_x(i, turn + kAhead < kTurns ? first + (turn + kAhead) * kDepthOfTurn
-                                         : next + (turn + kAhead - kTurns) * kDepthOfTurn);
+          for (int group = 0; group < kGroups; ++group) SplitX<kExact>(x[i][group], high[group], low[group]);
+          load_x(i, turn + kAhead < kTurns ? first + (turn + kAhead) * kDepthOfTurn
+                                           : next + (turn + kAhead - kTurns) * kDepthOfTurn);
+        }
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           MultiplyAdd<Bf16>(acc[group][0], first_half, high[group][0], high[group][1]);
@@ -229,43 +279,66 @@ __global__ void __launch_bounds__(kThreads, 1) FewRowsMmaKernel(const __grid_con
   }
 }
 
-template <int kGroups, bool kExact>
+bool HasManyStages(const CudaDevice& device) {
+  return device.facts().shared_bytes_of_block >= size_t{200} << 10;
+}
+size_t RingBytes(const CudaDevice& device) {
+  return size_t{kNumWarps} * (HasManyStages(device) ? kManyStages : kFewStages) * kStageBytes;
+}
+size_t StagedBytes(int64_t num_rows, int64_t depth, bool is_exact) {
+  return static_cast<size_t>(num_rows * depth) * (is_exact ? 4 : 2);
+}
+bool CanStage(int64_t num_rows, int64_t depth, bool is_exact, const CudaDevice& device) {
+  constexpr size_t kBesides = size_t{12} << 10;  // sums, and what a block has anyway
+  return num_rows <= kRowsOfGroup &&
+         RingBytes(device) + StagedBytes(num_rows, depth, is_exact) + kBesides <= device.facts().shared_bytes_of_block;
+}
+
+template <int kGroups, bool kExact, bool kStaged>
 void LaunchFor(const FewRowsParams& params, CudaDevice& device) {
-  const bool has_many = device.facts().shared_bytes_of_block >= size_t{200} << 10;
-  const auto kernel =
-      has_many ? FewRowsMmaKernel<kGroups, kExact, kManyStages> : FewRowsMmaKernel<kGroups, kExact, kFewStages>;
-  const size_t bytes = size_t{kNumWarps} * (has_many ? kManyStages : kFewStages) * kStageBytes;
+  const bool has_many = HasManyStages(device);
+  const auto kernel = has_many ? FewRowsMmaKernel<kGroups, kExact, kManyStages, kStaged>
+                               : FewRowsMmaKernel<kGroups, kExact, kFewStages, kStaged>;
+  const size_t bytes = RingBytes(device) + (kStaged ? StagedBytes(params.num_rows, params.depth, kExact) : 0);
   const int num_turns = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
   Launch(device, "MatMul", Overlapping(std::min(device.facts().num_multiprocessors, num_turns), kThreads, bytes),
          kernel, params);
 }
 
-template <int kGroups>
+template <int kGroups, bool kStaged = false>
 void LaunchFor(const FewRowsParams& params, bool is_exact, CudaDevice& device) {
-  if (is_exact) return LaunchFor<kGroups, true>(params, device);
-  LaunchFor<kGroups, false>(params, device);
+  if (is_exact) return LaunchFor<kGroups, true, kStaged>(params, device);
+  LaunchFor<kGroups, false, kStaged>(params, device);
 }
 
 }  // namespace
 
-bool HasFewRows(const MatMulArgs& args) {
-  if (args.x.shape[0] > kMaxGroups * kRowsOfGroup || args.x.shape[1] % kDepthOfTurn != 0) return false;
-  return args.parts.size() <= kMaxParts &&
-         std::all_of(args.parts.begin(), args.parts.end(),
+bool HasFewRows(const LinearArgs& args, const CudaDevice& device) {
+  const MatMulArgs& product = args.product;
+  const int64_t depth = product.x.shape[1];
+  if (product.x.shape[0] > kMaxGroups * kRowsOfGroup || depth % kDepthOfTurn != 0) return false;
+  if (args.activation && args.activation->kind != ActivateArgs::Kind::kGatedSilu) return false;
+  if (args.norm) {
+    const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
+    const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
+    const bool is_exact = product.compute == Compute::kF32;
+    if (!is_rms || !is_aligned || !CanStage(product.x.shape[0], depth, is_exact, device)) return false;
+  }
+  return product.parts.size() <= kMaxParts &&
+         std::all_of(product.parts.begin(), product.parts.end(),
                      [](const MatMulPart& part) { return part.weight.dtype == DType::kBF16; });
 }
 
-bool FusesActivation(const MatMulArgs& product, const ActivateArgs& activation) {
-  return activation.kind == ActivateArgs::Kind::kGatedSilu && HasFewRows(product);
-}
-
-void MatMulFewRows(const MatMulArgs& args, Fused fused, CudaDevice& device) {
+void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
+  const MatMulArgs& args = linear.product;
   if (!device.ok() || args.x.shape[0] == 0) return;
-  FewRowsParams params{.x = F32(args.x),
+  FewRowsParams params{.x = F32(linear.norm ? linear.norm->x : args.x),
                        .num_rows = static_cast<int>(args.x.shape[0]),
                        .depth = static_cast<int>(args.x.shape[1]),
+                       .norm_weight = linear.norm ? F32(linear.norm->weight) : nullptr,
+                       .norm_eps = linear.norm ? linear.norm->eps : 0.0f,
                        .adds = args.write == MatMulArgs::Write::kAdd,
-                       .is_gated = fused == Fused::kGatedSilu,
+                       .is_gated = linear.activation.has_value(),
                        .num_tiles = 0,
                        .parts = {}};
   for (size_t i = 0; i < args.parts.size(); ++i) {
@@ -278,6 +351,7 @@ void MatMulFewRows(const MatMulArgs& args, Fused fused, CudaDevice& device) {
                        .end_tile = params.num_tiles};
   }
   const bool is_exact = args.compute == Compute::kF32;
+  if (CanStage(params.num_rows, params.depth, is_exact, device)) return LaunchFor<1, true>(params, is_exact, device);
   switch ((params.num_rows + kRowsOfGroup - 1) / kRowsOfGroup) {
     case 1:
       return LaunchFor<1>(params, is_exact, device);

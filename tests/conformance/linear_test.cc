@@ -1,0 +1,160 @@
+// Products with the norm before and the activation behind them, on every backend: what one call gives is what the
+// operations give one behind the other on `ref`.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/backends.h"
+#include "support/random_rows.h"
+#include "tensor/blocks.h"
+
+namespace headwise {
+namespace {
+
+// Of one random call.
+struct Case {
+  int64_t num_rows = 1;
+  int64_t depth = 1;
+  std::vector<int64_t> num_outputs;  // of its parts
+  bool has_norm = false;
+  bool has_bias = false;
+  std::optional<ActivateArgs::Kind> activation;
+  MatMulArgs::Write write = MatMulArgs::Write::kStore;
+  DType weight_type = DType::kBF16;
+  Compute compute = Compute::kF32;
+};
+
+Case RandomCase(Random& random) {
+  Case drawn;
+  drawn.num_rows = random.Coin() ? random.Between(1, 3) : random.Between(4, 40);
+  // What kernels for few rows take, and what they do not; more than a round of their warps at times.
+  drawn.depth = random.Coin() ? 32 * random.Between(1, 70) : random.Between(1, 300);
+  drawn.has_norm = random.Coin();
+  drawn.has_bias = random.Coin();
+  const int64_t kind = random.Between(0, 3);
+  if (kind == 0) {
+    drawn.num_outputs.assign(2, random.Between(1, 100));
+    drawn.activation = ActivateArgs::Kind::kGatedSilu;
+  } else if (kind == 1) {
+    drawn.num_outputs = {random.Between(1, 100)};
+    drawn.activation = random.Coin() ? ActivateArgs::Kind::kGelu : ActivateArgs::Kind::kGeluTanh;
+  } else {
+    for (int64_t i = random.Between(1, 3); i > 0; --i) drawn.num_outputs.push_back(random.Between(1, 100));
+    if (random.Coin()) drawn.write = MatMulArgs::Write::kAdd;
+  }
+  if (random.Coin()) drawn.weight_type = random.Coin() ? DType::kF32 : DType::kF16;
+  if (random.Coin()) drawn.compute = Compute::kBF16;
+  return drawn;
+}
+
+struct Values {
+  Floats x, norm_weight;
+  std::vector<Floats> weights, biases, outs;
+};
+
+Values RandomValues(const Case& drawn, Random& random) {
+  Values values{.x = random.Normal(drawn.num_rows * drawn.depth),
+                .norm_weight = random.Normal(drawn.depth),
+                .weights = {},
+                .biases = {},
+                .outs = {}};
+  for (const int64_t num_outputs : drawn.num_outputs) {
+    values.weights.push_back(random.Normal(num_outputs * drawn.depth));
+    values.biases.push_back(random.Normal(num_outputs));
+    values.outs.push_back(random.Normal(drawn.num_rows * num_outputs));
+  }
+  return values;
+}
+
+// The last part's outputs of rows [first_row, first_row + num_rows).
+Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int64_t first_row, int64_t num_rows) {
+  const auto rows = [&](const Floats& all, int64_t width) {
+    return Floats(all.begin() + first_row * width, all.begin() + (first_row + num_rows) * width);
+  };
+  const Held x(backend, {num_rows, drawn.depth}, rows(values.x, drawn.depth));
+  const Held norm_weight(backend, {drawn.depth}, values.norm_weight);
+  const Held normed = Held::Poisoned(backend, {num_rows, drawn.depth});
+  std::vector<Held> outs, biases;
+  std::vector<std::vector<std::byte>> weights;
+  std::vector<MatMulPart> parts;
+  for (size_t i = 0; i < drawn.num_outputs.size(); ++i) {
+    const int64_t num_outputs = drawn.num_outputs[i];
+    const bool adds = drawn.write == MatMulArgs::Write::kAdd;
+    outs.push_back(adds ? Held(backend, {num_rows, num_outputs}, rows(values.outs[i], num_outputs))
+                        : Held::Poisoned(backend, {num_rows, num_outputs}));
+    biases.push_back(Held(backend, {num_outputs}, values.biases[i]));
+    std::vector<std::byte>& bytes = weights.emplace_back(BytesOf(drawn.weight_type, num_outputs * drawn.depth));
+    FromF32(drawn.weight_type, values.weights[i].data(), num_outputs * drawn.depth, bytes.data());
+    parts.push_back({.weight = backend
+                                   .AdoptWeights(WeightMatrix(
+                                       ConstTensorView(bytes.data(), drawn.weight_type, {num_outputs, drawn.depth})))
+                                   .value(),
+                     .bias = drawn.has_bias ? biases[i].view() : TensorView{},
+                     .out = outs[i].view()});
+  }
+  LinearArgs args{.product = {.x = drawn.has_norm ? normed.view() : x.view(),
+                              .parts = parts,
+                              .write = drawn.write,
+                              .compute = drawn.compute}};
+  if (drawn.has_norm)
+    args.norm = NormArgs{.x = x.view(), .weight = norm_weight.view(), .bias = {}, .out = normed.view()};
+  if (drawn.activation) {
+    args.activation = ActivateArgs{
+        .kind = *drawn.activation, .gate = parts.size() == 2 ? parts[0].out : TensorView{}, .x = parts.back().out};
+  }
+  backend.Linear(args);
+  return outs.back().Read();
+}
+
+class Linear : public testing::TestWithParam<size_t> {
+ protected:
+  NamedBackend backend_ = std::move(AllBackends()[GetParam()]);
+  std::unique_ptr<Backend> ref_ = MakeRefBackend();
+};
+
+TEST_P(Linear, IsItsPartsOneBehindTheOther) {
+  for (uint32_t seed = 0; seed < 60 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Case drawn = RandomCase(random);
+    const Values values = RandomValues(drawn, random);
+    const Floats expected = OutputsOf(*ref_, drawn, values, 0, drawn.num_rows);
+    const Floats found = OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows);
+    // Numbers of size 1, of which sums have the root of K; two of them are multiplied behind a gate.
+    const double scale = std::sqrt(static_cast<double>(drawn.depth));
+    const double size = drawn.activation == ActivateArgs::Kind::kGatedSilu ? 4 * scale : 1;
+    const double precision = drawn.compute == Compute::kBF16 ? 0.04 : 2e-5;
+    ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1); });
+  }
+}
+
+// What is promised for the GPU (matmul_few_rows.cu).
+TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
+  if (backend_.backend->name() != "cuda") GTEST_SKIP() << "promised for bf16 weights on a GPU";
+  for (uint32_t seed = 0; seed < 20 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    Case drawn = RandomCase(random);
+    drawn.weight_type = DType::kBF16;
+    drawn.num_rows = random.Between(2, 32);
+    drawn.depth = 32 * random.Between(1, 70);
+    const Values values = RandomValues(drawn, random);
+    const Floats together = OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows);
+    Floats alone;
+    for (int64_t row = 0; row < drawn.num_rows; ++row) {
+      const Floats one = OutputsOf(*backend_.backend, drawn, values, row, 1);
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    ExpectSameBits(together, alone);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Linear, testing::Range<size_t>(0, AllBackends().size()),
+                         [](const auto& param) { return AllBackends()[param.param].name; });
+
+}  // namespace
+}  // namespace headwise
