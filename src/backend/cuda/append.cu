@@ -65,8 +65,13 @@ __device__ void StoreRow(const SpaceView& space, std::byte* page, int row, const
   }
 }
 
-// Row `row` of the step's tokens, of keys or of values of one KV head.
-__device__ void WriteRow(const AppendParams& p, int row, int kv_head, bool is_value, const float* x) {
+// Where row `row` of the step's tokens goes, of keys or of values of one KV head.
+struct Place {
+  const SpaceView* space = nullptr;  // null: nowhere
+  std::byte* page = nullptr;
+  int row = 0;
+};
+__device__ Place PlaceOf(const AppendParams& p, int row, int kv_head, bool is_value) {
   int begin = 0;
   int end = p.step.num_sequences;
   while (end - begin > 1) {
@@ -78,22 +83,38 @@ __device__ void WriteRow(const AppendParams& p, int row, int kv_head, bool is_va
   const int page_tokens = head.newest.page_tokens;
   KvFormat format;
   std::byte* page = head.Page(pos / page_tokens, format);
-  StoreRow(head.newest, page, (is_value ? page_tokens : 0) + static_cast<int>(pos % page_tokens), x);
+  return {&head.newest, page, (is_value ? page_tokens : 0) + static_cast<int>(pos % page_tokens)};
 }
 
-// As RopeArgs says; the row stays in shared memory too.
-__device__ void Rotate(const Rotation& rotation, int unit, int dim, float* row) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
+// A lane's cosines and sines of one row.
+struct Angles {
+  float2 values[kMaxDim / 2 / static_cast<int>(kWarp)];
+};
+__device__ Angles AnglesOf(const Rotation& rotation, int unit) {
   const int token = unit / rotation.num_heads;
   const int head = unit % rotation.num_heads;
   const int heads_per_row = rotation.num_heads / rotation.rows_per_token;
-  const int half = rotation.half;
   const float* angles =
       rotation.angles +
-      static_cast<int64_t>(rotation.rows[token * rotation.rows_per_token + head / heads_per_row]) * half * 2;
+      static_cast<int64_t>(rotation.rows[token * rotation.rows_per_token + head / heads_per_row]) * rotation.half * 2;
+  Angles of_lane;
+  for (int j = 0; j < kMaxDim / 2 / static_cast<int>(kWarp); ++j) {
+    const int i = j * static_cast<int>(kWarp) + static_cast<int>(threadIdx.x % kWarp);
+    of_lane.values[j] = i < rotation.half ? reinterpret_cast<const float2*>(angles)[i] : float2{1, 0};
+  }
+  return of_lane;
+}
+
+// As RopeArgs says; the row stays in shared memory too.
+__device__ void Rotate(const Rotation& rotation, const Angles& angles, int unit, int dim, float* row) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int half = rotation.half;
   const int64_t offset = static_cast<int64_t>(unit) * dim;
-  for (int i = lane; i < half; i += kWarp) {
-    const float2 angle = reinterpret_cast<const float2*>(angles)[i];
+#pragma unroll
+  for (int j = 0; j < kMaxDim / 2 / static_cast<int>(kWarp); ++j) {
+    const int i = j * static_cast<int>(kWarp) + lane;
+    if (i >= half) break;
+    const float2 angle = angles.values[j];
     const float low = rotation.x[offset + i];
     const float high = rotation.x[offset + i + half];
     row[i] = low * angle.x - high * angle.y;
@@ -106,37 +127,44 @@ __device__ void Rotate(const Rotation& rotation, int unit, int dim, float* row) 
 
 __global__ void __launch_bounds__(kThreads) AppendKernel(const __grid_constant__ AppendParams p) {
   __shared__ float rows[kWarps][kMaxDim];
-  WaitForEarlier();
-  LetLaterBegin();  // attention reads tables and older pages at once
-  int unit = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
   float* const row = rows[threadIdx.x / kWarp];
   const int num_kv_heads = p.step.num_kv_heads;
+  // Which unit of what the warp has: of a rotation, of keys as they come, or of values.
+  int unit = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
+  int rotation_idx = 0;
   int begin = 0;
-  for (int i = 0; i < p.num_rotations; ++i) {
-    const Rotation& rotation = p.rotations[i];
-    if (unit >= rotation.end_unit) {
-      begin = rotation.end_unit;
-      continue;
-    }
-    Rotate(rotation, unit - begin, p.dim, row);
-    if (rotation.joins_next) {
-      __syncwarp();
-      Rotate(p.rotations[i + 1], unit - begin, p.dim, row);
-    }
-    if (i == p.key_rotation) WriteRow(p, (unit - begin) / num_kv_heads, (unit - begin) % num_kv_heads, false, row);
-    return;
+  while (rotation_idx < p.num_rotations && unit >= p.rotations[rotation_idx].end_unit) {
+    begin = p.rotations[rotation_idx++].end_unit;
   }
   unit -= begin;
+  const bool rotates = rotation_idx < p.num_rotations;
   const int num_units = p.num_rows * num_kv_heads;
-  if (p.key_rotation < 0) {
-    if (unit < num_units) {
-      WriteRow(p, unit / num_kv_heads, unit % num_kv_heads, false, p.k + static_cast<int64_t>(unit) * p.dim);
-      return;
-    }
-    unit -= num_units;
+  const bool comes_key = !rotates && p.key_rotation < 0 && unit < num_units;
+  if (!rotates && p.key_rotation < 0 && !comes_key) unit -= num_units;
+  const bool is_value = !rotates && !comes_key;
+  if (is_value && unit >= num_units) return;
+
+  // Tables and angles are there since the step began: looked up while the kernel before this one runs.
+  Place place;
+  if (!rotates || rotation_idx == p.key_rotation) {
+    place = PlaceOf(p, unit / num_kv_heads, unit % num_kv_heads, is_value);
   }
-  if (unit >= num_units) return;
-  WriteRow(p, unit / num_kv_heads, unit % num_kv_heads, true, p.v + static_cast<int64_t>(unit) * p.dim);
+  const Rotation& rotation = p.rotations[rotates ? rotation_idx : 0];
+  Angles angles;
+  if (rotates) angles = AnglesOf(rotation, unit);
+  WaitForEarlier();
+  LetLaterBegin();  // attention reads tables and older pages at once
+  const float* x = (is_value ? p.v : p.k) + static_cast<int64_t>(unit) * p.dim;
+  if (rotates) {
+    x = row;
+    Rotate(rotation, angles, unit, p.dim, row);
+    if (rotation.joins_next) {
+      __syncwarp();
+      const Rotation& next = p.rotations[rotation_idx + 1];
+      Rotate(next, AnglesOf(next, unit), unit, p.dim, row);
+    }
+  }
+  if (place.space != nullptr) StoreRow(*place.space, place.page, place.row, x);
 }
 
 // Of the same rows: then one warp does both, in their order.

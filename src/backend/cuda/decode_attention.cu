@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
     return;
   }
 
-  WaitForEarlier();
+  bool has_waited = false;
   const int warp_group = warp / Shape::kWarpsOfPage;
   const int first_slot = warp % Shape::kWarpsOfPage * kTokensOfWarp;
   int visits_before = 0;  // in the block's run, a multiple of the groups
@@ -370,6 +370,8 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
       if (query < p.group) slope0 = p.alibi_slopes[first_q_head + query] * kLog2E;
       if (query + 1 < p.group) slope1 = p.alibi_slopes[first_q_head + query + 1] * kLog2E;
     }
+    if (!has_waited) WaitForEarlier();
+    has_waited = true;
     uint32_t q_high[kDim / 8], q_low[kDim / 8];
     bool has_sink_queries = VisitsOfPiece(plan, first_piece).x < plan.visits.num_sink && p.q_sink != nullptr;
     LoadQueries<T, kDim>((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, p.group, q_high, q_low);

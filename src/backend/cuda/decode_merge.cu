@@ -17,12 +17,12 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(DecodeParams p) {
   __shared__ float4 sums[kShares][kDim / 4];
   __shared__ float2 softmaxes[kShares];
   LetLaterBegin();
-  WaitForEarlier();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
   const int query = static_cast<int>(blockIdx.x) % p.group;
   const int head_idx = static_cast<int>(blockIdx.x) / p.group;
   const HeadPlan plan = p.heads[head_idx];
+  WaitForEarlier();
   if (plan.num_pieces == 1) return;  // its output is there
   const auto* outputs = reinterpret_cast<const float4*>(p.state_outputs);
   const bool has_numbers = lane < kDim / 4;
