@@ -1,49 +1,64 @@
 #include "engine/stop_matcher.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace headwise {
 
 Status ValidateStops(const std::vector<std::string>& stops) {
+  if (stops.size() > kMaxStops) {
+    return Status::InvalidInput(fmt::format("stop strings: {} are given, expected at most {}", stops.size(), kMaxStops));
+  }
+  size_t num_bytes = 0;
   for (const std::string& stop : stops) {
     if (stop.empty())
       return Status::InvalidInput("stop strings: one is empty, expected at least one character in each");
+    num_bytes += stop.size();
+  }
+  if (num_bytes > kMaxStopBytes) {
+    return Status::InvalidInput(
+        fmt::format("stop strings: {} bytes together, expected at most {}", num_bytes, kMaxStopBytes));
   }
   return Status::Ok();
 }
 
+StopMatcher::Stop::Stop(std::string stop) : text(std::move(stop)), shorter(text.size() + 1) {
+  for (size_t i = 1; i < text.size(); ++i) {
+    size_t length = shorter[i];
+    while (length > 0 && text[length] != text[i]) length = shorter[length];
+    shorter[i + 1] = text[length] == text[i] ? length + 1 : 0;
+  }
+}
+
+void StopMatcher::Stop::Advance(char c) {
+  while (num_matched > 0 && text[num_matched] != c) num_matched = shorter[num_matched];
+  if (text[num_matched] == c) ++num_matched;
+}
+
+StopMatcher::StopMatcher(std::vector<std::string> stops) {
+  for (std::string& stop : stops) stops_.emplace_back(std::move(stop));
+}
+
 std::string StopMatcher::Push(std::string_view piece) {
   if (stopped_) return {};
-  held_ += piece;
-
-  size_t first_end = std::string::npos;
-  size_t first_begin = 0;
-  for (const std::string& stop : stops_) {
-    const size_t begin = held_.find(stop);
-    if (begin == std::string::npos) continue;
-    const size_t end = begin + stop.size();
-    if (end < first_end || (end == first_end && begin < first_begin)) {
-      first_end = end;
-      first_begin = begin;
+  for (const char c : piece) {
+    held_ += c;
+    size_t num_stopped = 0;  // bytes of the longest that is complete
+    for (Stop& stop : stops_) {
+      stop.Advance(c);
+      if (stop.num_matched == stop.text.size()) num_stopped = std::max(num_stopped, stop.text.size());
+    }
+    if (num_stopped > 0) {
+      stopped_ = true;
+      held_.resize(held_.size() - num_stopped);
+      return std::exchange(held_, {});
     }
   }
-  if (first_end != std::string::npos) {
-    stopped_ = true;
-    held_.resize(first_begin);
-    return std::exchange(held_, {});
-  }
-
   // The longest end of the text that begins some stop string stays back.
   size_t num_back = 0;
-  for (const std::string& stop : stops_) {
-    for (size_t length = std::min(stop.size() - 1, held_.size()); length > num_back; --length) {
-      if (std::string_view(held_).substr(held_.size() - length) == std::string_view(stop).substr(0, length)) {
-        num_back = length;
-        break;
-      }
-    }
-  }
+  for (const Stop& stop : stops_) num_back = std::max(num_back, stop.num_matched);
   std::string certain = held_.substr(0, held_.size() - num_back);
   held_.erase(0, certain.size());
   return certain;

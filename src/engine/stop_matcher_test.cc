@@ -75,6 +75,23 @@ TEST(StopMatcher, RandomTextsGiveTheSameInAnyPieces) {
   }
 }
 
+// By every byte held against all that came before it this would take a day.
+TEST(StopMatcher, PeriodicTextsTakeNoLonger) {
+  const std::string stop = std::string(kMaxStopBytes / 2, 'a') + "b";
+  const std::string text(size_t{1} << 20, 'a');
+  EXPECT_EQ(Show({stop}, text, 1), text);
+  EXPECT_EQ(Show({stop}, text + "b", 1), text.substr(stop.size() - 1));
+}
+
+TEST(ValidateStops, RefusesTooManyAndTooLongOnes) {
+  EXPECT_TRUE(ValidateStops(std::vector<std::string>(kMaxStops, "a")).ok());
+  EXPECT_EQ(ValidateStops(std::vector<std::string>(kMaxStops + 1, "a")).message(),
+            "stop strings: 257 are given, expected at most 256");
+  EXPECT_TRUE(ValidateStops({std::string(kMaxStopBytes, 'a')}).ok());
+  EXPECT_EQ(ValidateStops({"b", std::string(kMaxStopBytes, 'a')}).message(),
+            "stop strings: 65537 bytes together, expected at most 65536");
+}
+
 TEST(ValidateStops, RefusesAnEmptyOne) {
   EXPECT_TRUE(ValidateStops({}).ok());
   EXPECT_TRUE(ValidateStops({"a"}).ok());

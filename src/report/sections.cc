@@ -79,8 +79,8 @@ std::vector<RunGroup> GroupsOf(const std::vector<ReportRun>& runs) {
   }
   if (groups.size() == 1) groups.front().title.clear();
   // What models can do comes before why.
-  std::ranges::stable_partition(groups,
-                                [](const RunGroup& group) { return group.runs.front()->data.info.study.empty(); });
+  std::stable_partition(groups.begin(), groups.end(),
+                        [](const RunGroup& group) { return group.runs.front()->data.info.study.empty(); });
   return groups;
 }
 
