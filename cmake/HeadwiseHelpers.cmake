@@ -35,8 +35,9 @@ if(HEADWISE_SANITIZE)
   set(HEADWISE_SANITIZED 1)
   set(HEADWISE_TEST_SECONDS 7200)
 endif()
-if(HEADWISE_SANITIZE MATCHES thread)
-  set(HEADWISE_TEST_ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/races.supp:print_suppressions=0)
+if(HEADWISE_SANITIZE MATCHES thread)  # which would sleep for a second at the end of every process
+  set(HEADWISE_TEST_ENVIRONMENT
+      TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/races.supp:print_suppressions=0:atexit_sleep_ms=0)
 endif()
 
 # headwise_test(NAME a_test.cc b_test.cc SLOW Suite.* Other.Test FAR): one GoogleTest program of these files. It links its

@@ -9,7 +9,8 @@ namespace headwise {
 
 Status ValidateStops(const std::vector<std::string>& stops) {
   if (stops.size() > kMaxStops) {
-    return Status::InvalidInput(fmt::format("stop strings: {} are given, expected at most {}", stops.size(), kMaxStops));
+    return Status::InvalidInput(
+        fmt::format("stop strings: {} are given, expected at most {}", stops.size(), kMaxStops));
   }
   size_t num_bytes = 0;
   for (const std::string& stop : stops) {

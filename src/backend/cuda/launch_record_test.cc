@@ -1,0 +1,68 @@
+#include "backend/cuda/launch_record.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace headwise::cuda {
+namespace {
+
+// Never launched: only compared.
+struct Call {
+  int kernel = 0;
+  unsigned grid = 1;
+  unsigned threads = 32;
+  size_t shared_bytes = 0;
+  bool waits_by_itself = false;
+  int64_t first = 7;
+  float second = 0.5f;
+};
+
+LaunchRecord RecordOf(std::initializer_list<Call> calls) {
+  static const std::array<char, 2> kKernels{};
+  LaunchRecord record;
+  for (Call call : calls) {
+    void* const args[] = {&call.first, &call.second};
+    constexpr uint32_t kBytes[] = {sizeof(call.first), sizeof(call.second)};
+    record.Add({.kernel = &kKernels[static_cast<size_t>(call.kernel)],
+                .operation = "Test",
+                .shape = {.grid = dim3(call.grid),
+                          .threads = call.threads,
+                          .shared_bytes = call.shared_bytes,
+                          .waits_by_itself = call.waits_by_itself}},
+               args, kBytes);
+  }
+  return record;
+}
+
+TEST(LaunchRecord, IsEqualWhereAllThatIsLaunchedIs) {
+  EXPECT_EQ(RecordOf({}), LaunchRecord());
+  EXPECT_TRUE(RecordOf({}).empty());
+  EXPECT_EQ(RecordOf({{}, {.grid = 2}}), RecordOf({{}, {.grid = 2}}));
+}
+
+TEST(LaunchRecord, DiffersWhereAnythingDoes) {
+  const LaunchRecord record = RecordOf({{}, {}});
+  EXPECT_NE(record, RecordOf({{}}));
+  EXPECT_NE(record, RecordOf({{}, {}, {}}));
+  const Call others[] = {{.kernel = 1},
+                         {.grid = 2},
+                         {.threads = 64},
+                         {.shared_bytes = 4},
+                         {.waits_by_itself = true},
+                         {.first = 8},
+                         {.first = int64_t{7} << 32},
+                         {.second = 0.25f}};
+  for (const Call& other : others) {
+    EXPECT_NE(record, RecordOf({{}, other}));
+    EXPECT_NE(record, RecordOf({other, {}}));
+  }
+}
+
+TEST(LaunchRecord, ArgumentsStayApart) {
+  // The same bytes in another place are another argument.
+  EXPECT_NE(RecordOf({{.first = 0, .second = 1}}), RecordOf({{.first = 1, .second = 0}}));
+}
+
+}  // namespace
+}  // namespace headwise::cuda
