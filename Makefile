@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build deps test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak format asan tsan
+.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak format asan tsan
 FUZZ_SECONDS ?= 60
 SOAK_TOKENS ?= 1000000
 
@@ -11,6 +11,11 @@ build:
 # Only the packages; every target installs what it needs by itself.
 deps:
 	@tools/install_deps.sh test
+
+# What the backend cuda is built with, where there is no CUDA toolkit; builds find it by themselves.
+deps-cuda:
+	@mkdir -p build
+	@tools/install_cuda.sh build/cuda
 
 # Everything that takes minutes. Without a browser one test is skipped, and says so.
 test: build
