@@ -11,8 +11,9 @@
 namespace headwise {
 
 // What `work` returned in a copy of this process; none if the copy died on the way. Its standard error is dropped. Only
-// the calling thread lives in the copy, so `work` must neither start threads nor wait for any. An error if the system
-// has no room for another process.
+// the calling thread lives in the copy, so `work` must not wait for any other that the caller
+// had; threads that a library starts in the copy are its own (CBC's dense factorisation starts OpenBLAS'). An error if
+// the system has no room for another process.
 Result<std::optional<std::string>> RunIsolated(const std::function<std::string()>& work);
 
 }  // namespace headwise

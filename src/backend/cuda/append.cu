@@ -1,6 +1,5 @@
 // New tokens: queries and keys are rotated, keys and values written into their pages. A warp a row of D numbers, all
 // rows of all of these in one launch, which is small beside what is around it.
-#include <array>
 #include <span>
 
 #include "backend/cuda/cuda_ops.h"
@@ -28,7 +27,7 @@ struct Rotation {
 struct AppendParams {
   StepView step;
   int layer_idx, num_rows, dim;
-  const float* k;  // as it is written; null: the rotation of keys writes them
+  const float* k;  // as it is written; not read where a rotation writes keys
   const float* v;
   int num_rotations;
   int key_rotation;  // -1: keys come as they are

@@ -21,8 +21,8 @@ struct DeviceFacts {
   int major = 0;     // compute capability
   int minor = 0;
   int num_multiprocessors = 0;
-  size_t memory_bytes = 0;  // all of it
-  size_t shared_bytes_of_block = 0;
+  size_t memory_bytes = 0;           // all of it
+  size_t shared_bytes_of_block = 0;  // that a kernel may ask for
 };
 
 // An error stays until Wait returns it; what is put on the stream meanwhile is not done. Nothing aborts the process.

@@ -2,6 +2,8 @@
 #ifndef HEADWISE_BACKEND_CUDA_CUDA_OPS_H_
 #define HEADWISE_BACKEND_CUDA_CUDA_OPS_H_
 
+#include <span>
+
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/step_tables.h"
 #include "backend/ops.h"

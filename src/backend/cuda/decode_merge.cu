@@ -8,6 +8,7 @@ namespace headwise::cuda {
 namespace {
 
 constexpr int kShares = 8;
+static_assert(kMaxPieces % kShares == 0);
 constexpr int kThreads = kShares * static_cast<int>(kWarp);
 constexpr int kAtOnce = static_cast<int>(kMaxPieces) / kShares;
 

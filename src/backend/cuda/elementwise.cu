@@ -16,8 +16,7 @@ __global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, flo
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
 }
 
-// A block a row, of which a thread holds kQuads times four numbers at most.
-constexpr int kQuads = 8;
+// A block a row, of which a thread holds kNormQuads times four numbers at most.
 __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const float* weight, const float* bias,
                                                            int64_t dim, float eps, bool subtracts_mean, float* out) {
   LetLaterBegin();
@@ -25,24 +24,24 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const
   const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
   x += blockIdx.x * dim;
   out += blockIdx.x * dim;
-  float4 row[kQuads];
+  float4 row[kNormQuads];
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
+  for (int i = 0; i < kNormQuads; ++i) {
     row[i] = at(i) < dim ? *reinterpret_cast<const float4*>(x + at(i)) : float4{0, 0, 0, 0};
     sum += row[i].x + row[i].y + row[i].z + row[i].w;
   }
   const float mean = subtracts_mean ? SumOfBlock(sum) / static_cast<float>(dim) : 0.0f;
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
+  for (int i = 0; i < kNormQuads; ++i) {
     if (at(i) >= dim) continue;
     row[i] = {row[i].x - mean, row[i].y - mean, row[i].z - mean, row[i].w - mean};
     squares = AddSquares(squares, row[i]);
   }
   const float inverse = InverseRoot(SumOfBlock(squares), dim, eps);
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
+  for (int i = 0; i < kNormQuads; ++i) {
     if (at(i) >= dim) continue;
     float4 y = Scaled(row[i], inverse, *reinterpret_cast<const float4*>(weight + at(i)));
     if (bias != nullptr) {
@@ -165,8 +164,7 @@ void Norm(const NormArgs& args, CudaDevice& device) {
   const int64_t dim = args.x.shape[1];
   // Weights may lie anywhere in memory that a device reads where it is.
   const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
-  const bool has_quads =
-      dim % 4 == 0 && dim <= int64_t{4} * kQuads * kNormThreads && is_aligned(args.weight) && is_aligned(args.bias);
+  const bool has_quads = dim % 4 == 0 && dim <= kMaxNormDim && is_aligned(args.weight) && is_aligned(args.bias);
   const auto kernel = has_quads ? NormKernel : AnyNormKernel;
   Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), kernel, F32(args.x), F32(args.weight),
          F32(args.bias), dim, args.eps, args.kind == NormArgs::Kind::kLayer, F32(args.out));

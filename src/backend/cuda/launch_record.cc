@@ -13,7 +13,7 @@ namespace headwise::cuda {
 namespace {
 
 constexpr size_t kMaxArgs = 16;
-// Of a graph for each number of sequences, say. One has some hundred kernels and takes about a megabyte.
+// Of a graph for each number of sequences, say.
 constexpr size_t kMaxGraphs = 16;
 constexpr size_t kSharedOfEveryKernel = size_t{48} << 10;
 constexpr size_t kAlign = 16;
@@ -22,23 +22,7 @@ constexpr size_t Padded(size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStream_t stream, bool overlaps) {
-  const cudaError_t prepared = PrepareKernel(launch.kernel, launch.shape.shared_bytes);
-  if (prepared != cudaSuccess) return prepared;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  const cudaLaunchConfig_t config{.gridDim = launch.shape.grid,
-                                  .blockDim = dim3(launch.shape.threads),
-                                  .dynamicSmemBytes = launch.shape.shared_bytes,
-                                  .stream = stream,
-                                  .attrs = &overlap,
-                                  .numAttrs = overlaps && launch.shape.waits_by_itself ? 1u : 0u};
-  return cudaLaunchKernelExC(&config, launch.kernel, args);
-}
-
-}  // namespace
-
+// Once for each kernel, before its first launch: shared memory beyond what every kernel may have.
 cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes) {
   // Kernels are of the process, and so is what is known about them.
   static std::mutex mutex;
@@ -57,6 +41,23 @@ cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes) {
   if (error == cudaSuccess) it->second = shared_bytes;
   return error;
 }
+
+cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStream_t stream, bool overlaps) {
+  const cudaError_t prepared = PrepareKernel(launch.kernel, launch.shape.shared_bytes);
+  if (prepared != cudaSuccess) return prepared;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = launch.shape.grid,
+                                  .blockDim = dim3(launch.shape.threads),
+                                  .dynamicSmemBytes = launch.shape.shared_bytes,
+                                  .stream = stream,
+                                  .attrs = &overlap,
+                                  .numAttrs = overlaps && launch.shape.waits_by_itself ? 1u : 0u};
+  return cudaLaunchKernelExC(&config, launch.kernel, args);
+}
+
+}  // namespace
 
 void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes) {
   HW_CHECK(args.size() == arg_bytes.size() && args.size() <= kMaxArgs, "{} arguments", args.size());

@@ -74,9 +74,6 @@ class LaunchGraphs {
   int64_t num_replays_ = 0;
 };
 
-// Once for each kernel, before its first launch: shared memory beyond what every kernel may have.
-cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes);
-
 }  // namespace headwise::cuda
 
 #endif  // HEADWISE_BACKEND_CUDA_LAUNCH_RECORD_H_

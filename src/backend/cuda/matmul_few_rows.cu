@@ -3,9 +3,10 @@
 // Bound by reading the weights once, 2 N K bytes. Loads straight into the operands of mma.m16n8k16 keep too little on
 // its way: what x has to go through stands in between. So weights pass through shared memory, some 20 KiB ahead for
 // each of eight warps: a warp copies its own slices of K, 128 numbers of each of 16 rows at a time, and waits for
-// nobody. Bulk copies of 2 KiB a row, by a warp for all, read 6 % less: a copy takes its engine 50 ns whatever it
-// brings. The weights are the mma's 16 rows, rows of x its 8 columns. One block a multiprocessor takes every so many-th
-// tile of 16 outputs. How a sum is put together depends on K alone, so its bits do not depend on who shares the step.
+// nobody. Bulk copies of 2 KiB a row, by a warp for all, read 6 % less for as many consumers: a copy takes its
+// engine 50 ns whatever it brings. The weights are the mma's 16 rows, rows of x its 8 columns. One block a
+// multiprocessor takes every so many-th tile of 16 outputs. How a sum is put together depends on K alone, so its
+// bits do not depend on who shares the step.
 #include <algorithm>
 
 #include "backend/cuda/async_copy.cuh"
@@ -322,7 +323,9 @@ bool HasFewRows(const LinearArgs& args, const CudaDevice& device) {
     const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
     const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
     const bool is_exact = product.compute == Compute::kF32;
-    if (!is_rms || !is_aligned || !CanStage(product.x.shape[0], depth, is_exact, device)) return false;
+    // A norm's bits are those of the kernel that does it alone.
+    if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
+    if (!CanStage(product.x.shape[0], depth, is_exact, device)) return false;
   }
   return product.parts.size() <= kMaxParts &&
          std::all_of(product.parts.begin(), product.parts.end(),

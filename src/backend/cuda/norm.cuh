@@ -8,6 +8,9 @@
 namespace headwise::cuda {
 
 inline constexpr int kNormThreads = 256;
+// Rows are summed in fours, a thread's one behind the other, up to this length; longer ones by AnyNormKernel alone.
+inline constexpr int kNormQuads = 8;
+inline constexpr int64_t kMaxNormDim = int64_t{4} * kNormQuads * kNormThreads;
 
 // The same in all threads.
 __device__ inline float SumOfBlock(float x) {

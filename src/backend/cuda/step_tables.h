@@ -80,7 +80,7 @@ class StepTables {
   };
   template <typename T>
   void Follow(Mirror& mirror, std::span<const T> entries, std::span<const uint32_t> changed);
-  // At least so many entries of a size; zeros where it had to grow.
+  // At least so many entries of a size.
   bool MakeRoom(Mirror& mirror, size_t num_entries, size_t entry_bytes);
   void FollowSpaces(const KvStep& step);
 
