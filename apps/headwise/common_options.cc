@@ -4,6 +4,8 @@
 #include <spdlog/spdlog.h>
 
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -25,6 +27,22 @@ double PerSecond(int64_t tokens, double seconds) {
 // The first new token comes out of prefill.
 double DecodeTokensPerSecond(const RequestMetrics& metrics) {
   return metrics.new_tokens > 1 ? PerSecond(metrics.new_tokens - 1, metrics.decode_seconds) : 0.0;
+}
+
+// TOKEN_ID=BIAS, where BIAS may be inf with a sign.
+Result<LogitBias> ParseLogitBias(std::string_view text) {
+  LogitBias parsed;
+  const size_t equals = text.find('=');
+  std::string_view id = text.substr(0, equals);
+  std::string_view bias = equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
+  if (bias.starts_with('+') && !bias.starts_with("+-")) bias.remove_prefix(1);
+  const auto [id_end, id_error] = std::from_chars(id.data(), id.data() + id.size(), parsed.id);
+  const auto [bias_end, bias_error] = std::from_chars(bias.data(), bias.data() + bias.size(), parsed.bias);
+  const bool is_read = id_error == std::errc() && id_end == id.data() + id.size() && bias_error == std::errc() &&
+                       bias_end == bias.data() + bias.size();
+  if (is_read && parsed.id >= 0 && !std::isnan(parsed.bias)) return parsed;
+  return Status::InvalidInput(
+      fmt::format("found \"{}\", expected TOKEN_ID=BIAS, such as 42=-5 or 42=-inf (never drawn)", text));
 }
 
 }  // namespace
@@ -63,14 +81,29 @@ void AddSamplingOptions(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--min-p", sampling.min_p, "Only tokens this likely, relative to the best; 0: off")
       ->capture_default_str();
   command.add_option("--repetition-penalty", sampling.repetition_penalty, "1: off")->capture_default_str();
+  command
+      .add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "Taken from a token's logit each time that the answer has it, -2 to 2; 0: off")
+      ->capture_default_str();
+  command
+      .add_option("--presence-penalty", sampling.presence_penalty,
+                  "Taken from the logits of tokens that the answer has, -2 to 2; 0: off")
+      ->capture_default_str();
+  command
+      .add_option("--logit-bias", flags.logit_bias,
+                  "TOKEN_ID=BIAS: added to a token's logit; -inf: never drawn, inf: always; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->check(CLI::Validator([](std::string& text) { return ParseLogitBias(text).status().message(); }, ""));
   command.add_option("--seed", flags.seed, "Seed of the draws; without it one is drawn, and shown on standard error");
 }
 
-SamplingOptions SamplingOf(const SamplingFlags& flags) {
+SamplingOptions SamplingOf(const SamplingFlags& flags, std::optional<bool> draws) {
   SamplingOptions sampling = flags.sampling;
+  for (const std::string& text : flags.logit_bias) sampling.logit_bias.push_back(*ParseLogitBias(text));
   if (flags.seed) {
     sampling.seed = *flags.seed;
-  } else if (sampling.temperature > 0) {
+  } else if (draws.value_or(sampling.temperature > 0)) {
     // 32 bits are enough for a new text, and short enough to be typed.
     sampling.seed = std::random_device()();
     spdlog::info("drawn with --seed {}", sampling.seed);
@@ -107,8 +140,7 @@ Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& 
   return ids;
 }
 
-Json MetricsJson(const RequestMetrics& metrics) {
-  const ProcessMemory memory = ReadProcessMemory();
+Json RequestMetricsJson(const RequestMetrics& metrics) {
   return {{"prompt_tokens", metrics.prompt_tokens},
           {"new_tokens", metrics.new_tokens},
           {"prefill_seconds", metrics.prefill_seconds},
@@ -118,10 +150,16 @@ Json MetricsJson(const RequestMetrics& metrics) {
           {"kv_bytes", metrics.kv_bytes},
           {"kv_bytes_full", metrics.kv_bytes_full},
           {"kv_bytes_bounded", metrics.kv_bytes_bounded},
-          {"kv_peak_bytes", metrics.kv_peak_bytes},
-          {"resident_bytes", memory.resident_bytes},
-          {"resident_anon_bytes", memory.resident_anon_bytes},
-          {"peak_resident_bytes", memory.peak_resident_bytes}};
+          {"kv_peak_bytes", metrics.kv_peak_bytes}};
+}
+
+Json MetricsJson(const RequestMetrics& metrics) {
+  const ProcessMemory memory = ReadProcessMemory();
+  Json json = RequestMetricsJson(metrics);
+  json["resident_bytes"] = memory.resident_bytes;
+  json["resident_anon_bytes"] = memory.resident_anon_bytes;
+  json["peak_resident_bytes"] = memory.peak_resident_bytes;
+  return json;
 }
 
 std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine) {

@@ -28,12 +28,14 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options);
 void LogWarning(std::string_view message);
 
 struct SamplingFlags {
-  SamplingOptions sampling;  // but for the seed
+  SamplingOptions sampling;  // but for the seed and the biases
   std::optional<uint64_t> seed;
+  std::vector<std::string> logit_bias;  // TOKEN_ID=BIAS, which the parser has looked at
 };
 void AddSamplingOptions(CLI::App& command, SamplingFlags& flags);
-// Where something is to be drawn and no seed was given, draws one and says on standard error which.
-SamplingOptions SamplingOf(const SamplingFlags& flags);
+// Where something is to be drawn and no seed was given, draws one and says on standard error which. `draws`: whether
+// something is, where flags.sampling.temperature does not say.
+SamplingOptions SamplingOf(const SamplingFlags& flags, std::optional<bool> draws = std::nullopt);
 
 // The plan in the file `path`, checked against the engine's model; null, which is every head full, for "" and
 // kFullPlan. A plan that was made on other weights of this shape is used, with a warning.
@@ -45,6 +47,9 @@ Result<std::string> ReadStdin();
 // A JSON list of token ids. `origin` opens the message.
 Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& origin);
 
+// Of one request.
+Json RequestMetricsJson(const RequestMetrics& metrics);
+// The process's memory too.
 Json MetricsJson(const RequestMetrics& metrics);
 // Lines for people: speeds, KV bytes by head class, resident memory.
 std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine);

@@ -67,12 +67,24 @@ struct Arithmetic {
   friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
 };
 
+// What is added to one token's logit.
+struct LogitBias {
+  int32_t id = 0;  // below the model's vocab_size
+  float bias = 0;  // -infinity: never drawn; +infinity: always, the lowest id of several
+};
+
+// In this order: logit_bias, the penalties (repetition, then frequency and presence), temperature, top_k, top_p, min_p.
 struct SamplingOptions {
   float temperature = 0;         // 0: greedy, ties to the lowest id
   int64_t top_k = 0;             // 0: off
   float top_p = 1;               // 1: off
   float min_p = 0;               // 0: off
   float repetition_penalty = 1;  // 1: off; over prompt and output, as in Hugging Face
+  // As OpenAI defines them, -2 to 2, 0: off. A token that this request has generated n times, n >= 1, loses
+  // n * frequency_penalty + presence_penalty of its logit; what the prompt has does not count.
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  std::vector<LogitBias> logit_bias = {};  // each id once; not all of the vocabulary forbidden
   uint64_t seed = 0;
 };
 
@@ -90,13 +102,29 @@ struct RequestMetrics {
   int64_t kv_peak_bytes = 0;
 };
 
+// The most `Request::logprobs` may ask for.
+inline constexpr int64_t kMaxLogprobs = 256;
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;  // natural logarithm of its probability
+};
+
+// How likely the model thought one generated token, and what else. By the model's own distribution: the softmax of its
+// logits before biases, penalties, temperature and the like, which do not change it.
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // the most probable ones, in that order; of equal ones the lowest id first
+};
+
 struct RequestResult {
   FinishReason finish = FinishReason::kRunning;
   Status status;  // what went wrong, exactly where finish is kError
   // Those that `text` is made of: an EOS token is not among them, nor are those behind the beginning of a stop string.
   // Only the last may reach into one.
   std::vector<int32_t> tokens;
-  std::string text;  // decoded, cut before a stop string
+  std::string text;                     // decoded, cut before a stop string
+  std::vector<TokenLogprobs> logprobs;  // one for each of `tokens`, where Request::logprobs asks
   RequestMetrics metrics;
 };
 
@@ -112,11 +140,15 @@ struct Request {
   std::vector<std::string> stop;  // generation ends before the first of these
   EosMode eos = EosMode::kStop;
   std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
+  // Set: RequestResult::logprobs, with so many of the most probable tokens, 0 to kMaxLogprobs; 0: the chosen one alone.
+  // It takes a copy of the logits and a pass over the vocabulary for every token.
+  std::optional<int64_t> logprobs = std::nullopt;
   // Called with text that can be shown now (never half a UTF-8 character); return false to cancel.
   std::function<bool(std::string_view)> on_text;
   // Called with every generated token; return false to cancel.
   std::function<bool(int32_t)> on_token;
-  // kStreamOnly: RequestResult's tokens and text stay empty, so that an endless stream runs in constant memory.
+  // kStreamOnly: RequestResult's tokens, text and logprobs stay empty, so that an endless stream runs in constant
+  // memory. Log-probabilities are events of a service then; an engine has nowhere to give them and refuses.
   enum class Output { kCollect, kStreamOnly } output = Output::kCollect;
 };
 

@@ -34,7 +34,9 @@ struct ServiceOptions {
 
 // What happened to a request. The texts of all its events make the whole text.
 struct RequestEvent {
-  std::optional<int32_t> token;         // generated; none in the final event
+  std::optional<int32_t> token;  // generated; none in the final event
+  // Of `token`, where Request::logprobs asks.
+  std::optional<TokenLogprobs> logprobs = std::nullopt;
   std::string text;                     // that can be shown now: often empty, never half a character
   std::optional<RequestResult> result;  // in the final event, and only there
 };

@@ -51,6 +51,9 @@ class Tokenizer {
   // Null for an id that has no token.
   const std::string* TokenOf(int32_t id) const;
   bool IsSpecial(int32_t id) const;
+  // What `id` adds to a text that it does not begin, a special token its name: often only a part of a character. Empty
+  // for an id that has no token. Lives as long as the tokenizer.
+  std::string_view BytesOf(int32_t id) const;
 
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;

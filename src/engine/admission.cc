@@ -59,7 +59,10 @@ Status Admission::CheckIds(std::span<const int32_t> ids, const char* what) const
 
 Result<SequenceNeed> Admission::Check(const Request& request) const {
   HW_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt"));
-  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, config_->vocab_size));
+  if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kMaxLogprobs)) {
+    return Status::InvalidInput(fmt::format("logprobs is {}, expected 0 to {}", *request.logprobs, kMaxLogprobs));
+  }
   HW_RETURN_IF_ERROR(ValidateStops(request.stop));
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   // Before anything is added to it.

@@ -38,6 +38,9 @@ EngineImpl::EngineImpl(Parts parts)
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
                                                             std::shared_ptr<RequestObserver> observer) {
+  if (request.logprobs && request.output == Request::Output::kStreamOnly && observer == nullptr) {
+    return Status::InvalidInput("logprobs: are asked for, but output is kStreamOnly, which keeps none");
+  }
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(request));
   request.sequence.reset();  // the claim holds it, and lets go of it at the end
   return std::shared_ptr<RunningRequest>(

@@ -33,8 +33,8 @@ class EventQueue : public RequestObserver {
     const std::lock_guard lock(mutex_);
     return events_.size() < options_.max_events || *options_.is_unbounded;
   }
-  void OnToken(int32_t id, std::string text) override {
-    Push({.token = id, .text = std::move(text), .result = std::nullopt});
+  void OnToken(int32_t id, std::string text, std::optional<TokenLogprobs> logprobs) override {
+    Push({.token = id, .logprobs = std::move(logprobs), .text = std::move(text), .result = std::nullopt});
   }
   void OnFinish(std::string rest, RequestResult result) override {
     Push({.token = std::nullopt, .text = std::move(rest), .result = std::move(result)});

@@ -24,7 +24,7 @@ class ForcedRelay : public RequestObserver {
   explicit ForcedRelay(std::function<void()> on_room) : on_room_(std::move(on_room)) {}
 
   bool HasRoom() override;
-  void OnToken(int32_t, std::string) override {}
+  void OnToken(int32_t, std::string, std::optional<TokenLogprobs>) override {}
   void OnFinish(std::string rest, RequestResult result) override;
 
   // `run` with callbacks that hand over to Serve.

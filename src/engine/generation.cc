@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/token_logprobs.h"
+
 namespace headwise {
 
 Generation::Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
@@ -31,7 +33,10 @@ Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
     first_token_ = Clock::now();
   }
   if (rows.num_rows == 0) return {.finish = FinishReason::kLength, .status = {}};
-  return TakeToken(sampler_.Sample(rows.logits, text().seen));
+  if (!request_.logprobs) return TakeToken(sampler_.Sample(rows.logits, text().seen), std::nullopt);
+  raw_logits_.assign(rows.logits.begin(), rows.logits.end());
+  const int32_t id = sampler_.Sample(rows.logits, text().seen);
+  return TakeToken(id, LogprobsOf(raw_logits_, id, *request_.logprobs));
 }
 
 bool Generation::EndsText(int32_t id) const {
@@ -40,7 +45,7 @@ bool Generation::EndsText(int32_t id) const {
          std::ranges::find(request_.stop_tokens, id) != request_.stop_tokens.end();
 }
 
-Verdict Generation::TakeToken(int32_t id) {
+Verdict Generation::TakeToken(int32_t id, std::optional<TokenLogprobs> logprobs) {
   ReadNext(id);
   result.metrics.decode_seconds = std::chrono::duration<double>(Clock::now() - first_token_).count();
   if (EndsText(id)) return {.finish = FinishReason::kEos, .status = {}};
@@ -49,11 +54,12 @@ Verdict Generation::TakeToken(int32_t id) {
   std::string text = text_.Push(id);
   if (request_.output == Request::Output::kCollect) {
     result.tokens.push_back(id);
+    if (logprobs) result.logprobs.push_back(*logprobs);
     result.text += text;
   }
   bool go_on = !request_.on_token || request_.on_token(id);
   if (!text.empty() && request_.on_text && running() && !request_.on_text(text)) go_on = false;
-  if (observer() != nullptr) observer()->OnToken(id, std::move(text));
+  if (observer() != nullptr) observer()->OnToken(id, std::move(text), std::move(logprobs));
 
   if (text_.stopped()) {
     CutTokens();
@@ -72,6 +78,7 @@ void Generation::CutTokens() {
   size_t num_kept = 0;
   while (num_bytes < result.text.size()) num_bytes += decoder.Push(result.tokens[num_kept++]).size();
   result.tokens.resize(num_kept);
+  if (request_.logprobs) result.logprobs.resize(num_kept);
 }
 
 std::string Generation::TakeRest() {

@@ -3,6 +3,7 @@
 #define HEADWISE_ENGINE_GENERATION_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ class Generation : public RunningRequest {
   void ShowRest(const std::string& rest) override;
 
  private:
-  Verdict TakeToken(int32_t id);
+  Verdict TakeToken(int32_t id, std::optional<TokenLogprobs> logprobs);
   bool EndsText(int32_t id) const;
   void CutTokens();
 
@@ -33,6 +34,7 @@ class Generation : public RunningRequest {
   const Tokenizer* tokenizer_;
   const std::vector<int32_t>* eos_ids_;
   Sampler sampler_;
+  std::vector<float> raw_logits_;  // as they were before the sampler changed them, where log-probabilities are wanted
   RequestText text_;
   Clock::time_point first_token_;
 };

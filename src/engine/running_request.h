@@ -25,8 +25,8 @@ class RequestObserver {
   virtual ~RequestObserver() = default;
   // False leaves the request out of the next step.
   virtual bool HasRoom() = 0;
-  // A generated token, and the text that can be shown with it.
-  virtual void OnToken(int32_t id, std::string text) = 0;
+  // A generated token, the text that can be shown with it, and its log-probabilities if they are wanted.
+  virtual void OnToken(int32_t id, std::string text, std::optional<TokenLogprobs> logprobs) = 0;
   // Once, at the end: the text that was held back, and the result.
   virtual void OnFinish(std::string rest, RequestResult result) = 0;
 };

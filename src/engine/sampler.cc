@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -44,18 +46,40 @@ int32_t ArgMax(std::span<const float> logits) {
   return static_cast<int32_t>(std::find(first, logits.end(), highest) - logits.begin());
 }
 
-Status OutOfRange(const char* name, double found, const char* expected) {
+template <typename Number>
+Status OutOfRange(const char* name, Number found, const char* expected) {
   return Status::InvalidInput(fmt::format("sampling: {} is {}, expected {}", name, found, expected));
+}
+
+Status ValidateBiases(const std::vector<LogitBias>& biases, int64_t vocab_size) {
+  std::set<int32_t> ids;
+  int64_t num_forbidden = 0;
+  for (const auto& [id, bias] : biases) {
+    if (id < 0 || id >= vocab_size) {
+      return Status::InvalidInput(
+          fmt::format("sampling: logit_bias: token id {}, expected 0 to {}", id, vocab_size - 1));
+    }
+    if (std::isnan(bias)) {
+      return Status::InvalidInput(fmt::format("sampling: logit_bias of token {} is {}, expected a number", id, bias));
+    }
+    if (!ids.insert(id).second) {
+      return Status::InvalidInput(fmt::format("sampling: logit_bias of token {} is given twice, expected once", id));
+    }
+    if (bias == -std::numeric_limits<float>::infinity()) ++num_forbidden;
+  }
+  if (num_forbidden == 0 || num_forbidden < vocab_size) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("sampling: logit_bias forbids all {} tokens, expected one that is left", vocab_size));
 }
 
 }  // namespace
 
-Status ValidateSampling(const SamplingOptions& options) {
+Status ValidateSampling(const SamplingOptions& options, int64_t vocab_size) {
   if (!std::isfinite(options.temperature) || options.temperature < 0) {
     return OutOfRange("temperature", options.temperature, "a finite number >= 0");
   }
   if (options.top_k < 0) {
-    return OutOfRange("top_k", static_cast<double>(options.top_k), "a whole number >= 0 (0: off)");
+    return OutOfRange("top_k", options.top_k, "a whole number >= 0 (0: off)");
   }
   if (!(options.top_p > 0 && options.top_p <= 1)) {
     return OutOfRange("top_p", options.top_p, "a number above 0 and at most 1 (1: off)");
@@ -66,12 +90,25 @@ Status ValidateSampling(const SamplingOptions& options) {
   if (!std::isfinite(options.repetition_penalty) || options.repetition_penalty <= 0) {
     return OutOfRange("repetition_penalty", options.repetition_penalty, "a finite number above 0 (1: off)");
   }
-  return Status::Ok();
+  for (const auto& [name, penalty] : {std::pair("frequency_penalty", options.frequency_penalty),
+                                      std::pair("presence_penalty", options.presence_penalty)}) {
+    if (!(penalty >= -2 && penalty <= 2)) return OutOfRange(name, penalty, "a number from -2 to 2 (0: off)");
+  }
+  return ValidateBiases(options.logit_bias, vocab_size);
 }
 
 int32_t Sampler::Sample(std::span<float> logits, const TokenSet& seen) {
   HW_CHECK(!logits.empty());
-  if (options_.repetition_penalty != 1) Penalise(logits, seen);
+  for (const auto& [id, bias] : options_.logit_bias) logits[static_cast<size_t>(id)] += bias;
+  if (options_.repetition_penalty != 1) PenaliseSeen(logits, seen);
+  const bool counts = options_.frequency_penalty != 0 || options_.presence_penalty != 0;
+  if (counts) PenaliseGenerated(logits);
+  const int32_t id = Choose(logits);
+  if (counts) ++counts_[id];
+  return id;
+}
+
+int32_t Sampler::Choose(std::span<const float> logits) {
   const int32_t best = ArgMax(logits);
   const float highest = logits[static_cast<size_t>(best)];
   // An infinite or NaN maximum has no softmax; the argmax is the limit of one.
@@ -86,11 +123,18 @@ int32_t Sampler::Sample(std::span<float> logits, const TokenSet& seen) {
   return Draw();
 }
 
-void Sampler::Penalise(std::span<float> logits, const TokenSet& seen) const {
+void Sampler::PenaliseSeen(std::span<float> logits, const TokenSet& seen) const {
   for (const int32_t id : seen.ids()) {
     HW_CHECK(static_cast<size_t>(id) < logits.size(), "id {} of {}", id, logits.size());
     float& logit = logits[static_cast<size_t>(id)];
     logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+  }
+}
+
+void Sampler::PenaliseGenerated(std::span<float> logits) const {
+  for (const auto& [id, count] : counts_) {
+    logits[static_cast<size_t>(id)] -=
+        static_cast<float>(count) * options_.frequency_penalty + options_.presence_penalty;
   }
 }
 

@@ -158,10 +158,83 @@ TEST(Sampler, SeedFixesTheDraws) {
   EXPECT_EQ(draw(5489)[0], 78);
 }
 
+// What the sampler chose before counts, and nothing else: not what the text has.
+TEST(Sampler, PenaltiesCountWhatWasGenerated) {
+  Sampler sampler({.frequency_penalty = 0.5F, .presence_penalty = 1});
+  TokenSet seen;
+  seen.Add(std::vector<int32_t>{0, 1, 2});
+  const std::vector<std::vector<float>> expected = {
+      {4, 3, 2.1F},        // 0
+      {2.5F, 3, 2.1F},     // 4 - 1 - 0.5; now 1
+      {2.5F, 1.5F, 2.1F},  // 0 again, which loses 0.5 more
+      {2, 1.5F, 2.1F},     // 2
+      {2, 1.5F, 0.6F},
+  };
+  const std::vector<int32_t> chosen = {0, 1, 0, 2, 0};
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    std::vector<float> logits = {4, 3, 2.1F};
+    EXPECT_EQ(sampler.Sample(logits, seen), chosen[i]) << i;
+    for (size_t id = 0; id < logits.size(); ++id) EXPECT_FLOAT_EQ(logits[id], expected[i][id]) << i << " id " << id;
+  }
+}
+
+TEST(Sampler, NegativePenaltiesFavour) {
+  Sampler sampler({.presence_penalty = -2});
+  std::vector<float> logits = {4, 3};
+  EXPECT_EQ(sampler.Sample(logits, {}), 0);
+  logits = {3, 4};
+  EXPECT_EQ(sampler.Sample(logits, {}), 0);
+  EXPECT_FLOAT_EQ(logits[0], 5);
+}
+
+TEST(Sampler, DrawsCountForPenaltiesToo) {
+  // At 2 apart every draw of one makes the other e^2 times as likely as it was.
+  Sampler sampler({.temperature = 1, .frequency_penalty = 2, .seed = 4});
+  int num_first = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::vector<float> logits = {0, 0};
+    num_first += sampler.Sample(logits, {}) == 0 ? 1 : 0;
+  }
+  EXPECT_NEAR(num_first, 100, 4);
+}
+
+TEST(Sampler, BiasesShiftForbidAndForce) {
+  // log 3 makes one three times as likely against the others: 0.5 : 0.9 : 0.2.
+  const auto shifted =
+      Frequencies({.temperature = 1, .logit_bias = {{1, std::log(3.0F)}}, .seed = 1}, Logits({0.5, 0.3, 0.2}));
+  EXPECT_NEAR(shifted.at(0), 0.5 / 1.6, 0.02);
+  EXPECT_NEAR(shifted.at(1), 0.9 / 1.6, 0.02);
+  const auto without = Frequencies({.temperature = 1, .logit_bias = {{0, -kInf}}, .seed = 1}, Logits({0.5, 0.3, 0.2}));
+  EXPECT_EQ(without.count(0), 0U);
+  EXPECT_NEAR(without.at(1), 0.6, 0.02);
+  const auto forced =
+      Frequencies({.temperature = 1, .logit_bias = {{2, kInf}, {1, kInf}}}, Logits({0.5, 0.3, 0.2}), 50);
+  EXPECT_EQ(forced.size(), 1U);
+  EXPECT_EQ(forced.count(1), 1U);
+  std::vector<float> logits = {-3, -1, -2};
+  EXPECT_EQ(Sampler({.repetition_penalty = 2, .logit_bias = {{1, -kInf}}}).Sample(logits, {}), 2);
+}
+
+// A bias comes before the repetition penalty, which divides what it left.
+TEST(Sampler, BiasesComeBeforePenalties) {
+  TokenSet seen;
+  seen.Add(0);
+  std::vector<float> logits = {-1, 0};
+  Sampler sampler({.repetition_penalty = 2, .frequency_penalty = 0.25F, .logit_bias = {{0, 5}}});
+  EXPECT_EQ(sampler.Sample(logits, seen), 0);
+  EXPECT_FLOAT_EQ(logits[0], 2);  // (-1 + 5) / 2
+  logits = {-1, 0};
+  EXPECT_EQ(sampler.Sample(logits, seen), 0);
+  EXPECT_FLOAT_EQ(logits[0], 1.75F);
+}
+
 TEST(ValidateSampling, NamesWhatIsOutOfRange) {
-  EXPECT_TRUE(ValidateSampling({}).ok());
-  EXPECT_TRUE(ValidateSampling({.temperature = 2, .top_k = 5, .top_p = 0.5F, .min_p = 1}).ok());
-  const auto message = [](const SamplingOptions& options) { return ValidateSampling(options).message(); };
+  EXPECT_TRUE(ValidateSampling({}, 10).ok());
+  EXPECT_TRUE(ValidateSampling({.temperature = 2, .top_k = 5, .top_p = 0.5F, .min_p = 1}, 10).ok());
+  EXPECT_TRUE(
+      ValidateSampling({.frequency_penalty = -2, .presence_penalty = 2, .logit_bias = {{9, kInf}, {0, -kInf}}}, 10)
+          .ok());
+  const auto message = [](const SamplingOptions& options) { return ValidateSampling(options, 10).message(); };
   EXPECT_THAT(message({.temperature = -1}), testing::HasSubstr("temperature"));
   EXPECT_THAT(message({.temperature = kInf}), testing::HasSubstr("temperature"));
   EXPECT_THAT(message({.top_k = -1}), testing::HasSubstr("top_k"));
@@ -169,6 +242,17 @@ TEST(ValidateSampling, NamesWhatIsOutOfRange) {
   EXPECT_THAT(message({.top_p = std::nanf("")}), testing::HasSubstr("top_p"));
   EXPECT_THAT(message({.min_p = 1.5F}), testing::HasSubstr("min_p"));
   EXPECT_THAT(message({.repetition_penalty = 0}), testing::HasSubstr("repetition_penalty"));
+  EXPECT_THAT(message({.frequency_penalty = 2.01F}),
+              testing::HasSubstr("frequency_penalty is 2.01, expected a number"));
+  EXPECT_THAT(message({.frequency_penalty = std::nanf("")}), testing::HasSubstr("frequency_penalty"));
+  EXPECT_THAT(message({.presence_penalty = -kInf}), testing::HasSubstr("presence_penalty"));
+  EXPECT_THAT(message({.logit_bias = {{10, 1}}}), testing::HasSubstr("logit_bias: token id 10, expected 0 to 9"));
+  EXPECT_THAT(message({.logit_bias = {{-1, 1}}}), testing::HasSubstr("logit_bias: token id -1"));
+  EXPECT_THAT(message({.logit_bias = {{3, std::nanf("")}}}), testing::HasSubstr("logit_bias of token 3 is nan"));
+  EXPECT_THAT(message({.logit_bias = {{3, 1}, {4, 1}, {3, 2}}}), testing::HasSubstr("token 3 is given twice"));
+  SamplingOptions nothing_left;
+  for (int32_t id = 0; id < 10; ++id) nothing_left.logit_bias.push_back({id, -kInf});
+  EXPECT_THAT(message(nothing_left), testing::HasSubstr("logit_bias forbids all 10 tokens"));
 }
 
 }  // namespace

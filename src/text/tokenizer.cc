@@ -37,6 +37,9 @@ const std::string* Tokenizer::TokenOf(int32_t id) const {
 bool Tokenizer::IsSpecial(int32_t id) const {
   return impl_->IsSpecial(id);
 }
+std::string_view Tokenizer::BytesOf(int32_t id) const {
+  return TokenOf(id) == nullptr ? std::string_view() : impl_->BytesOf(id, TokenPosition::kLater);
+}
 
 std::optional<int32_t> Tokenizer::bos_id() const {
   return impl_->parts().bos_id;

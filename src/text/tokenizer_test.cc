@@ -231,6 +231,18 @@ TEST(StreamDecoder, ShowsCharactersWhenTheyAreWhole) {
   EXPECT_EQ(decoder.Push(-1) + decoder.Push(100'000), "");
 }
 
+// What stands inside a text: a blank in front stays, a part of a character is its bytes.
+TEST(Tokenizer, BytesOfATokenAreWhatItAdds) {
+  const auto bytes = MustParse(ByteTokenizerJson({"<end>"}));
+  EXPECT_EQ(bytes->BytesOf(0xe2), "\xe2");
+  EXPECT_EQ(bytes->BytesOf(256), "<end>");
+  EXPECT_EQ(bytes->BytesOf(257), "");
+  EXPECT_EQ(bytes->BytesOf(-1), "");
+  const auto pieces = MustParse(PieceTokenizerJson({"\u2581a"}, {}));
+  EXPECT_EQ(pieces->BytesOf(259), " a");
+  EXPECT_EQ(pieces->Decode(Ids{259}), "a");
+}
+
 TEST(StreamDecoder, StripsBothEndsOfTheWholeText) {
   Json json = PieceTokenizerJson({"\u2581", "a"}, {});
   json["decoder"]["decoders"][3]["stop"] = 2;

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 
@@ -280,6 +282,66 @@ TEST(Turns, ThePenaltyKnowsTheWholeText) {
   EXPECT_EQ(engine->Run(request)->tokens, second->tokens);
   request.sampling.repetition_penalty = 1;
   EXPECT_NE(engine->Run(request)->tokens, second->tokens) << "the penalty must matter here";
+}
+
+// Of the model's own distribution, whatever the sampler makes of it: what a forced run over the same text gives.
+TEST(Logprobs, AreThoseOfTheRawLogits) {
+  const auto engine = MustCreate(TinyOptions());
+  const std::vector<int32_t> prompt = IdsOf(1, 20);
+  Request request = RequestOf(prompt, 10);
+  request.sampling = {.temperature = 2, .repetition_penalty = 1.5F, .presence_penalty = 1, .seed = 3};
+  request.sampling.logit_bias = {{5, -std::numeric_limits<float>::infinity()}, {7, 3}};
+  const auto plain = engine->Run(request);
+  request.logprobs = 3;
+  const auto result = engine->Run(request);
+  ASSERT_TRUE(plain.ok() && result.ok()) << result.status().message();
+  EXPECT_EQ(result->tokens, plain->tokens) << "asking changes nothing";
+  EXPECT_TRUE(plain->logprobs.empty());
+  ASSERT_EQ(result->logprobs.size(), result->tokens.size());
+
+  std::vector<int32_t> whole = prompt;
+  whole.insert(whole.end(), result->tokens.begin(), result->tokens.end());
+  const std::vector<float> rows = MustRunForced(*engine, whole).logits;
+  const size_t vocab_size = rows.size() / whole.size();
+  for (size_t i = 0; i < result->tokens.size(); ++i) {
+    const std::span<const float> row = std::span(rows).subspan((prompt.size() - 1 + i) * vocab_size, vocab_size);
+    double sum = 0;
+    for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+    const TokenLogprobs& found = result->logprobs[i];
+    EXPECT_EQ(found.chosen.id, result->tokens[i]);
+    EXPECT_NEAR(found.chosen.logprob, row[static_cast<size_t>(found.chosen.id)] - std::log(sum), 1e-3);
+    ASSERT_EQ(found.top.size(), 3u);
+    EXPECT_NEAR(found.top[0].logprob, *std::ranges::max_element(row) - std::log(sum), 1e-3);
+    EXPECT_GE(found.top[0].logprob, found.top[1].logprob);
+    EXPECT_GE(found.top[1].logprob, found.top[2].logprob);
+  }
+}
+
+TEST(Logprobs, WhatCannotBeGivenIsRefused) {
+  const auto engine = MustCreate(TinyOptions());
+  Request request = RequestOf({1, 2}, 1);
+  for (const int64_t num : {int64_t{-1}, kMaxLogprobs + 1, kHuge}) {
+    request.logprobs = num;
+    EXPECT_THAT(engine->Submit(request).status().message(), HasSubstr("logprobs is " + std::to_string(num)));
+  }
+  request.logprobs = 0;
+  EXPECT_TRUE(engine->Run(request)->logprobs.at(0).top.empty());
+  request.output = Request::Output::kStreamOnly;
+  EXPECT_THAT(engine->Submit(request).status().message(), HasSubstr("kStreamOnly"));
+}
+
+// Its ids are the model's, whose vocabulary only the engine knows.
+TEST(Sampling, BiasesAreOfTheModelsIds) {
+  const auto engine = MustCreate(TinyOptions());
+  const auto vocab_size = static_cast<int32_t>(MustRunForced(*engine, IdsOf(1, 1)).logits.size());
+  Request request = RequestOf(IdsOf(1, 20), 3);
+  request.sampling.logit_bias = {{vocab_size, 1}};
+  EXPECT_THAT(engine->Submit(request).status().message(), HasSubstr("logit_bias: token id"));
+  request.sampling.logit_bias = {{vocab_size - 1, std::numeric_limits<float>::infinity()}};
+  EXPECT_EQ(engine->Run(request)->tokens, std::vector<int32_t>(3, vocab_size - 1));
+  const int32_t best = engine->Run(RequestOf(IdsOf(1, 20), 1))->tokens.at(0);
+  request.sampling.logit_bias = {{best, -std::numeric_limits<float>::infinity()}};
+  EXPECT_NE(engine->Run(request)->tokens.at(0), best);
 }
 
 // What a request was promised can be gone when its turn comes: kept sequences have it. That is its own misfortune.

@@ -111,6 +111,27 @@ TEST(Service, SaysWhatTheEngineSays) {
   }
 }
 
+TEST(Service, GivesLogprobsWithTheirTokens) {
+  const auto service = MustServe();
+  Request request = RequestOf(IdsOf(1, 30), 12);
+  request.logprobs = 2;
+  const auto expected = MustCreate(TinyOptions())->Run(request);
+  ASSERT_TRUE(expected.ok());
+  // Events have them also where no result collects them.
+  request.output = Request::Output::kStreamOnly;
+  const auto stream = MustSubmit(*service, request);
+  size_t num_tokens = 0;
+  while (const auto event = stream->Next()) {
+    if (!event->token) continue;
+    ASSERT_TRUE(event->logprobs);
+    EXPECT_EQ(event->logprobs->chosen.id, *event->token);
+    EXPECT_EQ(event->logprobs->chosen.logprob, expected->logprobs.at(num_tokens).chosen.logprob);
+    EXPECT_EQ(event->logprobs->top.size(), 2u);
+    ++num_tokens;
+  }
+  EXPECT_EQ(num_tokens, 12u);
+}
+
 TEST(Service, RefusesAtOnceWhatIsWrong) {
   const auto service = MustServe({}, 64 << 10);
   EXPECT_THAT(service->Submit(RequestOf({}, 5)).status().message(), HasSubstr("empty"));
