@@ -34,6 +34,7 @@ struct BenchCommandOptions {
   int64_t prefill_depth = 0;
   std::string fill = "prefill";
   int64_t num_steps = 20;
+  int64_t batch = 1;
   uint64_t seed = 0;
   bool json = false;
 };
@@ -108,7 +109,11 @@ class Report {
 
   Json Decode(const PlanResult& result, const DecodeTiming& timing, const PlanResult& first) const {
     // The median step is one in the middle.
-    const Work work = DecodeWork(ArgsFor(result, timing.depth), timing.depth + timing.timing.count / 2);
+    Work work = DecodeWork(ArgsFor(result, timing.depth), timing.depth + timing.timing.count / 2);
+    const auto batch = static_cast<double>(timing.batch);
+    work.kv_bytes *= batch;
+    work.linear_flops *= batch;
+    work.attention_flops *= batch;
     const Bound bound = BoundOf(work, {.bytes_per_second = timing.read_bytes_per_second,
                                        .linear_flops = LinearPeak(),
                                        .attention_flops = AttentionPeak()});
@@ -117,8 +122,9 @@ class Report {
     const auto same = std::find_if(firsts.begin(), firsts.end(),
                                    [&](const DecodeTiming& other) { return other.depth == timing.depth; });
     return {{"depth", timing.depth},
+            {"batch", timing.batch},
             {"seconds", TimingJson(timing.timing)},
-            {"tokens_per_second", 1 / seconds},
+            {"tokens_per_second", batch / seconds},
             {"weight_bytes", work.weight_bytes},
             {"kv_bytes_read", work.kv_bytes},
             {"bytes_per_second", work.bytes() / seconds},
@@ -169,6 +175,7 @@ BenchOptions BenchOptionsOf(const BenchCommandOptions& options) {
   bench.prefill_depth = options.prefill_depth;
   bench.fill = options.fill == "random" ? BenchOptions::Fill::kRandom : BenchOptions::Fill::kPrefill;
   bench.num_steps = options.num_steps;
+  bench.batch = options.batch;
   bench.seed = options.seed;
   bench.measure_read = [ceilings =
                             cpu::CeilingOptions{.isa = options.engine.isa, .num_threads = options.engine.num_threads}] {
@@ -258,8 +265,8 @@ void PrintText(const Json& root) {
 
   std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
                                 fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
-  std::vector<TextRow> decode{{"decode", "depth", "tokens/s", "ms", "min", "max", "GB/s", "read", "of read", "of bound",
-                               "bound", "KV full", "KV bounded", "KV peak", "speed"}};
+  std::vector<TextRow> decode{{"decode", "depth", "batch", "tokens/s", "ms", "min", "max", "GB/s", "read", "of read",
+                               "of bound", "bound", "KV full", "KV bounded", "KV peak", "speed"}};
   for (const Json& plan : root["plans"]) {
     const auto name = plan["plan"].get<std::string>();
     for (const Json& row : plan["prefill"]) {
@@ -273,13 +280,13 @@ void PrintText(const Json& root) {
     }
     for (const Json& row : plan["decode"]) {
       const Json& seconds = row["seconds"];
-      decode.push_back({name, row["depth"].dump(), fmt::format("{:.1f}", row["tokens_per_second"].get<double>()),
-                        Milliseconds(seconds["median"]), Milliseconds(seconds["min"]), Milliseconds(seconds["max"]),
-                        Giga(row["bytes_per_second"]), Giga(row["read_bytes_per_second"]),
-                        Percent(row["share_of_read"]), Percent(row["share_of_bound"]),
-                        row["bound_by"].get<std::string>(), FormatBytes(row["kv_bytes_full"]),
-                        FormatBytes(row["kv_bytes_bounded"]), FormatBytes(row["kv_peak_bytes"]),
-                        fmt::format("{:.2f}x", row["speedup"].get<double>())});
+      decode.push_back({name, row["depth"].dump(), row["batch"].dump(),
+                        fmt::format("{:.1f}", row["tokens_per_second"].get<double>()), Milliseconds(seconds["median"]),
+                        Milliseconds(seconds["min"]), Milliseconds(seconds["max"]), Giga(row["bytes_per_second"]),
+                        Giga(row["read_bytes_per_second"]), Percent(row["share_of_read"]),
+                        Percent(row["share_of_bound"]), row["bound_by"].get<std::string>(),
+                        FormatBytes(row["kv_bytes_full"]), FormatBytes(row["kv_bytes_bounded"]),
+                        FormatBytes(row["kv_peak_bytes"]), fmt::format("{:.2f}x", row["speedup"].get<double>())});
     }
   }
   if (prefill.size() > 1) PrintTable(prefill);
@@ -338,6 +345,8 @@ void AddBenchCommand(CommandLine& line) {
       .add_option("--prefill-depth", options->prefill_depth, "With --fill random: tokens in the cache before --prefill")
       ->capture_default_str();
   command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
+  command.add_option("--batch", options->batch, "With --fill random: sequences that decode together")
+      ->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();
   command.add_flag("--json", options->json, "One JSON object on standard output");
   CLI::App& op = AddBenchOpCommand(line, command);

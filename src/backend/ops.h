@@ -103,6 +103,12 @@ struct GatherRowsArgs {
   TensorView out;                 // [R, E] f32
 };
 
+// The first of each row's highest numbers; -1 where one of the row is not finite.
+struct ArgMaxArgs {
+  ConstTensorView x;  // [R, V] f32
+  TensorView out;     // [R] i32
+};
+
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
 // Of layer `layer_idx` of a step that BeginStep was given: every (sequence, KV head) of it exactly once, whatever its
@@ -175,6 +181,7 @@ void Validate(const RopeArgs& args);
 void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const GatherRowsArgs& args);
+void Validate(const ArgMaxArgs& args);
 void Validate(const KvStep& step);  // what its operations rest on
 void Validate(const AppendKvArgs& args);
 void Validate(const CopyPagesArgs& args);

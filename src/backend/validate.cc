@@ -136,6 +136,11 @@ void Validate(const GatherRowsArgs& args) {
   for (const int32_t row : args.rows) HW_CHECK(row >= 0 && row < args.x.shape[0], "row {}", row);
 }
 
+void Validate(const ArgMaxArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2 && args.x.dtype == DType::kF32 && args.x.shape[1] > 0);
+  HW_CHECK(args.out.dtype == DType::kI32 && args.out.shape == Shape{args.x.shape[0]}, "out");
+}
+
 void Validate(const KvStep& step) {
   HW_CHECK(step.num_layers > 0 && step.num_kv_heads > 0, "{} layers of {}", step.num_layers, step.num_kv_heads);
   for (int64_t layer_idx = 0; layer_idx < step.num_layers; ++layer_idx) {

@@ -25,6 +25,7 @@ constexpr int64_t kMaxPrefillRounds = 10;
 
 constexpr int64_t kMinSteps = 5;  // fewer have no spread
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxBatch = 4096;
 
 // More than a page and not a multiple of anything.
 constexpr int64_t kVerifiedTokens = 67;
@@ -139,6 +140,34 @@ Result<std::vector<double>> TimeSteps(Engine& engine, const std::shared_ptr<Sequ
   return seconds;
 }
 
+// The same of several sequences, each with tokens of its own.
+Result<std::vector<double>> TimeBatch(Engine& engine, const std::vector<std::shared_ptr<Sequence>>& sequences,
+                                      std::span<const int32_t> firsts, int64_t num_steps) {
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Request request;
+    request.prompt = {firsts[i % firsts.size()]};
+    request.sequence = sequences[i];
+    request.max_new_tokens = num_steps + 1;
+    request.eos = EosMode::kIgnore;
+    request.output = Request::Output::kStreamOnly;
+    HW_ASSIGN_OR_RETURN(const RequestId id, engine.Submit(std::move(request)));
+    ids.push_back(id);
+  }
+  std::vector<double> seconds;
+  for (bool has_moved = true; has_moved;) {
+    const Clock::time_point start = Clock::now();
+    HW_ASSIGN_OR_RETURN(has_moved, engine.Step());
+    if (has_moved) seconds.push_back(Seconds(Clock::now() - start));
+  }
+  for (const RequestId id : ids) {
+    HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
+    if (result.finish == FinishReason::kError) return std::move(result.status).Annotate("decode");
+  }
+  seconds.erase(seconds.begin());  // it read the first tokens, all that was to be made ready
+  return seconds;
+}
+
 class Bench {
  public:
   Bench(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {
@@ -166,6 +195,10 @@ class Bench {
     }
     if (PrefillLeads()) return result;
     for (const int64_t depth : depths_) {
+      if (options_.batch > 1) {
+        HW_RETURN_IF_ERROR(MeasureBatch(depth, result));
+        continue;
+      }
       HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> sequence, SequenceAt(depth, options_.num_steps));
       HW_RETURN_IF_ERROR(MeasureSteps(sequence, depth, result));
     }
@@ -236,6 +269,29 @@ class Bench {
     return Status::Ok();
   }
 
+  Status MeasureBatch(int64_t depth, BenchResult& result) {
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    for (int64_t i = 0; i < options_.batch; ++i) {
+      HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, SequenceAt(depth, options_.num_steps + 2));
+      sequences.push_back(std::move(sequence));
+    }
+    HW_ASSIGN_OR_RETURN(const double read_before, MeasureRead());
+    HW_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeBatch(engine_, sequences, ids_, options_.num_steps));
+    HW_ASSIGN_OR_RETURN(const double read_after, MeasureRead());
+    DecodeTiming timing{.depth = depth,
+                        .batch = options_.batch,
+                        .timing = TimingOf(std::move(seconds)),
+                        .read_bytes_per_second = std::max(read_before, read_after)};
+    for (const auto& sequence : sequences) {
+      const KvCacheBytes bytes = sequence->cache->Bytes();
+      timing.kv_bytes_full += bytes.full;
+      timing.kv_bytes_bounded += bytes.bounded;
+      timing.kv_peak_bytes += sequence->cache->PeakBytes();
+    }
+    result.decode.push_back(timing);
+    return Status::Ok();
+  }
+
   Engine& engine_;
   const BenchOptions& options_;
   std::set<int64_t> prefills_;
@@ -251,6 +307,12 @@ Status CheckBench(const BenchOptions& options) {
   if (options.num_steps < kMinSteps || options.num_steps > kMaxTokens) {
     return Status::InvalidInput(
         fmt::format("number of timed steps is {}, expected {} to {}", options.num_steps, kMinSteps, kMaxTokens));
+  }
+  if (options.batch < 1 || options.batch > kMaxBatch ||
+      (options.batch > 1 && options.fill == BenchOptions::Fill::kPrefill)) {
+    return Status::InvalidInput(
+        fmt::format("batch is {}, expected 1 to {}, and 1 where the cache is not filled with random values",
+                    options.batch, kMaxBatch));
   }
   for (const int64_t depth : options.depths) {
     if (depth < 0 || depth > kMaxTokens) {

@@ -37,9 +37,12 @@ struct PrefillTiming {
 };
 
 struct DecodeTiming {
-  int64_t depth = 0;  // tokens in the cache before the first timed step
-  Timing timing;      // of single steps, with logits, without sampling
-  int64_t kv_bytes_full = 0;
+  int64_t depth = 0;  // tokens in each cache before the first timed step
+  int64_t batch = 1;  // sequences that decode together
+  // Of single steps: one sequence's with its logits, without sampling; of several each one's most likely token is
+  // taken.
+  Timing timing;
+  int64_t kv_bytes_full = 0;  // this and the next ones: of all sequences
   int64_t kv_bytes_bounded = 0;
   int64_t kv_peak_bytes = 0;         // prefill included
   double read_bytes_per_second = 0;  // of BenchOptions::measure_read, the better of before and after; 0 without
@@ -55,6 +58,7 @@ struct BenchOptions {
   int64_t prefill_depth = 0;  // tokens in the cache before each of `prefills`
   Fill fill = Fill::kPrefill;
   int64_t num_steps = 20;  // timed decode steps per depth
+  int64_t batch = 1;       // sequences that decode together; several only with kRandom
   uint64_t seed = 0;       // of the random ids
   std::function<void(int64_t num_read, int64_t total)> on_progress = {};
   // How fast memory is read right now: asked before and after the steps of each depth, because neighbours on the

@@ -78,6 +78,19 @@ TEST(BenchTest, MeasuresEveryLengthOnce) {
   EXPECT_EQ(engine->kv_bytes(), 0) << "nothing is left behind";
 }
 
+TEST(BenchTest, SeveralSequencesDecodeTogether) {
+  const auto engine = RandomEngine();
+  const auto result =
+      RunBench(*engine, {.depths = {40}, .fill = BenchOptions::Fill::kRandom, .num_steps = 6, .batch = 3});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->decode.size(), 1u);
+  EXPECT_EQ(result->decode[0].batch, 3);
+  EXPECT_EQ(result->decode[0].timing.count, 6);
+  EXPECT_EQ(result->decode[0].kv_bytes_full, 3 * 2 * 32 * 32 * 256);
+  EXPECT_EQ(engine->kv_bytes(), 0) << "nothing is left behind";
+  EXPECT_THAT(CheckBench({.depths = {40}, .batch = 3}).message(), HasSubstr("batch is 3"));
+}
+
 TEST(BenchTest, MemoryIsMeasuredAroundTheStepsOfEachDepth) {
   const auto engine = RandomEngine();
   double measured = 0;

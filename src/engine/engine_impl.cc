@@ -150,7 +150,8 @@ Status EngineImpl::RunDecoder(const std::vector<Member>& members) {
     step.push_back({.cache = sequence.cache.get(),
                     .ids = member.request->Unread().first(static_cast<size_t>(member.num_new)),
                     .rope_frequencies = &sequence.rope_frequencies,
-                    .wanted = member.wanted});
+                    .wanted = member.wanted,
+                    .takes_best = member.request->TakesBest()});
   }
   return decoder_.Step(step, output_);
 }
@@ -161,15 +162,17 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) {
   const ModelConfig& config = parts_.model->config;
   size_t first_row = 0;
   for (const Member& member : members) {
+    RunningRequest& request = *member.request;
     const size_t num_rows = member.wanted.size();
+    const bool has_best = request.TakesBest() && !output_.best.empty();
     const auto rows_of = [&](auto& matrix, int64_t width) {
       return std::span(matrix).subspan(first_row * static_cast<size_t>(width), num_rows * static_cast<size_t>(width));
     };
     const RequestRows rows{.num_rows = static_cast<int64_t>(num_rows),
                            .logits = rows_of(output_.logits, config.vocab_size),
-                           .hidden = rows_of(output_.hidden, config.model_dim)};
+                           .hidden = rows_of(output_.hidden, config.model_dim),
+                           .best = has_best ? output_.best.subspan(first_row, num_rows) : output_.best.first(0)};
     first_row += num_rows;
-    RunningRequest& request = *member.request;
     if (!request.running()) continue;  // a callback of another took it
     Verdict verdict;
     Status status = CheckNumbers(request, rows);
@@ -187,7 +190,9 @@ Status EngineImpl::CheckNumbers(RunningRequest& request, const RequestRows& rows
   // and with it every logit; so long rows are looked through once per request.
   const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);
   const size_t num_checked = std::exchange(request.has_rows, true) ? 1 : vocab_size;
-  if (AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))) return Status::Ok();
+  const bool is_finite = rows.best.empty() ? AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))
+                                           : std::ranges::none_of(rows.best, [](int32_t id) { return id < 0; });
+  if (is_finite) return Status::Ok();
   if (blame_.empty()) blame_ = BlameForNonFinite();
   return Status::InvalidInput(fmt::format("{}; the logits are not finite", blame_));
 }

@@ -33,6 +33,7 @@ Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
     first_token_ = Clock::now();
   }
   if (rows.num_rows == 0) return {.finish = FinishReason::kLength, .status = {}};
+  if (!rows.best.empty()) return TakeToken(rows.best.back(), std::nullopt);
   if (!request_.logprobs) return TakeToken(sampler_.Sample(rows.logits, text().seen), std::nullopt);
   raw_logits_.assign(rows.logits.begin(), rows.logits.end());
   const int32_t id = sampler_.Sample(rows.logits, text().seen);

@@ -43,6 +43,8 @@ struct RequestRows {
   int64_t num_rows = 0;
   std::span<float> logits;        // [R, V]
   std::span<const float> hidden;  // [R, E]
+  // [R], of a request that takes the best token: where it is not empty, rows above mean nothing (StepOutput).
+  std::span<const int32_t> best;
 };
 
 // Whether a request goes on.
@@ -76,6 +78,8 @@ class RunningRequest {
   std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
   // Appends which of the next `num_new` tokens' rows are wanted.
   virtual void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const = 0;
+  // Whether of a row's logits it asks for nothing but which is the highest.
+  virtual bool TakesBest() const { return false; }
   // The next `num_new` tokens are in the cache.
   void NoteRead(int64_t num_new);
   // After NoteRead. May call back into the program, which may throw or Take this request.

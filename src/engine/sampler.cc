@@ -10,41 +10,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tensor/arg_max.h"
 
 namespace headwise {
 namespace {
-
-// The first of the highest logits. NaN compares false, so it is never highest unless nothing else is there. Blocks, and
-// lanes within them, so that the compiler compares several at a time: a step of many sequences spends much of its host
-// time here.
-int32_t ArgMax(std::span<const float> logits) {
-  constexpr size_t kBlock = 512;
-  constexpr size_t kLanes = 16;
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  float highest = kLowest;
-  size_t highest_block = 0;
-  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
-    const std::span<const float> block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
-    float lanes[kLanes];
-    std::fill_n(lanes, kLanes, kLowest);
-    size_t i = 0;
-    for (; i + kLanes <= block.size(); i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        const float logit = block[i + lane];
-        lanes[lane] = logit > lanes[lane] ? logit : lanes[lane];
-      }
-    }
-    for (; i < block.size(); ++i) lanes[0] = block[i] > lanes[0] ? block[i] : lanes[0];
-    const float highest_here = *std::max_element(lanes, lanes + kLanes);
-    if (highest_here > highest) {
-      highest = highest_here;
-      highest_block = begin;
-    }
-  }
-  if (highest == kLowest) return 0;
-  const auto first = logits.begin() + static_cast<std::ptrdiff_t>(highest_block);
-  return static_cast<int32_t>(std::find(first, logits.end(), highest) - logits.begin());
-}
 
 template <typename Number>
 Status OutOfRange(const char* name, Number found, const char* expected) {
@@ -106,6 +75,11 @@ int32_t Sampler::Sample(std::span<float> logits, const TokenSet& seen) {
   const int32_t id = Choose(logits);
   if (counts) ++counts_[id];
   return id;
+}
+
+bool Sampler::TakesHighest() const {
+  return options_.temperature == 0 && options_.repetition_penalty == 1 && options_.frequency_penalty == 0 &&
+         options_.presence_penalty == 0 && options_.logit_bias.empty();
 }
 
 int32_t Sampler::Choose(std::span<const float> logits) {

@@ -29,6 +29,8 @@ class Sampler {
   // this sampler chose before is what counts as generated. NaN logits are never chosen while another is there.
   // Requires: V >= 1, every id seen below V.
   int32_t Sample(std::span<float> logits, const TokenSet& seen);
+  // Whether Sample does nothing but to find the first of the highest logits.
+  bool TakesHighest() const;
 
  private:
   struct Candidate {

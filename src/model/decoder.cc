@@ -21,6 +21,7 @@ struct Decoder::Buffers {
   TensorView up;          // [T, F]
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
+  TensorView best;        // [R] i32
   // By rope: [A, R/2, 2].
   std::vector<TensorView> angles;
 };
@@ -48,6 +49,7 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.up, {num_tokens, config.ffn_dim}},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
+      {&buffers.best, {num_wanted}, num_wanted > 0},
   };
   buffers.angles.resize(angles_.tables().size());
   for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
@@ -154,13 +156,53 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std:
   Add(buffers.up, layer.down, buffers.x);
 }
 
-// Where the host finds the view's numbers once the queue is done: where they are, or in `copy`.
-std::span<float> Decoder::OnHost(const TensorView& view, std::vector<float>& copy) {
+// Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences
+// that take the best token.
+std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSequence> sequences,
+                                 std::vector<float>& copy) {
   const auto num_elements = static_cast<size_t>(view.shape.num_elements());
   if (void* in_place = backend_->device().HostView(view.data)) return {static_cast<float*>(in_place), num_elements};
   copy.resize(num_elements);
-  backend_->device().CopyToHost(copy.data(), view.data, num_elements * sizeof(float));
+  int64_t begin = 0;
+  int64_t end = 0;  // of rows to copy at once
+  const auto copy_rows = [&] {
+    if (end > begin) {
+      const ConstTensorView rows = ConstTensorView(view).Rows(begin, end - begin);
+      backend_->device().CopyToHost(&copy[static_cast<size_t>(begin * view.shape[1])], rows.data,
+                                    static_cast<size_t>(rows.size_bytes()));
+    }
+    begin = end;
+  };
+  for (const StepSequence& sequence : sequences) {
+    const auto num_rows = static_cast<int64_t>(sequence.wanted.size());
+    if (sequence.takes_best) {
+      copy_rows();
+      begin += num_rows;
+    }
+    end += num_rows;
+  }
+  copy_rows();
   return copy;
+}
+
+void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers, StepOutput& output) {
+  Device& device = backend_->device();
+  backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
+  backend_->Norm(NormOf(model_->weights.final_norm, buffers.wanted, buffers.wanted));
+  const LinearWeights& head = model_->weights.output;
+  const MatMulPart part{head.weight, head.bias, buffers.logits};
+  backend_->MatMul({.x = buffers.wanted, .parts = {&part, 1}, .compute = compute_});
+  const bool takes_best =
+      std::ranges::any_of(sequences, [](const StepSequence& each) { return each.takes_best && !each.wanted.empty(); });
+  if (takes_best && device.HostView(buffers.logits.data) == nullptr) {
+    const TensorView best(buffers.best.data, DType::kI32, buffers.best.shape);
+    backend_->ArgMax({.x = buffers.logits, .out = best});
+    best_.resize(wanted_rows_.size());
+    device.CopyToHost(best_.data(), best.data, best_.size() * sizeof(int32_t));
+    output.best = best_;
+  }
+  output.logits = OnHost(buffers.logits, sequences, logits_);
+  output.hidden = OnHost(buffers.wanted, sequences, hidden_);
 }
 
 Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
@@ -215,13 +257,7 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
   cache_step_->Finish();
 
   output = {};
-  if (wanted_rows_.empty()) return backend_->device().Wait();
-  backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
-  backend_->Norm(NormOf(model_->weights.final_norm, buffers.wanted, buffers.wanted));
-  const LinearWeights& head = model_->weights.output;
-  const MatMulPart part{head.weight, head.bias, buffers.logits};
-  backend_->MatMul({.x = buffers.wanted, .parts = {&part, 1}, .compute = compute_});
-  output = {.logits = OnHost(buffers.logits, logits_), .hidden = OnHost(buffers.wanted, hidden_)};
+  if (!wanted_rows_.empty()) FinishRows(sequences, buffers, output);
   return backend_->device().Wait();
 }
 

@@ -22,13 +22,17 @@ struct StepSequence {
   KvCache* cache = nullptr;
   std::span<const int32_t> ids;                           // new tokens, as many as the cache has planned
   const SequenceFrequencies* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence
-  std::span<const int32_t> wanted;                        // indices into `ids` whose logits are wanted
+  std::span<const int32_t> wanted;                        // indices into `ids` whose rows are wanted
+  bool takes_best = false;                                // of a wanted row the most likely token is enough
 };
 
 // Rows of all sequences' wanted tokens, in order. Host memory, valid until the next step; may be written to.
 struct StepOutput {
   std::span<float> logits;  // [R, V]
   std::span<float> hidden;  // [R, E] after the last norm
+  // [R] of a device whose logits would have to be copied: of sequences that take the best token this is it, or -1 where
+  // a logit is not finite, and their rows of `logits` and `hidden` mean nothing. Else empty.
+  std::span<const int32_t> best;
 };
 
 // Thread-safety: none. The caches of all its steps are over the same pools.
@@ -51,7 +55,9 @@ class Decoder {
   void Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
-  std::span<float> OnHost(const TensorView& view, std::vector<float>& copy);
+  // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
+  void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers, StepOutput& output);
+  std::span<float> OnHost(const TensorView& view, std::span<const StepSequence> sequences, std::vector<float>& copy);
   void Add(const TensorView& x, const LinearWeights& weights, const TensorView& out);
 
   const Model* model_;
@@ -62,10 +68,12 @@ class Decoder {
   std::optional<CacheStep> cache_step_;
   StepAngles angles_;
   std::vector<AngledSequence> angled_;
-  std::vector<int32_t> ids_;            // [T]
-  std::vector<int32_t> wanted_rows_;    // [R]
-  std::vector<RopeArgs> ropes_;         // of the layer under way
-  std::vector<float> logits_, hidden_;  // of the output, where the host cannot read the device's memory
+  std::vector<int32_t> ids_;          // [T]
+  std::vector<int32_t> wanted_rows_;  // [R]
+  std::vector<RopeArgs> ropes_;       // of the layer under way
+  // Of the output, where the host cannot read the device's memory.
+  std::vector<float> logits_, hidden_;
+  std::vector<int32_t> best_;
 };
 
 }  // namespace headwise

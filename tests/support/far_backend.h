@@ -209,6 +209,13 @@ class FarBackend final : public Backend {
       near_->GatherRows(near);
     });
   }
+  void ArgMax(const ArgMaxArgs& args) override {
+    device_.queue().Put([this, near = args]() mutable {
+      near.x = Near(near.x);
+      near.out = Near(near.out);
+      near_->ArgMax(near);
+    });
+  }
 
   size_t PageBytes(const KvLayout& layout) const override { return near_->PageBytes(layout); }
 

@@ -14,7 +14,9 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
 #include "base/cpu_info.h"
+#include "tensor/arg_max.h"
 #include "tensor/blocks.h"
+#include "tensor/finite.h"
 
 namespace headwise {
 namespace {
@@ -138,6 +140,15 @@ class CpuBackend final : public Backend {
     const auto dim = static_cast<size_t>(args.x.shape[1]);
     for (size_t i = 0; i < args.rows.size(); ++i) {
       std::memcpy(F32(args.out) + i * dim, F32(args.x) + static_cast<size_t>(args.rows[i]) * dim, dim * sizeof(float));
+    }
+  }
+
+  void ArgMax(const ArgMaxArgs& args) override {
+    Validate(args);
+    const auto dim = static_cast<size_t>(args.x.shape[1]);
+    for (int64_t row = 0; row < args.x.shape[0]; ++row) {
+      const std::span<const float> numbers(F32(args.x) + static_cast<size_t>(row) * dim, dim);
+      static_cast<int32_t*>(args.out.data)[row] = AllFinite(numbers) ? headwise::ArgMax(numbers) : -1;
     }
   }
 

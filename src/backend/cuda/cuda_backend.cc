@@ -90,6 +90,10 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::GatherRows(args, *device_);
   }
+  void ArgMax(const ArgMaxArgs& args) override {
+    Validate(args);
+    cuda::ArgMax(args, *device_);
+  }
 
   // Rows of codes or numbers, then scales (kv_page.cuh).
   size_t PageBytes(const KvLayout& layout) const override {

@@ -16,6 +16,7 @@ void Rope(const RopeArgs& args, CudaDevice& device);
 void Activate(const ActivateArgs& args, CudaDevice& device);
 void Clamp(const ClampArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
+void ArgMax(const ArgMaxArgs& args, CudaDevice& device);
 
 // x as bf16, to `rounded`.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);

@@ -22,6 +22,7 @@ class RefBackend final : public Backend {
   void Activate(const ActivateArgs& args) override { ref::Activate(args); }
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
+  void ArgMax(const ArgMaxArgs& args) override { ref::ArgMax(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
   void BeginStep(const KvStep& step) override { Validate(step); }
   void CopyPages(const CopyPagesArgs& args) override { ref::CopyPages(args); }

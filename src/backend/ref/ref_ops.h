@@ -14,6 +14,7 @@ void Rope(const RopeArgs& args);
 void Activate(const ActivateArgs& args);
 void Clamp(const ClampArgs& args);
 void GatherRows(const GatherRowsArgs& args);
+void ArgMax(const ArgMaxArgs& args);
 
 // kv_page.cc
 size_t PageBytes(const KvLayout& layout);
