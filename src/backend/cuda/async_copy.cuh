@@ -1,5 +1,5 @@
-// Hopper's bulk copies with their barriers and its clusters, and the matrix instructions that every architecture from
-// sm_80 on has. [PTX ISA: mbarrier, cp.async.bulk, ldmatrix, mma.m16n8k16, movmatrix]
+// Hopper's bulk copies with their barriers, and the matrix instructions that every architecture from sm_80 on has.
+// [PTX ISA: mbarrier, cp.async.bulk, ldmatrix, mma.m16n8k16, movmatrix]
 #ifndef HEADWISE_BACKEND_CUDA_ASYNC_COPY_CUH_
 #define HEADWISE_BACKEND_CUDA_ASYNC_COPY_CUH_
 
@@ -21,9 +21,11 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
 // ---- barriers in shared memory: complete once `count` have arrived and the expected bytes are there -----------------
 
 __device__ inline void InitBarrier(uint64_t* barrier, int count) {
+#if HW_HAS_BULK_COPIES
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(count));
+#endif
 }
-// Behind InitBarrier of all: bulk copies and other blocks of the cluster see them.
+// Behind InitBarrier of all: bulk copies see them.
 __device__ inline void FenceBarrierInit() {
 #if HW_HAS_BULK_COPIES
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -36,34 +38,23 @@ __device__ inline void ExpectBytes(uint64_t* barrier, int bytes) {
 #endif
 }
 __device__ inline void Arrive(uint64_t* barrier) {
-  asm volatile(
-      "{\n"
-      ".reg .b64 state;\n"
-      "mbarrier.arrive.shared.b64 state, [%0];\n"
-      "}\n" ::"r"(SharedAddress(barrier))
-      : "memory");
+#if HW_HAS_BULK_COPIES
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+#endif
 }
 // Until the phase of that parity is complete.
 __device__ inline void WaitFor(uint64_t* barrier, int parity) {
 #if HW_HAS_BULK_COPIES
-#define HW_TRY_WAIT "mbarrier.try_wait.parity.shared.b64"
-#else
-#define HW_TRY_WAIT "mbarrier.test_wait.parity.shared.b64"
-#endif
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
-      "again:\n" HW_TRY_WAIT
-      " done, [%0], %1;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(SharedAddress(barrier)),
       "r"(parity)
       : "memory");
-#undef HW_TRY_WAIT
-}
-// A part of the block's threads, by an id of its own above 0.
-__device__ inline void SyncThreads(int id, int num_threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
+#endif
 }
 
 // Multiples of 16 bytes from device memory into shared memory; `barrier` counts them.
@@ -86,54 +77,14 @@ __device__ inline void CopyChunk(uint32_t to, const void* from) {
 __device__ inline void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
+// 128 bytes into the second-level cache.
+__device__ inline void PrefetchLine(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 // Until the thread's own are done, but for the newest kPending groups.
 template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// ---- clusters: blocks that reach each other's shared memory, by the addresses that AddressOfRank gives --------------
-
-// By all threads of all blocks.
-__device__ inline void SyncCluster() {
-#if HW_HAS_BULK_COPIES
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
-#endif
-}
-// Where an address of this block's shared memory lies in that of the cluster's block `rank`.
-__device__ inline uint32_t AddressOfRank(uint32_t shared, int rank) {
-  uint32_t address = shared;
-#if HW_HAS_BULK_COPIES
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
-#endif
-  return address;
-}
-__device__ inline void StoreToRank(uint32_t address, const float2& pair) {
-#if HW_HAS_BULK_COPIES
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(pair.x), "f"(pair.y) : "memory");
-#endif
-}
-__device__ inline void ArriveAtRank(uint32_t barrier) {
-#if HW_HAS_BULK_COPIES
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-// As WaitFor, for what other blocks stored before they arrived.
-__device__ inline void WaitForRanks(uint64_t* barrier, int parity) {
-#if HW_HAS_BULK_COPIES
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(SharedAddress(barrier)),
-      "r"(parity)
-      : "memory");
-#endif
 }
 
 // ---- matrices of 16-bit numbers -------------------------------------------------------------------------------------

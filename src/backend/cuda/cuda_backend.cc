@@ -63,12 +63,12 @@ class CudaBackend final : public Backend {
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
     const LinearArgs linear{.product = args};
-    if (cuda::HasFewRows(linear, *device_)) return cuda::MatMulFewRows(linear, *device_);
+    if (cuda::HasFewRows(linear)) return cuda::MatMulFewRows(linear, *device_);
     if (MatMulByCublas(args)) return;
     cuda::MatMul(args, *device_);
   }
   void Linear(const LinearArgs& args) override {
-    if (!cuda::HasFewRows(args, *device_)) return Backend::Linear(args);
+    if (!cuda::HasFewRows(args)) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);

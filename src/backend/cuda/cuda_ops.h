@@ -22,7 +22,7 @@ void ArgMax(const ArgMaxArgs& args, CudaDevice& device);
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
 // Whether MatMulFewRows can do all of it, faster.
-bool HasFewRows(const LinearArgs& args, const CudaDevice& device);
+bool HasFewRows(const LinearArgs& args);
 void MatMulFewRows(const LinearArgs& args, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);

@@ -22,32 +22,7 @@ constexpr size_t Padded(size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStream_t stream, bool overlaps) {
-  const cudaError_t prepared = PrepareKernel(launch.kernel, launch.shape.shared_bytes);
-  if (prepared != cudaSuccess) return prepared;
-  std::array<cudaLaunchAttribute, 2> attributes{};
-  unsigned num_attributes = 0;
-  if (overlaps && launch.shape.waits_by_itself) {
-    cudaLaunchAttribute& overlap = attributes[num_attributes++];
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (launch.shape.cluster_blocks > 1) {
-    cudaLaunchAttribute& cluster = attributes[num_attributes++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {launch.shape.cluster_blocks, 1, 1};
-  }
-  const cudaLaunchConfig_t config{.gridDim = launch.shape.grid,
-                                  .blockDim = dim3(launch.shape.threads),
-                                  .dynamicSmemBytes = launch.shape.shared_bytes,
-                                  .stream = stream,
-                                  .attrs = attributes.data(),
-                                  .numAttrs = num_attributes};
-  return cudaLaunchKernelExC(&config, launch.kernel, args);
-}
-
-}  // namespace
-
+// Once for each kernel, before its first launch: shared memory beyond what every kernel may have.
 cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes) {
   // Kernels are of the process, and so is what is known about them.
   static std::mutex mutex;
@@ -67,6 +42,23 @@ cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes) {
   return error;
 }
 
+cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStream_t stream, bool overlaps) {
+  const cudaError_t prepared = PrepareKernel(launch.kernel, launch.shape.shared_bytes);
+  if (prepared != cudaSuccess) return prepared;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config{.gridDim = launch.shape.grid,
+                                  .blockDim = dim3(launch.shape.threads),
+                                  .dynamicSmemBytes = launch.shape.shared_bytes,
+                                  .stream = stream,
+                                  .attrs = &overlap,
+                                  .numAttrs = overlaps && launch.shape.waits_by_itself ? 1u : 0u};
+  return cudaLaunchKernelExC(&config, launch.kernel, args);
+}
+
+}  // namespace
+
 void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes) {
   HW_CHECK(args.size() == arg_bytes.size() && args.size() <= kMaxArgs, "{} arguments", args.size());
   size_t bytes = Padded(sizeof(Launch)) + Padded(arg_bytes.size_bytes());
@@ -80,7 +72,6 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
   header->operation = launch.operation;
   header->shape.grid = launch.shape.grid;
   header->shape.threads = launch.shape.threads;
-  header->shape.cluster_blocks = launch.shape.cluster_blocks;
   header->shape.shared_bytes = launch.shape.shared_bytes;
   header->shape.waits_by_itself = launch.shape.waits_by_itself;
   header->num_args = static_cast<uint32_t>(args.size());

@@ -19,7 +19,6 @@ namespace headwise::cuda {
 struct LaunchShape {
   dim3 grid;
   unsigned threads = 0;
-  unsigned cluster_blocks = 1;  // that reach each other's shared memory; above 1 from sm_90 on
   size_t shared_bytes = 0;
   // It calls WaitForEarlier (launch.cuh) before it touches what kernels before it write or read.
   bool waits_by_itself = false;
@@ -74,10 +73,6 @@ class LaunchGraphs {
   LaunchRecord last_;         // launched kernel by kernel
   int64_t num_replays_ = 0;
 };
-
-// Before a kernel is launched, or its occupancy asked for: shared memory beyond what every kernel may have. Does
-// nothing where that was done before.
-cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes);
 
 }  // namespace headwise::cuda
 

@@ -1,21 +1,20 @@
 // Products of up to 32 rows with bf16 weights, out = x W^T + bias: decoding.
 //
 // Bound by reading the weights once, 2 N K bytes. Loads straight into the operands of mma.m16n8k16 keep too little on
-// its way: what x has to go through stands in between. So weights pass through shared memory, some 16 KiB ahead for
+// its way: what x has to go through stands in between. So weights pass through shared memory, 12 to 20 KiB ahead for
 // each of eight warps: a warp copies its own slices of K, 128 numbers of each of 16 rows at a time, and waits for
 // nobody. Bulk copies of 2 KiB a row, by a warp for all, read 6 % less for as many consumers: a copy takes its engine
-// 50 ns whatever it brings. The weights are the mma's 16 rows, rows of x its 8 columns. One block a multiprocessor
-// takes every so many-th tile of 16 outputs.
+// 50 ns whatever it brings. The weights are the mma's 16 rows, rows of x its 8 columns. One block a multiprocessor does
+// its share of the tiles of 16 outputs.
 //
-// x must be at hand too: fetched anew for every tile it is more bytes than the weights from 16 rows on. So it lies in
-// shared memory as operands for all tiles of a block. Where it is too large for one, the blocks of a cluster share it:
-// each has its part of K and does that of as many tiles as there are blocks, and their sums meet where a tile belongs.
-// Four more warps put sums together and write them, so that those who multiply never wait for each other. How a sum is
-// put together depends on K alone (eight shares, each in the order of its slices, added in their order), so its bits
-// depend neither on the cluster nor on who shares the step.
+// x must be at hand too. Of few rows it lies in shared memory as operands, for all tiles of a block. Of more it comes
+// through the ring like weights, rounded before, each slice for four tiles at once: as many bytes again as half of the
+// weights at 32 rows, from the second-level cache, where for every tile they would be twice the weights.
+//
+// How a sum is put together depends on K alone (eight shares, each in the order of its slices, added in their order),
+// so its bits do not depend on who shares the step. Where x is wanted exactly it is two numbers in bf16, and twice as
+// many columns.
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/few_rows.cuh"
@@ -25,264 +24,288 @@ namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
-// Where x is read.
-enum class XPlace { kShared, kCache };
+// ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
-// ---- x lies in the memory of one block, or is fetched for every tile ------------------------------------------------
-
-template <int kGroups, bool kExact, int kStages, XPlace kPlace>
-__global__ void __launch_bounds__(kMultiplyThreads, 1) FewRowsKernel(const __grid_constant__ FewRowsParams p) {
-  extern __shared__ __align__(1024) char memory[];
+template <int kGroups, int kStages>
+__global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constant__ FewRowsParams p) {
+  extern __shared__ __align__(16) char memory[];
   LetLaterBegin();
-  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int share = static_cast<int>(threadIdx.x / kWarp);
   const Tiles tiles(p);
-  WeightStream<kStages> weights(tiles, memory + warp * kStages * kStageBytes, warp, 0);
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) weights.CopyNext();
-  auto* const sums = reinterpret_cast<float*>(memory + kNumWarps * kStages * kStageBytes);
-  TileWriter<kGroups, kMultiplyThreads> writer(p, static_cast<int>(threadIdx.x));
-  int stage = 0;
-  const auto work = [&](auto& x) {
-    for (int tile_idx = 0; tile_idx < weights.num_tiles; ++tile_idx) {
-      float acc[kGroups][2][4] = {};
-      MultiplyTile<kGroups, kExact>(weights, x, stage, kNumShares, acc);
-      // In turns: who reads the one does not hold up who writes the other.
-      float* const buffer = sums + (p.num_buffers == 2 ? tile_idx % 2 : 0) * Sums<kGroups>::kFloats;
-      StoreShare<kGroups>(warp, acc, [&](int i, const float2& pair) { *reinterpret_cast<float2*>(buffer + i) = pair; });
-      __syncthreads();
-      const Tile tile = tiles.Get(tile_idx, 0);
-      writer.Begin(tile);
-      writer.AddShares(buffer);
-      writer.Write(tile, tiles.IsGate(tile_idx));
-      if (p.num_buffers == 1) __syncthreads();
+  SliceRing<kStages> ring(memory + share * kStages * kStageBytes);
+  // What is copied next.
+  const int first_depth = share * kDepthOfSlice;
+  int next_idx = 0;
+  int next_depth = first_depth;
+  Tile next;
+  if (tiles.IsThere(0)) next = tiles.Get(0);
+  const auto copy_next = [&] {
+    if (next_depth >= p.depth) {  // behind the last slice of the tile, or of a share that has none
+      next_depth = first_depth;
+      if (next_depth < p.depth && tiles.IsThere(++next_idx)) next = tiles.Get(next_idx);
     }
+    if (next_depth < p.depth && tiles.IsThere(next_idx)) {
+      ring.Copy(next.part.weight, next.part.num_outputs, next.first_output, p.depth, next_depth);
+      next_depth += kNumShares * kDepthOfSlice;
+    }
+    ring.Commit();
   };
-  WaitForEarlier();
-  if constexpr (kPlace == XPlace::kShared) {
-    auto* const staged = reinterpret_cast<uint4*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
-    StageX<kExact>(p, 0, staged);
-    XFromShared<kGroups, kExact> x(p, staged);
-    work(x);
-  } else {
-    XFromCache<kGroups, kExact> x(p, warp * kDepthOfSlice);
-    work(x);
-  }
-}
-
-// ---- x lies in the memory of a cluster's blocks ---------------------------------------------------------------------
-
-constexpr int kSumThreads = 128;  // that put shares together, behind those that multiply
-constexpr int kSumBarrier = 2;
-constexpr int kClusterThreads = kMultiplyThreads + kSumThreads;
-
-// The way of sums from who multiplies to who puts them together, maybe in another block.
-struct SumBarriers {
-  uint64_t full[2];              // of each buffer: all shares are there
-  uint64_t empty[2][kMaxRanks];  // of each buffer, of each rank: they were read there
-};
-__device__ void InitSumBarriers(SumBarriers& barriers) {
-  if (threadIdx.x > 0) return;
-  for (int i = 0; i < 2; ++i) {
-    InitBarrier(&barriers.full[i], kNumShares);
-    for (int rank = 0; rank < kMaxRanks; ++rank) InitBarrier(&barriers.empty[i][rank], 1);
-  }
-  FenceBarrierInit();
-}
-// Which buffer a tile's sums go through, and whether that is used for an even or odd time.
-struct BufferTurn {
-  int buffer, parity;
-  __device__ BufferTurn(const FewRowsParams& p, int tile_idx)
-      : buffer(tile_idx % p.num_buffers), parity(tile_idx / p.num_buffers % 2) {}
-};
-
-// By the last warps of a block: the tiles of `rank`, one behind the other.
-template <int kGroups>
-__device__ void WriteTiles(const Tiles& tiles, int rank, const float* sums, SumBarriers& barriers) {
-  const FewRowsParams& p = tiles.p;
-  const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
-  TileWriter<kGroups, kSumThreads> writer(p, thread);
-  WaitForEarlier();
-  for (int tile_idx = 0; tile_idx < tiles.count(); ++tile_idx) {
-    const BufferTurn turn(p, tile_idx);
-    const Tile tile = tiles.Get(tile_idx, rank);
-    writer.Begin(tile);
-    WaitForRanks(&barriers.full[turn.buffer], turn.parity);
-    writer.AddShares(sums + turn.buffer * Sums<kGroups>::kFloats);
-    SyncThreads(kSumBarrier, kSumThreads);
-    if (thread < p.num_ranks) {
-      ArriveAtRank(AddressOfRank(SharedAddress(&barriers.empty[turn.buffer][rank]), thread));
-    }
-    if (tiles.IsThere(tile_idx, rank)) writer.Write(tile, tiles.IsGate(tile_idx));
-  }
-}
-
-template <int kGroups, bool kExact, int kStages>
-__global__ void __launch_bounds__(kClusterThreads, 1) FewRowsClusterKernel(const __grid_constant__ FewRowsParams p) {
-  extern __shared__ __align__(1024) char memory[];
-  __shared__ SumBarriers barriers;
-  LetLaterBegin();
-  const int warp = static_cast<int>(threadIdx.x / kWarp);
-  // Of the block, and of the tile that the warp works on: its owner puts the shares together.
-  const int rank = static_cast<int>(blockIdx.x) % p.num_ranks;
-  const int num_shares = kNumShares / p.num_ranks;
-  const int share = rank * num_shares + warp % num_shares;
-  const int owner = warp / num_shares % p.num_ranks;
-  const bool multiplies = warp < kNumWarps;
-  const Tiles tiles(p);
-  auto* const sums = reinterpret_cast<float*>(memory + kNumWarps * kStages * kStageBytes);
-  InitSumBarriers(barriers);
-  WeightStream<kStages> weights(tiles, memory + warp % kNumWarps * kStages * kStageBytes, share, owner);
-  if (multiplies) {
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) weights.CopyNext();
-  }
-  SyncCluster();
-  if (!multiplies) {
-    WriteTiles<kGroups>(tiles, rank, sums, barriers);
-    SyncCluster();
-    return;
-  }
+  for (int i = 0; i < kStages - 1; ++i) copy_next();
 
+  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   auto* const staged = reinterpret_cast<uint4*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
   WaitForEarlier();
-  StageX<kExact>(p, rank, staged);
-  XFromShared<kGroups, kExact> x(p, staged);
-  int stage = 0;
-  for (int tile_idx = 0; tile_idx < weights.num_tiles; ++tile_idx) {
-    float acc[kGroups][2][4] = {};
-    MultiplyTile<kGroups, kExact>(weights, x, stage, num_shares, acc);
-    const BufferTurn turn(p, tile_idx);
-    WaitForRanks(&barriers.empty[turn.buffer][owner], turn.parity ^ 1);
-    const uint32_t to = AddressOfRank(SharedAddress(sums + turn.buffer * Sums<kGroups>::kFloats), owner);
-    StoreShare<kGroups>(share, acc, [&](int i, const float2& pair) {
-      StoreToRank(to + static_cast<uint32_t>(i * sizeof(float)), pair);
-    });
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) ArriveAtRank(AddressOfRank(SharedAddress(&barriers.full[turn.buffer]), owner));
+  StageX(p, staged);
+  const StagedX layout(p.num_columns());
+  TileWriter<kGroups> writer(p);
+  for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
+    float acc[kGroups][4] = {};
+    for (int depth = first_depth; depth < p.depth; depth += kNumShares * kDepthOfSlice) {
+      const char* const slice = ring.Wait();
+      copy_next();
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const WeightOperands weights(slice, turn);
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          // Columns beyond the last are zeros.
+          const int column = group * kRowsOfGroup + lane / 4;
+          uint4 x = {0, 0, 0, 0};
+          if (column < layout.num_columns) x = staged[layout.IndexOf(depth / kDepthOfSlice, turn, column) + lane % 4];
+          MultiplyTurn(acc[group], weights, x);
+        }
+      }
+      ring.Release();
+    }
+    float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+    StoreShare<kGroups>(share, acc, buffer);
+    __syncthreads();
+    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer);
+    if (p.num_buffers == 1) __syncthreads();
   }
-  SyncCluster();  // others arrive here until then
+}
+
+// ---- x comes through the ring ---------------------------------------------------------------------------------------
+
+// Rows of x as they are multiplied, [columns, K] bf16. A block a row, or a part of one where nothing is normalised.
+__global__ void __launch_bounds__(kThreads) RoundRowsKernel(const __grid_constant__ FewRowsParams p, Bf16* rounded) {
+  LetLaterBegin();
+  WaitForEarlier();
+  const int row = static_cast<int>(blockIdx.x);
+  const float inverse = InverseOfRow(p, row);
+  const int step = static_cast<int>(gridDim.y) * kThreads * 8;
+  for (int depth = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * 8; depth < p.depth; depth += step) {
+    float4 values[2];
+    LoadNumbers(p, row, depth, inverse, values);
+    const SplitNumbers split(values);
+    Bf16* const to = rounded + static_cast<int64_t>(row) * p.depth + depth;
+    *reinterpret_cast<uint4*>(to) = {split.high[0], split.high[1], split.high[2], split.high[3]};
+    if (!p.is_exact) continue;
+    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(p.num_rows) * p.depth) = {split.low[0], split.low[1],
+                                                                                  split.low[2], split.low[3]};
+  }
+}
+
+constexpr int kTilesAtOnce = 4;
+static_assert(kTilesAtOnce % 2 == 0);  // sets but the last leave buffers of sums in turns
+
+// What a warp takes, in order: of every set of tiles, of every slice of its share, x and then the tiles' weights.
+template <int kXSlices>
+struct Sequence {
+  const Tiles& tiles;
+  const int first_depth;
+  int first_tile = 0;  // of the set
+  int depth;
+  int item = 0;  // of the slice
+
+  __device__ Sequence(const Tiles& its_tiles, int share)
+      : tiles(its_tiles), first_depth(share * kDepthOfSlice), depth(first_depth) {}
+  __device__ bool is_there() const { return tiles.IsThere(first_tile) && first_depth < tiles.p.depth; }
+  __device__ void Advance() {
+    const int tile = ++item - kXSlices;
+    if (tile < kTilesAtOnce && tiles.IsThere(first_tile + max(tile, 0))) return;
+    item = 0;
+    depth += kNumShares * kDepthOfSlice;
+    if (depth < tiles.p.depth) return;
+    depth = first_depth;
+    first_tile += kTilesAtOnce;
+  }
+};
+
+template <int kGroups, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    StreamedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
+  constexpr int kXSlices = (kGroups + 1) / 2;
+  extern __shared__ __align__(16) char memory[];
+  LetLaterBegin();
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int share = static_cast<int>(threadIdx.x / kWarp);
+  const int num_columns = p.num_columns();
+  const Tiles tiles(p);
+  SliceRing<kStages> ring(memory + share * kStages * kStageBytes);
+  Sequence<kXSlices> next(tiles, share);
+  const auto copy_next = [&] {
+    if (next.is_there()) {
+      if (next.item < kXSlices) {
+        ring.Copy(rounded, num_columns, next.item * kTileOutputs, p.depth, next.depth);
+      } else {
+        const Tile tile = tiles.Get(next.first_tile + next.item - kXSlices);
+        ring.Copy(tile.part.weight, tile.part.num_outputs, tile.first_output, p.depth, next.depth);
+      }
+      next.Advance();
+    }
+    ring.Commit();
+  };
+  // x is not there yet: the first weights wait in the second-level cache.
+  Sequence<kXSlices> early(tiles, share);
+  for (int i = 0; i < kXSlices + kTilesAtOnce && early.is_there(); ++i, early.Advance()) {
+    if (early.item < kXSlices) continue;
+    const Tile tile = tiles.Get(early.first_tile + early.item - kXSlices);
+    const int64_t output = min(tile.first_output + lane / 2, tile.part.num_outputs - 1);
+    const int depth = early.depth + lane % 2 * (kDepthOfSlice / 2);
+    if (depth < p.depth) PrefetchLine(tile.part.weight + output * p.depth + depth);
+  }
+  WaitForEarlier();
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) copy_next();
+
+  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
+  TileWriter<kGroups> writer(p);
+  for (int first_tile = 0; tiles.IsThere(first_tile); first_tile += kTilesAtOnce) {
+    float acc[kTilesAtOnce][kGroups][4] = {};
+    for (int depth = share * kDepthOfSlice; depth < p.depth; depth += kNumShares * kDepthOfSlice) {
+      uint4 x[kTurns][kGroups];
+#pragma unroll
+      for (int i = 0; i < kXSlices; ++i) {
+        const char* const slice = ring.Wait();
+#pragma unroll
+        for (int turn = 0; turn < kTurns; ++turn) {
+#pragma unroll
+          for (int group = 2 * i; group < min(2 * i + 2, kGroups); ++group) {
+            const int row = (group - 2 * i) * kRowsOfGroup + lane / 4;
+            x[turn][group] = *reinterpret_cast<const uint4*>(slice + ring.OffsetOf(row, turn * 4 + lane % 4));
+          }
+        }
+        ring.Release();
+        copy_next();
+      }
+#pragma unroll
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        if (!tiles.IsThere(first_tile + i)) break;
+        const char* const slice = ring.Wait();
+        copy_next();
+#pragma unroll
+        for (int turn = 0; turn < kTurns; ++turn) {
+          const WeightOperands weights(slice, turn);
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) MultiplyTurn(acc[i][group], weights, x[turn][group]);
+        }
+        ring.Release();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTilesAtOnce; ++i) {
+      if (!tiles.IsThere(first_tile + i)) break;
+      float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+      StoreShare<kGroups>(share, acc[i], buffer);
+      __syncthreads();
+      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer);
+      if (p.num_buffers == 1) __syncthreads();
+    }
+  }
 }
 
 // ---- what is launched -----------------------------------------------------------------------------------------------
 
-int GroupsOf(int64_t num_rows) {
-  return num_rows <= kRowsOfGroup ? 1 : num_rows <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
-}
-size_t SumsBytes(int num_groups) {
-  return sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(num_groups);
+int GroupsOf(int num_columns) {
+  return num_columns <= kRowsOfGroup ? 1 : num_columns <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
 }
 
 // How a product fits into shared memory.
 struct Layout {
-  XPlace place = XPlace::kShared;
-  int num_stages = 0;
-  int num_ranks = 1;
+  bool is_staged = false;
+  int num_stages = 2;
   int num_buffers = 1;  // of sums
   size_t bytes = 0;
 };
-Layout LayoutFor(int64_t num_rows, int64_t depth, bool is_exact, const CudaDevice& device) {
-  constexpr size_t kBesides = 512;  // what a block has anyway: barriers, sums of a norm
+Layout LayoutFor(int num_columns, int64_t depth, const CudaDevice& device) {
+  constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
-  const size_t sums = SumsBytes(GroupsOf(num_rows));
-  const bool has_clusters = device.facts().major >= 9;
+  const size_t sums =
+      sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_columns));
+  const size_t staged = static_cast<size_t>(StagedX(num_columns).num_chunks(static_cast<int>(depth))) * sizeof(uint4);
   struct Way {
-    int num_ranks, num_stages;
+    bool is_staged;
+    int num_stages;
   };
-  // From four blocks on some multiprocessors of an H200 are in no cluster; two stages hold too little on its way.
-  for (const Way& way : {Way{1, 4}, Way{2, 4}, Way{2, 3}, Way{4, 4}, Way{4, 3}, Way{8, 4}, Way{8, 3}, Way{1, 2}}) {
-    if (way.num_ranks > 1 && !has_clusters) continue;
-    const StagedX staged(static_cast<int>(num_rows), static_cast<int>(depth), way.num_ranks);
-    const size_t bytes = static_cast<size_t>(way.num_stages) * kNumWarps * kStageBytes + sums +
-                         static_cast<size_t>(staged.num_chunks()) * (is_exact ? 2 : 1) * sizeof(uint4);
+  for (const Way& way : {Way{true, 4}, Way{false, 6}, Way{true, 2}, Way{false, 4}}) {
+    const size_t bytes =
+        static_cast<size_t>(way.num_stages) * kNumShares * kStageBytes + sums + (way.is_staged ? staged : 0);
     if (bytes > limit) continue;
     const int num_buffers = bytes + sums <= limit ? 2 : 1;
-    return {.num_stages = way.num_stages,
-            .num_ranks = way.num_ranks,
+    return {.is_staged = way.is_staged,
+            .num_stages = way.num_stages,
             .num_buffers = num_buffers,
             .bytes = bytes + (num_buffers == 2 ? sums : 0)};
   }
-  return {.place = XPlace::kCache,
-          .num_stages = 2,
-          .num_buffers = 2,
-          .bytes = size_t{2} * kNumWarps * kStageBytes + 2 * sums};
+  return {.bytes = size_t{2} * kNumShares * kStageBytes + sums};
 }
 
-// Clusters that the device holds at once: its multiprocessors come in groups of which one may have some over.
-int NumClusters(const void* kernel, const Layout& layout, CudaDevice& device) {
-  if (layout.num_ranks == 1) return device.facts().num_multiprocessors;
-  static std::mutex mutex;
-  static std::map<std::pair<const void*, int>, int> known;
-  const std::lock_guard lock(mutex);
-  const auto [it, is_new] = known.try_emplace({kernel, layout.num_ranks}, 0);
-  if (!is_new) return it->second;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(layout.num_ranks), 1, 1};
-  const cudaLaunchConfig_t config{.gridDim = dim3(static_cast<unsigned>(layout.num_ranks)),
-                                  .blockDim = dim3(kClusterThreads),
-                                  .dynamicSmemBytes = layout.bytes,
-                                  .stream = nullptr,
-                                  .attrs = &cluster,
-                                  .numAttrs = 1};
-  device.Note(PrepareKernel(kernel, layout.bytes), "MatMul");
-  device.Note(cudaOccupancyMaxActiveClusters(&it->second, kernel, &config), "MatMul");
-  it->second = std::max(it->second, 1);
-  return it->second;
-}
-
-void LaunchKernel(void (*kernel)(FewRowsParams), const FewRowsParams& params, const Layout& layout,
-                  CudaDevice& device) {
-  const int num_sets =
-      static_cast<int>(Blocks(params.is_gated ? params.num_tiles / 2 : params.num_tiles, layout.num_ranks));
-  const int num_clusters = std::min(NumClusters(reinterpret_cast<const void*>(kernel), layout, device), num_sets);
-  const bool is_alone = layout.num_ranks == 1;
-  LaunchShape shape =
-      Overlapping(num_clusters * layout.num_ranks, is_alone ? kMultiplyThreads : kClusterThreads, layout.bytes);
-  shape.cluster_blocks = static_cast<unsigned>(layout.num_ranks);
-  Launch(device, "MatMul", shape, kernel, params);
-}
-
-template <int kGroups, bool kExact>
+template <int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
-  const auto kernel = [&]() -> void (*)(FewRowsParams) {
-    if (layout.place == XPlace::kCache) return FewRowsKernel<kGroups, kExact, 2, XPlace::kCache>;
-    if (layout.num_ranks > 1) {
-      return layout.num_stages == 4 ? FewRowsClusterKernel<kGroups, kExact, 4>
-                                    : FewRowsClusterKernel<kGroups, kExact, 3>;
-    }
-    return layout.num_stages == 4 ? FewRowsKernel<kGroups, kExact, 4, XPlace::kShared>
-                                  : FewRowsKernel<kGroups, kExact, 2, XPlace::kShared>;
-  }();
-  LaunchKernel(kernel, params, layout, device);
+  const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
+  const LaunchShape shape =
+      Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+  if (layout.is_staged) {
+    return Launch(device, "MatMul", shape, layout.num_stages == 4 ? StagedKernel<kGroups, 4> : StagedKernel<kGroups, 2>,
+                  params);
+  }
+  auto* const rounded = reinterpret_cast<Bf16*>(
+      device.Scratch(static_cast<size_t>(params.num_columns()) * static_cast<size_t>(params.depth) * sizeof(Bf16)));
+  if (rounded == nullptr) return;
+  LaunchShape rounding = Overlapping(params.num_rows, kThreads);
+  if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kThreads * 8);
+  Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, rounded);
+  Launch(device, "MatMul", shape,
+         layout.num_stages == 6   ? StreamedKernel<kGroups, 6>
+         : layout.num_stages == 4 ? StreamedKernel<kGroups, 4>
+                                  : StreamedKernel<kGroups, 2>,
+         params, rounded);
 }
 
-template <bool kExact>
-void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
-  switch (GroupsOf(params.num_rows)) {
+// `params` of rows [first_row, first_row + num_rows) alone.
+void LaunchRows(FewRowsParams params, int first_row, int num_rows, CudaDevice& device) {
+  params.x += static_cast<int64_t>(first_row) * params.depth;
+  params.num_rows = num_rows;
+  for (FewRowsParams::Part& part : params.parts) {
+    if (part.out != nullptr) part.out += static_cast<int64_t>(first_row) * part.num_outputs;
+  }
+  const Layout layout = LayoutFor(params.num_columns(), params.depth, device);
+  params.num_buffers = layout.num_buffers;
+  switch (GroupsOf(params.num_columns())) {
     case 1:
-      return LaunchFor<1, kExact>(params, layout, device);
+      return LaunchFor<1>(params, layout, device);
     case 2:
-      return LaunchFor<2, kExact>(params, layout, device);
+      return LaunchFor<2>(params, layout, device);
     default:
-      return LaunchFor<4, kExact>(params, layout, device);
+      return LaunchFor<kMaxGroups>(params, layout, device);
   }
 }
 
 }  // namespace
 
-bool HasFewRows(const LinearArgs& args, const CudaDevice& device) {
+bool HasFewRows(const LinearArgs& args) {
   const MatMulArgs& product = args.product;
-  const int64_t num_rows = product.x.shape[0];
   const int64_t depth = product.x.shape[1];
-  if (num_rows > kMaxRows || depth % kDepthOfTurn != 0) return false;
+  if (product.x.shape[0] > kMaxColumns || depth % kDepthOfTurn != 0) return false;
   if (args.activation && args.activation->kind != ActivateArgs::Kind::kGatedSilu) return false;
   if (args.norm) {
     const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
     const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
     // A norm's bits are those of the kernel that does it alone.
     if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
-    const Layout layout = LayoutFor(num_rows, depth, product.compute == Compute::kF32, device);
-    if (layout.place != XPlace::kShared || layout.num_ranks > 1) return false;
   }
   return product.parts.size() <= kMaxParts &&
          std::all_of(product.parts.begin(), product.parts.end(),
@@ -291,18 +314,17 @@ bool HasFewRows(const LinearArgs& args, const CudaDevice& device) {
 
 void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
   const MatMulArgs& args = linear.product;
-  if (!device.ok() || args.x.shape[0] == 0) return;
-  const bool is_exact = args.compute == Compute::kF32;
-  const Layout layout = LayoutFor(args.x.shape[0], args.x.shape[1], is_exact, device);
+  const auto num_rows = static_cast<int>(args.x.shape[0]);
+  if (!device.ok() || num_rows == 0) return;
   FewRowsParams params{.x = F32(linear.norm ? linear.norm->x : args.x),
-                       .num_rows = static_cast<int>(args.x.shape[0]),
+                       .num_rows = 0,
                        .depth = static_cast<int>(args.x.shape[1]),
                        .norm_weight = linear.norm ? F32(linear.norm->weight) : nullptr,
                        .norm_eps = linear.norm ? linear.norm->eps : 0.0f,
                        .adds = args.write == MatMulArgs::Write::kAdd,
                        .is_gated = linear.activation.has_value(),
-                       .num_buffers = layout.num_buffers,
-                       .num_ranks = layout.num_ranks,
+                       .is_exact = args.compute == Compute::kF32,
+                       .num_buffers = 1,
                        .num_tiles = 0,
                        .parts = {}};
   for (size_t i = 0; i < args.parts.size(); ++i) {
@@ -314,8 +336,11 @@ void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
                        .num_outputs = static_cast<int>(part.weight.shape[0]),
                        .end_tile = params.num_tiles};
   }
-  if (is_exact) return LaunchFor<true>(params, layout, device);
-  LaunchFor<false>(params, layout, device);
+  // Exact rows are two columns each: of more than sixteen the weights are read twice.
+  const int most = params.is_exact ? kMaxColumns / 2 : kMaxColumns;
+  for (int first = 0; first < num_rows; first += most) {
+    LaunchRows(params, first, std::min(most, num_rows - first), device);
+  }
 }
 
 }  // namespace headwise::cuda

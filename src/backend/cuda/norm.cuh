@@ -3,24 +3,22 @@
 #ifndef HEADWISE_BACKEND_CUDA_NORM_CUH_
 #define HEADWISE_BACKEND_CUDA_NORM_CUH_
 
-#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace headwise::cuda {
 
 inline constexpr int kNormThreads = 256;
-inline constexpr int kNormBarrier = 1;
 // Rows are summed in fours, a thread's one behind the other, up to this length; longer ones by AnyNormKernel alone.
 inline constexpr int kNormQuads = 8;
 inline constexpr int64_t kMaxNormDim = int64_t{4} * kNormQuads * kNormThreads;
 
-// The same in all of the block's first kNormThreads threads, which call it.
+// The same in all threads.
 __device__ inline float SumOfBlock(float x) {
   __shared__ float sums[kNormThreads / kWarp];
   x = SumOfWarp(x);
-  SyncThreads(kNormBarrier, kNormThreads);  // sums of the call before are read
+  __syncthreads();  // sums of the call before are read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
-  SyncThreads(kNormBarrier, kNormThreads);
+  __syncthreads();
   float sum = 0;
   for (int i = 0; i < kNormThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
   return sum;
