@@ -1,6 +1,7 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
 .PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak format asan tsan
 FUZZ_SECONDS ?= 60
+FUZZ_LONG_SECONDS ?= 600
 SOAK_TOKENS ?= 1000000
 
 build:
@@ -63,7 +64,7 @@ fuzz:
 	@tools/install_deps.sh long
 	cmake --preset fuzz
 	cmake --build build/fuzz
-	tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+	tools/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_LONG_SECONDS)
 
 soak: build
 	cmake --build build/release --target stream_soak

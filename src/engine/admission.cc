@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_memory.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
 
@@ -125,8 +126,7 @@ Result<std::shared_ptr<Sequence>> Admission::Provide(RunningRequest& request) co
   return given;
 }
 
-std::vector<FailedRequest> Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
-  std::vector<FailedRequest> refused;
+void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
   bool is_short = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RunningRequest& request = **it;
@@ -136,20 +136,29 @@ std::vector<FailedRequest> Admission::Admit(std::vector<std::shared_ptr<RunningR
       ++it;
       continue;
     }
-    Result<std::shared_ptr<Sequence>> sequence = Provide(request);
-    if (sequence.ok()) {
-      request.Begin(*std::move(sequence));
-      active.push_back(*it);
-    } else if (sequence.status().code() == StatusCode::kOutOfMemory && !active.empty()) {
-      is_short = true;
-      ++it;
+    Status status = CatchNoMemory("the tables of a new sequence", [&] {
+      ReserveMore(active, 1);
+      HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Provide(request));
+      request.Begin(std::move(sequence));
+      return Status::Ok();
+    });
+    if (status.ok()) {
+      active.push_back(std::move(*it));
+      it = waiting_.erase(it);
       continue;
-    } else {
-      refused.push_back({*it, sequence.status()});
     }
-    it = waiting_.erase(it);
+    if (status.code() == StatusCode::kOutOfMemory && !active.empty()) {
+      is_short = true;
+    } else {
+      request.failure = std::move(status);
+    }
+    ++it;
   }
-  return refused;
+}
+
+std::shared_ptr<RunningRequest> Admission::FindRefused() const {
+  const auto it = std::ranges::find_if(waiting_, [](const auto& request) { return !request->failure.ok(); });
+  return it == waiting_.end() ? nullptr : *it;
 }
 
 }  // namespace headwise

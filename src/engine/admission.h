@@ -28,8 +28,11 @@ class Admission {
   size_t num_waiting() const { return waiting_.size(); }
 
   // Moves to the end of `active` who can have memory now. For memory it is first come, first served, while others run
-  // whose end may give some back; where nobody does, who cannot have it is refused. Whoever needs none does not wait.
-  std::vector<FailedRequest> Admit(std::vector<std::shared_ptr<RunningRequest>>& active);
+  // whose end may give some back; where nobody does, who cannot have it is refused: its failure is set, and it waits to
+  // be finished. Whoever needs none does not wait.
+  void Admit(std::vector<std::shared_ptr<RunningRequest>>& active);
+  // One of those that wait and are refused; null where there is none.
+  std::shared_ptr<RunningRequest> FindRefused() const;
 
  private:
   Status CheckIds(std::span<const int32_t> ids, const char* what) const;

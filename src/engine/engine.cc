@@ -9,6 +9,7 @@
 #include "backend/all_backends.h"
 #include "base/cpu_info.h"
 #include "base/json.h"
+#include "base/no_memory.h"
 #include "engine/engine_impl.h"
 #include "engine/open_tokenizer.h"
 #include "model/load_config.h"
@@ -27,6 +28,10 @@ Status CheckOptions(const EngineOptions& options) {
   }
   return CheckNumThreads(options.num_threads);
 }
+
+// What memory was for, in words of an error.
+constexpr const char* kNewRequest = "another request";
+constexpr const char* kNewSequence = "another sequence";
 
 // A step is not over while its callbacks run.
 Status RefuseInCallback(const EngineImpl& impl, const char* what) {
@@ -49,10 +54,12 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
-  HW_RETURN_IF_ERROR(CheckOptions(options));
-  HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
-  return CreateEngine(options, std::move(backend));
+  return CatchNoMemory("a model", [&]() -> Result<std::unique_ptr<Engine>> {
+    HW_RETURN_IF_ERROR(CheckOptions(options));
+    HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
+                        MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+    return CreateEngine(options, std::move(backend));
+  });
 }
 
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::unique_ptr<Backend> own_backend) {
@@ -129,18 +136,20 @@ void Engine::Warn(std::string_view message) const {
 }
 
 Result<std::shared_ptr<Sequence>> Engine::NewSequence(const SequenceOptions& options) {
-  return impl_->sequences().New(options, impl_->sequences().step_tokens());
+  return CatchNoMemory(kNewSequence, [&] { return impl_->sequences().New(options, impl_->sequences().step_tokens()); });
 }
 Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence, const SequenceOptions& options) {
-  return impl_->sequences().Fork(sequence, options);
+  return CatchNoMemory(kNewSequence, [&] { return impl_->sequences().Fork(sequence, options); });
 }
 Result<std::shared_ptr<Sequence>> Engine::Fork(const Sequence& sequence) {
-  return impl_->sequences().Fork(sequence);
+  return CatchNoMemory(kNewSequence, [&] { return impl_->sequences().Fork(sequence); });
 }
 
 Result<RequestId> Engine::Submit(Request request) {
-  HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(std::move(request)));
-  return impl_->Accept(std::move(prepared));
+  return CatchNoMemory(kNewRequest, [&]() -> Result<RequestId> {
+    HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(std::move(request)));
+    return impl_->Accept(std::move(prepared));
+  });
 }
 Result<bool> Engine::Step() {
   HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "Step"));
@@ -170,14 +179,17 @@ Result<RequestResult> Engine::Run(Request request) {
   HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "Run"));
   HW_ASSIGN_OR_RETURN(const RequestId id, Submit(std::move(request)));
   HW_ASSIGN_OR_RETURN(RequestResult result, RunToEnd(id));
-  HW_RETURN_IF_ERROR(result.status);
+  if (!result.status.ok()) return std::move(result.status);  // a copy could fail, where memory is short
   return result;
 }
 
 Status Engine::RunForced(const ForcedRun& run) {
   HW_RETURN_IF_ERROR(RefuseInCallback(*impl_, "RunForced"));
-  HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(run));
-  HW_ASSIGN_OR_RETURN(RequestResult result, RunToEnd(impl_->Accept(std::move(prepared))));
+  HW_ASSIGN_OR_RETURN(const RequestId id, CatchNoMemory(kNewRequest, [&]() -> Result<RequestId> {
+                        HW_ASSIGN_OR_RETURN(std::shared_ptr<RunningRequest> prepared, impl_->Prepare(run));
+                        return impl_->Accept(std::move(prepared));
+                      }));
+  HW_ASSIGN_OR_RETURN(RequestResult result, RunToEnd(id));
   if (result.finish == FinishReason::kCancelled) return Status::Cancelled("stopped by the caller");
   return std::move(result.status);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/no_memory.h"
 #include "engine/forced_reading.h"
 #include "engine/generation.h"
 #include "engine/scheduler.h"
@@ -15,12 +16,15 @@
 namespace headwise {
 namespace {
 
-// Runs what may call back into the program. An exception of its callbacks ends the request they belong to.
+// Runs what may call back into the program. An exception of its callbacks ends the request they belong to, and so does
+// memory that it or they cannot have.
 template <typename Function>
 Status GuardCallbacks(const Function& function) {
   try {
     function();
     return Status::Ok();
+  } catch (const std::bad_alloc& error) {
+    return NoMemoryStatus(error, "the output of a request");
   } catch (const std::exception& exception) {
     return Status::Cancelled(fmt::format("a callback threw: {}", exception.what()));
   } catch (...) {
@@ -55,11 +59,20 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(const ForcedRun& run
       next_id_++, std::move(need), run, parts_.model->config.vocab_size, std::move(observer)));
 }
 
-RequestId EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
+Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
   const RequestId id = request->id();
-  requests_.emplace(id, request);
-  admission_.Add(std::move(request));
-  return id;
+  Status status = CatchNoMemory("another request", [&] {
+    requests_.emplace(id, request);
+    admission_.Add(std::move(request));
+    return Status::Ok();
+  });
+  if (status.ok()) return id;
+  requests_.erase(id);
+  return status;
+}
+
+void EngineImpl::Refuse(std::shared_ptr<RunningRequest> request, Status status) {
+  Finish(std::move(request), {.finish = FinishReason::kError, .status = std::move(status)});
 }
 
 void EngineImpl::Cancel(RequestId id) {
@@ -68,8 +81,12 @@ void EngineImpl::Cancel(RequestId id) {
 }
 
 void EngineImpl::CancelAll() {
-  const std::map<RequestId, std::shared_ptr<RunningRequest>> all = requests_;
-  for (const auto& [id, request] : all) Finish(request, {.finish = FinishReason::kCancelled, .status = {}});
+  // Who is over may be gone from the map, and callbacks may take others.
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    const std::shared_ptr<RunningRequest> request = it->second;
+    Finish(request, {.finish = FinishReason::kCancelled, .status = {}});
+    it = requests_.upper_bound(request->id());
+  }
 }
 
 void EngineImpl::TakeCancellations() {
@@ -87,9 +104,18 @@ void EngineImpl::TakeCancellations() {
 bool EngineImpl::Step() {
   HW_CHECK(!is_stepping_);
   is_stepping_ = true;
-  TakeCancellations();
-  FinishAll(admission_.Admit(active_));
-  const bool has_moved = RunStep();
+  bool has_moved = false;
+  const Status status = CatchNoMemory("a step", [&] {
+    TakeCancellations();
+    admission_.Admit(active_);
+    has_moved = FinishFailed();
+    has_moved = RunStep() || has_moved;
+    return Status::Ok();
+  });
+  if (!status.ok()) {
+    for (const auto& request : active_) request->failure = CopyOf(status);
+  }
+  has_moved = FinishFailed() || has_moved;
   is_stepping_ = false;
   return has_moved;
 }
@@ -104,61 +130,77 @@ std::vector<int64_t> EngineImpl::ShareNextStep() const {
 }
 
 bool EngineImpl::RunStep() {
-  const std::vector<int64_t> shares = ShareNextStep();
-  std::vector<Member> members;
-  std::vector<FailedRequest> failed;
+  std::vector<Member> members = MembersOf(ShareNextStep());
+  // From here on whatever fails is one member's, or all members'.
   Status status;
   {
     const KvMemory::Hold hold(*parts_.memory);
-    members = PlanCaches(shares, failed);
+    PlanCaches(members);
     if (!members.empty()) status = RunDecoder(members);
   }
   if (status.ok()) {
     GiveRows(members);
   } else {
-    for (Member& member : members) {
+    for (const Member& member : members) {
       // How far the step came in this cache nobody knows.
-      member.request->sequence()->failure = status;
-      failed.push_back({std::move(member.request), status});
+      member.request->sequence()->failure = CopyOf(status);
+      member.request->failure = CopyOf(status);
     }
   }
-  const bool has_moved = !members.empty() || !failed.empty();
-  FinishAll(std::move(failed));
-  return has_moved;
+  return !members.empty();
 }
 
-std::vector<EngineImpl::Member> EngineImpl::PlanCaches(const std::vector<int64_t>& shares,
-                                                       std::vector<FailedRequest>& failed) {
+std::vector<EngineImpl::Member> EngineImpl::MembersOf(const std::vector<int64_t>& shares) const {
   std::vector<Member> members;
   for (size_t i = 0; i < shares.size(); ++i) {
     if (shares[i] == 0) continue;
-    Status planned = active_[i]->sequence()->cache->PlanStep(shares[i]);
-    if (!planned.ok()) {
-      failed.push_back({active_[i], std::move(planned)});
-      continue;
-    }
     members.push_back({.request = active_[i], .num_new = shares[i], .wanted = {}});
     members.back().request->AddWanted(shares[i], members.back().wanted);
   }
   return members;
 }
 
-Status EngineImpl::RunDecoder(const std::vector<Member>& members) {
-  std::vector<StepSequence> step;
-  for (const Member& member : members) {
-    const Sequence& sequence = *member.request->sequence();
-    step.push_back({.cache = sequence.cache.get(),
-                    .ids = member.request->Unread().first(static_cast<size_t>(member.num_new)),
-                    .rope_frequencies = &sequence.rope_frequencies,
-                    .wanted = member.wanted,
-                    .takes_best = member.request->TakesBest()});
+void EngineImpl::PlanCaches(std::vector<Member>& members) noexcept {
+  for (Member& member : members) {
+    Status planned = member.request->sequence()->cache->PlanStep(member.num_new);
+    member.is_planned = planned.ok();
+    if (!planned.ok()) member.request->failure = std::move(planned);
   }
-  return decoder_.Step(step, output_);
+  std::erase_if(members, [](const Member& member) { return !member.is_planned; });
 }
 
-void EngineImpl::GiveRows(const std::vector<Member>& members) {
+Status EngineImpl::RunDecoder(const std::vector<Member>& members) noexcept {
+  Status status = CatchNoMemory("a step", [&] {
+    std::vector<StepSequence> step;
+    for (const Member& member : members) {
+      const Sequence& sequence = *member.request->sequence();
+      step.push_back({.cache = sequence.cache.get(),
+                      .ids = member.request->Unread().first(static_cast<size_t>(member.num_new)),
+                      .rope_frequencies = &sequence.rope_frequencies,
+                      .wanted = member.wanted,
+                      .takes_best = member.request->TakesBest()});
+    }
+    return decoder_.Step(step, output_);
+  });
+  for (const Member& member : members) {
+    KvCache& cache = *member.request->sequence()->cache;
+    if (!status.ok() && cache.planned_tokens() > 0) cache.AbandonStep();
+  }
+  return status;
+}
+
+void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
   // All sequences first: a callback may fork any of them.
-  for (const Member& member : members) member.request->NoteRead(member.num_new);
+  for (const Member& member : members) {
+    const auto note = [&] {
+      member.request->NoteRead(member.num_new);
+      return Status::Ok();
+    };
+    Status noted = CatchNoMemory("the ids of a text", note);
+    if (noted.ok()) continue;
+    member.request->sequence()->failure = CopyOf(noted);
+    member.request->failure = std::move(noted);
+  }
   const ModelConfig& config = parts_.model->config;
   size_t first_row = 0;
   for (const Member& member : members) {
@@ -173,15 +215,23 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) {
                            .hidden = rows_of(output_.hidden, config.model_dim),
                            .best = has_best ? output_.best.subspan(first_row, num_rows) : output_.best.first(0)};
     first_row += num_rows;
-    if (!request.running()) continue;  // a callback of another took it
+    if (!request.running() || !request.failure.ok()) continue;  // a callback of another took it
     Verdict verdict;
-    Status status = CheckNumbers(request, rows);
-    // What its cache holds is no text that could go on.
-    if (!status.ok()) request.sequence()->failure = status;
-    if (status.ok()) status = GuardCallbacks([&] { verdict = request.TakeRows(member.num_new, rows); });
+    Status status = GiveRowsTo(member, rows, verdict);
     if (!status.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(status)};
     if (verdict.finish != FinishReason::kRunning) Finish(member.request, std::move(verdict));
   }
+}
+
+Status EngineImpl::GiveRowsTo(const Member& member, const RequestRows& rows, Verdict& verdict) {
+  RunningRequest& request = *member.request;
+  Status status = CatchNoMemory("a look at the logits", [&] { return CheckNumbers(request, rows); });
+  if (!status.ok()) {
+    // What its cache holds is no text that could go on.
+    request.sequence()->failure = CopyOf(status);
+    return status;
+  }
+  return GuardCallbacks([&] { verdict = request.TakeRows(member.num_new, rows); });
 }
 
 Status EngineImpl::CheckNumbers(RunningRequest& request, const RequestRows& rows) {
@@ -218,7 +268,9 @@ std::string EngineImpl::BlameForNonFinite() const {
 void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict) {
   if (!request->running()) return;
   request->UpdateMetrics();
-  const std::string rest = request->TakeRest();
+  std::string rest;
+  Status taken = GuardCallbacks([&] { rest = request->TakeRest(); });
+  if (!taken.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(taken)};
   ++num_finished_;
   request->result.finish = verdict.finish;
   request->result.status = std::move(verdict.status);
@@ -233,12 +285,20 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   }
   if (request->observer() == nullptr) return;
   requests_.erase(request->id());
-  request->observer()->OnFinish(rest, std::move(request->result));
+  request->observer()->OnFinish(std::move(rest), std::move(request->result));
 }
 
-void EngineImpl::FinishAll(std::vector<FailedRequest> failed) {
-  for (FailedRequest& each : failed) {
-    Finish(std::move(each.request), {.finish = FinishReason::kError, .status = std::move(each.status)});
+bool EngineImpl::FinishFailed() {
+  bool has_any = false;
+  while (true) {
+    // Looked for anew each time: a callback may end others.
+    const auto failed = std::ranges::find_if(active_, [](const auto& request) { return !request->failure.ok(); });
+    std::shared_ptr<RunningRequest> request = failed != active_.end() ? *failed : admission_.FindRefused();
+    if (request == nullptr) return has_any;
+    has_any = true;
+    Status status = std::move(request->failure);
+    request->failure = Status::Ok();
+    Finish(std::move(request), {.finish = FinishReason::kError, .status = std::move(status)});
   }
 }
 

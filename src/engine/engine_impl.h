@@ -43,13 +43,17 @@ class EngineImpl {
   Result<std::shared_ptr<RunningRequest>> Prepare(Request request, std::shared_ptr<RequestObserver> observer = nullptr);
   Result<std::shared_ptr<RunningRequest>> Prepare(const ForcedRun& run,
                                                   std::shared_ptr<RequestObserver> observer = nullptr);
-  RequestId Accept(std::shared_ptr<RunningRequest> request);
+  // kOutOfMemory where there is none to note it down: nothing happened.
+  Result<RequestId> Accept(std::shared_ptr<RunningRequest> request);
+  // Ends a request that was not accepted.
+  void Refuse(std::shared_ptr<RunningRequest> request, Status status);
   // Takes effect at the next step.
   void Cancel(RequestId id);
   // At once.
   void CancelAll();
 
-  // False where nobody could read anything. Requires: not is_stepping().
+  // False where nobody could read anything. Memory that cannot be had ends the requests that wanted it, and the engine
+  // goes on; where nobody knows whose it was, those that run. Requires: not is_stepping().
   bool Step();
   // Inside a step, which is where callbacks run.
   bool is_stepping() const { return is_stepping_; }
@@ -68,6 +72,7 @@ class EngineImpl {
     std::shared_ptr<RunningRequest> request;
     int64_t num_new = 0;
     std::vector<int32_t> wanted;
+    bool is_planned = false;
   };
 
   void TakeCancellations();
@@ -75,16 +80,20 @@ class EngineImpl {
   std::vector<int64_t> ShareNextStep() const;
   // False where nobody takes part.
   bool RunStep();
-  // Plans the caches of all that take part; those that cannot have pages for it end. Requires: the memory is held.
-  std::vector<Member> PlanCaches(const std::vector<int64_t>& shares, std::vector<FailedRequest>& failed);
-  // Requires: the caches are planned, and the memory is held since.
-  Status RunDecoder(const std::vector<Member>& members);
-  void GiveRows(const std::vector<Member>& members);
+  std::vector<Member> MembersOf(const std::vector<int64_t>& shares) const;
+  // Those that cannot have pages for the step fail, and are members no more. Requires: the memory is held.
+  void PlanCaches(std::vector<Member>& members) noexcept;
+  // Requires: the caches are planned, and the memory is held since. After an error they are lost.
+  Status RunDecoder(const std::vector<Member>& members) noexcept;
+  void GiveRows(const std::vector<Member>& members) noexcept;
+  // One member's.
+  Status GiveRowsTo(const Member& member, const RequestRows& rows, Verdict& verdict);
   // An error where numbers of a request's rows are not finite, that says what of the model is to blame.
   Status CheckNumbers(RunningRequest& request, const RequestRows& rows);
   std::string BlameForNonFinite() const;
   void Finish(std::shared_ptr<RunningRequest> request, Verdict verdict);
-  void FinishAll(std::vector<FailedRequest> failed);
+  // Ends those whose failure is set. True where there were any.
+  bool FinishFailed();
 
   Parts parts_;
   SequenceMaker sequences_;

@@ -1,13 +1,15 @@
 #include "engine/event_delivery.h"
 
+#include <new>
 #include <utility>
 
 namespace headwise {
 
 void EventDelivery::Notify(const std::shared_ptr<Client>& client) {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(client->is_listed, true)) return;
-  listed_.push_back(client);
+  if (client->place.empty()) return;
+  client->place.front() = client;
+  listed_.splice(listed_.end(), client->place);
   changed_.notify_one();
 }
 
@@ -28,8 +30,7 @@ void EventDelivery::Loop() {
       changed_.wait(lock, [&] { return !listed_.empty() || is_finishing_; });
       if (listed_.empty()) return;
       client = std::move(listed_.front());
-      listed_.pop_front();
-      client->is_listed = false;
+      client->place.splice(client->place.end(), listed_, listed_.begin());
     }
     DeliverOne(*client);
     // One event each in turn.
@@ -46,8 +47,12 @@ void EventDelivery::DeliverOne(Client& client) {
   } catch (...) {
     // Nobody is there to tell; the final event says that it was cancelled.
   }
-  if (go_on || event->result || std::exchange(client.is_cancelled, true)) return;
-  client.cancel();
+  if (go_on || event->result || client.is_cancelled) return;
+  try {
+    client.cancel();
+    client.is_cancelled = true;
+  } catch (const std::bad_alloc&) {  // at the next event
+  }
 }
 
 }  // namespace headwise

@@ -5,8 +5,8 @@
 #include <headwise/service.h>
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -22,7 +22,9 @@ class EventDelivery {
     std::unique_ptr<EventQueue> events;
     Service::OnEvent on_event;
     std::function<void()> cancel;
-    bool is_listed = false;     // guarded by the delivery's mutex
+    // Its place in the delivery's list, empty while it is in there: to list a client takes no memory. Guarded by the
+    // delivery's mutex.
+    std::list<std::shared_ptr<Client>> place = std::list<std::shared_ptr<Client>>(1);
     bool is_cancelled = false;  // the delivery thread's
   };
 
@@ -42,7 +44,7 @@ class EventDelivery {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Client>> listed_;
+  std::list<std::shared_ptr<Client>> listed_;
   bool is_finishing_ = false;
   std::thread thread_;
 };

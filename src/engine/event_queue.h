@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "engine/running_request.h"
 
@@ -37,23 +38,30 @@ class EventQueue : public RequestObserver {
     Push({.token = id, .logprobs = std::move(logprobs), .text = std::move(text), .result = std::nullopt});
   }
   void OnFinish(std::string rest, RequestResult result) override {
-    Push({.token = std::nullopt, .text = std::move(rest), .result = std::move(result)});
+    {
+      const std::lock_guard lock(mutex_);
+      last_ = {.token = std::nullopt, .text = std::move(rest), .result = std::move(result)};
+      changed_.notify_one();
+    }
+    if (options_.on_event) options_.on_event();
   }
 
   // Waits for an event until the deadline; none: for ever. Nothing once the final one was taken.
   std::optional<RequestEvent> Take(std::optional<RequestStream::Clock::time_point> deadline) {
     std::unique_lock lock(mutex_);
-    const auto has_news = [&] { return !events_.empty() || is_over_; };
+    const auto has_news = [&] { return !events_.empty() || last_ || is_over_; };
     if (deadline) {
       changed_.wait_until(lock, *deadline, has_news);
     } else {
       changed_.wait(lock, has_news);
     }
-    if (events_.empty()) return std::nullopt;
+    if (events_.empty()) {
+      is_over_ = is_over_ || last_;
+      return std::exchange(last_, std::nullopt);
+    }
     const bool was_full = events_.size() >= options_.max_events;
     std::optional<RequestEvent> event = std::move(events_.front());
     events_.pop_front();
-    is_over_ = event->result.has_value();
     lock.unlock();
     if (was_full) options_.on_room();
     return event;
@@ -64,7 +72,7 @@ class EventQueue : public RequestObserver {
   }
   bool is_empty() const {
     const std::lock_guard lock(mutex_);
-    return events_.empty();
+    return events_.empty() && !last_;
   }
 
  private:
@@ -81,7 +89,8 @@ class EventQueue : public RequestObserver {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<RequestEvent> events_;
-  bool is_over_ = false;  // the final event was taken
+  std::optional<RequestEvent> last_;  // the final one: that a request is over must be said without more memory
+  bool is_over_ = false;              // the final event was taken
 };
 
 }  // namespace headwise

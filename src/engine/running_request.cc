@@ -5,10 +5,10 @@
 namespace headwise {
 
 void RunningRequest::Begin(std::shared_ptr<Sequence> sequence) {
-  sequence_ = std::move(sequence);
   // It stays on the sequence until a step has read it: a fork or a cancellation before that must not lose it.
-  has_pending_first_ = sequence_->pending.has_value();
-  if (has_pending_first_) unread_.insert(unread_.begin(), *sequence_->pending);
+  has_pending_first_ = sequence->pending.has_value();
+  if (has_pending_first_) unread_.insert(unread_.begin(), *sequence->pending);
+  sequence_ = std::move(sequence);
   admitted_ = Clock::now();
 }
 
@@ -21,8 +21,8 @@ void RunningRequest::NoteRead(int64_t num_new) {
 
 void RunningRequest::ReadNext(int32_t id) {
   HW_CHECK(num_unread() == 0);
+  sequence_->seen.Add(id);  // first: it may fail
   sequence_->pending = id;
-  sequence_->seen.Add(id);
   unread_.assign(1, id);
   num_read_ = 0;
 }

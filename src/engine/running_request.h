@@ -95,6 +95,9 @@ class RunningRequest {
 
   RequestResult result;
   bool has_rows = false;  // of logits, given in a step before
+  // Where not OK: ends the request when the step is over. Noted here because a list of those that fail would take
+  // memory when there is none.
+  Status failure;
 
  protected:
   bool has_pending_first() const { return has_pending_first_; }
@@ -114,12 +117,6 @@ class RunningRequest {
   size_t num_read_ = 0;          // of `unread_`
   bool has_pending_first_ = false;
   Clock::time_point admitted_;
-};
-
-// A request that an error ends.
-struct FailedRequest {
-  std::shared_ptr<RunningRequest> request;
-  Status status;
 };
 
 }  // namespace headwise

@@ -8,9 +8,9 @@ void KvMemory::Acquire() {
   is_held_ = true;
 }
 
-void KvMemory::FreeAndRelease() {
+void KvMemory::FreeAndRelease() noexcept {
   while (true) {
-    std::vector<Freed> freed;
+    std::list<Freed> freed;
     {
       const std::lock_guard lock(mutex_);
       freed.swap(freed_);
@@ -27,10 +27,10 @@ void KvMemory::FreeAndRelease() {
   }
 }
 
-void KvMemory::Free(std::unique_ptr<KvCache> cache, int64_t num_reserved) {
+void KvMemory::Free(std::list<Freed> freed) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    freed_.push_back({std::move(cache), num_reserved});
+    freed_.splice(freed_.end(), freed);
     if (is_held_) return;
     is_held_ = true;
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -50,8 +51,14 @@ class KvMemory {
   int64_t available_bytes() const { return limit_bytes == 0 ? kNoLimit : limit_bytes - reserved_bytes; }
   // Without a limit nothing is reserved: sums of worst cases that nobody checks could overflow. Requires: held.
   void Reserve(int64_t bytes) { reserved_bytes += limit_bytes == 0 ? 0 : bytes; }
+  // A cache that nobody needs any more, and what was reserved for it. As a list of one, so that giving it back takes no
+  // memory.
+  struct Freed {
+    std::unique_ptr<KvCache> cache;
+    int64_t reserved_bytes = 0;
+  };
   // From any thread, held or not.
-  void Free(std::unique_ptr<KvCache> cache, int64_t num_reserved);
+  void Free(std::list<Freed> freed) noexcept;
 
   std::unique_ptr<Backend> backend;
   KvFormats formats;
@@ -60,19 +67,14 @@ class KvMemory {
   int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst; only while held
 
  private:
-  struct Freed {
-    std::unique_ptr<KvCache> cache;
-    int64_t reserved_bytes = 0;
-  };
-
   void Acquire();
   // Frees what was left to the holder until nothing is.
-  void FreeAndRelease();
+  void FreeAndRelease() noexcept;
 
   std::mutex mutex_;
   std::condition_variable released_;
-  bool is_held_ = false;      // guarded by mutex_
-  std::vector<Freed> freed_;  // guarded by mutex_
+  bool is_held_ = false;    // guarded by mutex_
+  std::list<Freed> freed_;  // guarded by mutex_
 };
 
 // Thread-safety: members belong to the engine's thread, or to whoever has a claim while no request runs on it; it may
@@ -86,7 +88,10 @@ class Sequence {
   }
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
-  ~Sequence() { memory_->Free(std::move(cache), reserved_bytes_); }
+  ~Sequence() {
+    freed_.front() = {std::move(cache), reserved_bytes_};
+    memory_->Free(std::move(freed_));
+  }
 
   const std::shared_ptr<KvMemory>& memory() const { return memory_; }
   int64_t reserved_bytes() const { return reserved_bytes_; }
@@ -114,6 +119,7 @@ class Sequence {
 
   std::shared_ptr<KvMemory> memory_;
   int64_t reserved_bytes_;
+  std::list<KvMemory::Freed> freed_ = std::list<KvMemory::Freed>(1);  // what its end needs
   std::atomic<bool> is_claimed_ = false;
 };
 

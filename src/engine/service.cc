@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/no_memory.h"
 #include "engine/engine_impl.h"
 #include "engine/event_delivery.h"
 #include "engine/event_queue.h"
@@ -23,6 +24,10 @@ namespace {
 constexpr int64_t kMaxQueuedEvents = int64_t{1} << 20;
 // Longer than any process runs; a deadline at the end of time would overflow.
 constexpr std::chrono::milliseconds kLongestGrace = std::chrono::hours(24 * 365 * 10);
+
+// What memory was for, in words of an error.
+constexpr const char* kNewRequest = "another request";
+constexpr const char* kNewSequence = "another sequence";
 
 Status ShutDown() {
   return Status::Cancelled("the service is shut down");
@@ -162,11 +167,15 @@ class Service::Impl {
     HW_RETURN_IF_ERROR(prepared.status());
     const RequestId id = (*prepared)->id();
     num_submitted_.fetch_add(1);
-    if (!mailbox_->Post(Mailbox::Kind::kRequest, [this, request = *std::move(prepared)] { core_.Accept(request); })) {
-      num_submitted_.fetch_sub(1);
-      return ShutDown();
-    }
-    return id;
+    const auto enter = [this, request = *std::move(prepared)] {
+      Result<RequestId> accepted = core_.Accept(request);
+      if (!accepted.ok()) core_.Refuse(request, std::move(accepted).status());
+    };
+    const Result<bool> posted = CatchNoMemory(
+        "another request", [&]() -> Result<bool> { return mailbox_->Post(Mailbox::Kind::kRequest, enter); });
+    if (posted.ok() && *posted) return id;
+    num_submitted_.fetch_sub(1);
+    return posted.ok() ? ShutDown() : posted.status();
   }
 
   // By way of the mailbox, so that it cannot overtake the request itself. Once the box is shut nothing runs any more.
@@ -244,10 +253,10 @@ const Engine& Service::engine() const {
   return impl_->engine();
 }
 Result<std::unique_ptr<RequestStream>> Service::Submit(Request request) {
-  return impl_->Submit(std::move(request));
+  return CatchNoMemory(kNewRequest, [&] { return impl_->Submit(std::move(request)); });
 }
 Result<RequestId> Service::Submit(Request request, OnEvent on_event) {
-  return impl_->Submit(std::move(request), std::move(on_event));
+  return CatchNoMemory(kNewRequest, [&] { return impl_->Submit(std::move(request), std::move(on_event)); });
 }
 void Service::Cancel(RequestId id) {
   impl_->Cancel(id);
@@ -255,20 +264,25 @@ void Service::Cancel(RequestId id) {
 Result<RequestResult> Service::Run(Request request) {
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, Submit(std::move(request)));
   HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
-  HW_RETURN_IF_ERROR(result.status);
+  if (!result.status.ok()) return std::move(result.status);
   return result;
 }
 Status Service::RunForced(const ForcedRun& run) {
-  return impl_->RunForced(run);
+  return CatchNoMemory(kNewRequest, [&] { return impl_->RunForced(run); });
 }
 Result<std::shared_ptr<Sequence>> Service::NewSequence(const SequenceOptions& options) {
-  return impl_->MakeSequence([options](Engine& engine) { return engine.NewSequence(options); });
+  return CatchNoMemory(kNewSequence, [&] {
+    return impl_->MakeSequence([options](Engine& engine) { return engine.NewSequence(options); });
+  });
 }
 Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence) {
-  return impl_->MakeSequence([&sequence](Engine& engine) { return engine.Fork(sequence); });
+  return CatchNoMemory(
+      kNewSequence, [&] { return impl_->MakeSequence([&sequence](Engine& engine) { return engine.Fork(sequence); }); });
 }
 Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence, const SequenceOptions& options) {
-  return impl_->MakeSequence([&sequence, options](Engine& engine) { return engine.Fork(sequence, options); });
+  return CatchNoMemory(kNewSequence, [&] {
+    return impl_->MakeSequence([&sequence, options](Engine& engine) { return engine.Fork(sequence, options); });
+  });
 }
 ServiceStats Service::stats() const {
   return impl_->stats();

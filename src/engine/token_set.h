@@ -19,8 +19,8 @@ class TokenSet {
     const auto idx = static_cast<size_t>(id);
     if (idx >= has_.size()) has_.resize(idx + 1);
     if (has_[idx]) return;
-    has_[idx] = true;
     ids_.push_back(id);
+    has_[idx] = true;
   }
   void Add(std::span<const int32_t> ids) {
     for (const int32_t id : ids) Add(id);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "base/no_memory.h"
+
 namespace headwise {
 
 void CacheStep::Add(KvCache& cache) {
   HW_CHECK(cache.planned_tokens() > 0, "no step is planned");
   HW_CHECK(caches_.empty() || cache.num_layers() == caches_.front()->num_layers());
   const int64_t first_row = rows_.empty() ? 0 : rows_.back().first_row + rows_.back().num_rows;
+  ReserveMore(rows_, 1);
   caches_.push_back(&cache);
   rows_.push_back(cache.Rows(first_row));
 }
@@ -35,8 +38,7 @@ void CacheStep::Begin() {
   HW_CHECK(!caches_.empty(), "a step of no sequence");
   copies_.clear();
   for (const KvCache* cache : caches_) copies_.insert(copies_.end(), cache->copies().begin(), cache->copies().end());
-  pools_.tables->heads.TakeChanges(changed_heads_);
-  pools_.tables->pages.TakeChanges(changed_pages_);
+  KvTables& tables = *pools_.tables;
   pools_.set->GetSpaces(spaces_);
   step_.num_layers = caches_.front()->num_layers();
   step_.num_kv_heads = caches_.front()->num_kv_heads();
@@ -46,12 +48,18 @@ void CacheStep::Begin() {
   step_.pages = pools_.tables->pages.entries();
   step_.spaces = spaces_;
   step_.states = pools_.states->space();
+  // Ops read step_ until Finish, when the tables note new changes: a copy.
+  changed_heads_ = tables.heads.changes();
+  changed_pages_ = tables.pages.changes();
   step_.changed_heads = changed_heads_;
   step_.changed_pages = changed_pages_;
   step_.copies = copies_;
   step_.ages = ages_;
   step_.age_ends = age_ends_;
   backend_->BeginStep(step_);
+  // Only now: of a step that did not begin the next one has to tell.
+  tables.heads.ForgetChanges();
+  tables.pages.ForgetChanges();
   if (!copies_.empty()) backend_->CopyPages({.step = &step_});
 }
 
@@ -87,6 +95,12 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
 
 void CacheStep::Finish() {
   for (KvCache* cache : caches_) cache->FinishStep();
+  caches_.clear();
+  rows_.clear();
+}
+
+void CacheStep::Abandon() {
+  for (KvCache* cache : caches_) cache->AbandonStep();
   caches_.clear();
   rows_.clear();
 }

@@ -44,6 +44,9 @@ class CacheStep {
   void RunLayer(int64_t layer_idx, const CacheLayerArgs& args);
   // The caches go on to the next step. What this one put on the queue need not be done.
   void Finish();
+  // In place of all that was not done since the first Add: the caches of the step are lost. Requires: nothing of it is
+  // on the queue any more.
+  void Abandon();
 
   // Between Begin and Finish.
   const KvStep& step() const { return step_; }

@@ -1,18 +1,12 @@
 #include "kv/kv_cache.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/no_memory.h"
 
 namespace headwise {
 namespace {
-
-// Places that a head's region begins with; doubled as its pages become more.
-constexpr int64_t kFirstPlaces = 16;
-
-bool HasTokenOf(const std::vector<TokenRange>& ranges, int64_t page_idx, int64_t page_tokens) {
-  return std::any_of(ranges.begin(), ranges.end(), [&](const TokenRange& range) {
-    return range.begin < (page_idx + 1) * page_tokens && range.end > page_idx * page_tokens;
-  });
-}
 
 void CheckPools(const HeadPools& pools, const KvLayout& like) {
   HW_CHECK(pools.newest != nullptr);
@@ -22,10 +16,6 @@ void CheckPools(const HeadPools& pools, const KvLayout& like) {
   HW_CHECK(layout.format == NewestFormat(KvFormat::kQ4), "{} does not age", NameOf(layout.format));
   layout.format = KvFormat::kQ4;
   HW_CHECK(pools.aged->layout() == layout);
-}
-
-int64_t RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
-  return RingPages(num_tokens < rule.holds_from ? rule.recent_before : rule.recent, rule.compensate, page_tokens);
 }
 
 }  // namespace
@@ -55,6 +45,8 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     const bool has_window = head.rule.sink_reach < kNoLimit || head.rule.recent_before < kNoLimit;
     if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
+  // Behind this nothing fails, so that the region is given back by whoever has the cache.
+  pools_.tables->heads.Reserve(heads_.size());
   described_ = pools_.tables->heads.Take(heads_.size(), StepHead());
   for (size_t i = 0; i < heads_.size(); ++i) {
     pools_.tables->heads.Put(described_.begin + i, Described(heads_[i], 0));
@@ -87,10 +79,6 @@ size_t KvCache::Head::PlaceOf(int64_t page_idx) const {
   return region.begin + static_cast<size_t>(place);
 }
 
-bool KvCache::IsSinkNeeded(const Head& head, int64_t page_idx, int64_t num_tokens) const {
-  return HasTokenOf(KeptRanges(head.rule, num_tokens), page_idx, page_tokens_);
-}
-
 // ---- what a step needs ----------------------------------------------------------------------------------------------
 
 int64_t KvCache::MaxStepTokens() const {
@@ -108,13 +96,8 @@ bool KvCache::IsWide(int64_t num_new) const {
 }
 
 bool KvCache::SinksLeave(int64_t num_tokens) const {
-  return std::any_of(watched_.begin(), watched_.end(), [&](size_t idx) {
-    const Head& head = heads_[idx];
-    for (int64_t p = 0; p < std::min(head.sink_pages, PagesOf(num_tokens_)); ++p) {
-      if (PageOf(head, p) != kNoPage && !IsSinkNeeded(head, p, num_tokens)) return true;
-    }
-    return false;
-  });
+  return std::any_of(watched_.begin(), watched_.end(),
+                     [&](size_t idx) { return !LostSinks(heads_[idx], num_tokens).empty(); });
 }
 
 // Of a step of one token.
@@ -123,102 +106,6 @@ bool KvCache::NothingChanges() const {
   const bool completes_page = (num_tokens_ + 1) % page_tokens_ == 0;
   const bool may_age = pools_.full.aged != nullptr || pools_.bounded.aged != nullptr;
   return !begins_page && !(completes_page && may_age) && !may_share_ && !SinksLeave(num_tokens_ + 1);
-}
-
-KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
-  const int64_t end_tokens = num_tokens_ + num_new;
-  Change change;
-  change.joins = {PagesOf(num_tokens_), PagesOf(end_tokens)};
-  if (may_share_ && num_tokens_ % page_tokens_ != 0) {
-    const int64_t growing = change.joins.begin - 1;
-    if (head.pools.newest->IsShared(PageOf(head, growing))) change.written_page = growing;
-  }
-  if (head.Compensates()) {
-    change.new_state = head.state == kNoPage;
-    change.copies_state = may_share_ && !change.new_state && pools_.states->IsShared(head.state);
-  }
-  change.ring_pages = RingPagesAt(head.rule, end_tokens, page_tokens_);
-  change.keep_begin = std::max(head.begin, change.joins.end - change.ring_pages);
-  change.aged = head.aged;
-  if (head.pools.aged != nullptr) {
-    change.aged = AgedPages(head.rule, end_tokens, page_tokens_);
-    change.ages = {std::max(head.aged.end, change.keep_begin), change.aged.end};
-  }
-  const int64_t replaced = change.joins.begin - head.ring_pages;
-  if (!aside_ && !change.joins.empty() && replaced >= head.begin) {
-    PagePool& pool = head.PoolOf(replaced);
-    change.reuses_page = &pool == head.pools.newest && !pool.IsShared(PageOf(head, replaced));
-  }
-  return change;
-}
-
-// Pages that a step takes from the pools at once, at worst: what it drops in one layer serves the next.
-struct KvCache::Demand {
-  std::vector<int64_t> spare, fresh;
-  int64_t bytes = 0;
-  int64_t peak_bytes = 0;
-
-  void Need(size_t kind, const PagePool& pool, From from = From::kStep) {
-    if (from == From::kStep && spare[kind] > 0) {
-      --spare[kind];
-    } else {
-      ++fresh[kind];
-    }
-    bytes += pool.page_bytes();
-    peak_bytes = std::max(peak_bytes, bytes);
-  }
-  void Give(size_t kind, const PagePool& pool) {
-    ++spare[kind];
-    bytes -= pool.page_bytes();
-  }
-};
-
-size_t KvCache::SpareOf(const PagePool& pool, PageUse use) const {
-  return static_cast<size_t>(pool.space()) * kNumPageUses + static_cast<size_t>(use);
-}
-
-Status KvCache::MakeRoom(int64_t num_new) {
-  Demand demand{.spare = std::vector<int64_t>(spare_.size()), .fresh = std::vector<int64_t>(spare_.size())};
-  const auto need = [&](const PagePool& pool, PageUse use, From from = From::kStep) {
-    demand.Need(SpareOf(pool, use), pool, from);
-  };
-  const auto give = [&](const PagePool& pool, PageUse use) { demand.Give(SpareOf(pool, use), pool); };
-  const int64_t num_pages = PagesOf(num_tokens_);
-  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
-    std::vector<Change> changes;
-    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-      const Head& head = At(layer_idx, kv_head);
-      const Change& change = changes.emplace_back(ChangeOf(head, num_new));
-      for (int64_t p = change.joins.begin; p < change.joins.end && !change.reuses_page; ++p) {
-        need(*head.pools.newest, head.UseOf(p));
-      }
-      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page), From::kPool);
-      if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding, From::kPool);
-      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
-        need(*head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
-      }
-    }
-    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-      const Head& head = At(layer_idx, kv_head);
-      const Change& change = changes[static_cast<size_t>(kv_head)];
-      const auto give_page = [&](int64_t p) {
-        const PagePool& pool = head.PoolOf(p);
-        if (p >= num_pages) return give(pool, head.UseOf(p));
-        if (!pool.IsShared(PageOf(head, p))) give(pool, pool.UseOf(PageOf(head, p)));
-      };
-      for (int64_t p = head.begin; p < change.keep_begin && !change.reuses_page; ++p) give_page(p);
-      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) give_page(p);
-    }
-  }
-  HW_RETURN_IF_ERROR(pools_.usage->CheckRoom(demand.peak_bytes));
-  for (PagePool* pool :
-       {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states}) {
-    if (pool == nullptr) continue;
-    for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
-      HW_RETURN_IF_ERROR(pool->MakeRoom(use, demand.fresh[SpareOf(*pool, use)]));
-    }
-  }
-  return Status::Ok();
 }
 
 uint32_t KvCache::Take(const Head& head, PagePool& pool, PageUse use, From from) {
@@ -242,50 +129,57 @@ void KvCache::Drop(const Head& head, PagePool& pool, uint32_t page) {
 Status KvCache::PlanStep(int64_t num_new) {
   HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
   HW_CHECK(num_new >= 1 && num_new <= MaxStepTokens(), "{} new tokens, {} fit", num_new, MaxStepTokens());
-  if (is_lost_) return Status::OutOfMemory("an earlier step of this text failed for want of memory: it cannot go on");
-  aside_ = IsWide(num_new);
-  if (!aside_ && NothingChanges()) {
-    planned_ = 1;
-    return Status::Ok();
-  }
-  Status room = MakeRoom(num_new);
-  if (!room.ok()) {
-    aside_ = false;
-    return room;
-  }
-  planned_ = num_new;
-  if (!aside_) {
-    for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) PlanLayerInPlace(layer_idx);
-  } else {
-    const int64_t end_page = PagesOf(num_tokens_ + num_new);
-    int64_t num_places = 0;
-    for (const Head& head : heads_) {
-      num_places += std::min(head.sink_pages, end_page) + std::max<int64_t>(0, end_page - head.begin);
+  Status status = CatchNoMemory("the page tables of a step", [&] {
+    if (is_lost_) return Status::OutOfMemory("an earlier step of this text failed for want of memory: it cannot go on");
+    aside_ = IsWide(num_new);
+    if (!aside_ && NothingChanges()) {
+      planned_ = 1;
+      return Status::Ok();
     }
-    aside_pages_ = Entries().Take(static_cast<size_t>(num_places), kNoPage);
-    aside_heads_ = pools_.tables->heads.Take(heads_.size(), StepHead());
-    uint32_t next_place = aside_pages_.begin;
-    for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) PlanLayerAside(layer_idx, num_new, next_place);
+    std::vector<Change> changes;
+    NewRegions regions(*pools_.tables);
+    HW_RETURN_IF_ERROR(Prepare(num_new, changes, regions));
+    aside_pages_ = regions.pages;
+    aside_heads_ = regions.heads;
+    regions.Give();
+    planned_ = num_new;
+    Commit(changes);
+    return Status::Ok();
+  });
+  if (status.ok()) return status;
+  aside_ = false;
+  Entries().SettleLater(std::exchange(num_reserved_later_, 0));
+  for (PagePool* pool : AllPools()) {
+    if (pool != nullptr) pool->FreeEmptyExtents();
+  }
+  return status;
+}
+
+std::span<const KvCache::Change> KvCache::ChangesOf(const std::vector<Change>& changes, int64_t layer_idx) const {
+  return std::span(changes).subspan(static_cast<size_t>(layer_idx * num_kv_heads_), static_cast<size_t>(num_kv_heads_));
+}
+
+void KvCache::Commit(const std::vector<Change>& changes) noexcept {
+  uint32_t next_place = aside_pages_.begin;
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    if (aside_) {
+      PlanLayerAside(layer_idx, ChangesOf(changes, layer_idx), next_place);
+    } else {
+      PlanLayerInPlace(layer_idx, ChangesOf(changes, layer_idx));
+    }
   }
   DescribeHeads();
   may_share_ = false;
-  return Status::Ok();
 }
 
-// Entries for pages up to this one.
-void KvCache::ReachPage(Head& head, int64_t page_idx) {
-  const int64_t behind = std::max<int64_t>(0, page_idx + 1 - head.sink_pages);
-  const int64_t needed = behind == 0 ? page_idx + 1 : head.sink_pages + std::min(behind, head.ring_pages);
-  if (needed <= static_cast<int64_t>(head.region.size)) return;
-  int64_t places = std::max({needed, 2 * static_cast<int64_t>(head.region.size), kFirstPlaces});
-  if (head.ring_pages < kNoLimit) places = std::min(places, head.sink_pages + head.ring_pages);
-  const PageRegion region = Entries().Take(static_cast<size_t>(places), kNoPage);
+void KvCache::MoveEntries(Head& head, const Change& change) {
+  if (change.region.size == 0) return;
   for (uint32_t i = 0; i < head.region.size; ++i) {
     const uint32_t page = Entries()[head.region.begin + i];
-    Entries().Set(region.begin + i, page);
+    Entries().Set(change.region.begin + i, page);
   }
   Entries().Return(head.region);
-  head.region = region;
+  head.region = change.region;
 }
 
 void KvCache::UpdateState(Head& head, const Change& change) {
@@ -311,17 +205,16 @@ void KvCache::JoinInPlace(Head& head, const Change& change) {
   }
   if (change.joins.empty() || change.reuses_page) return;
   const int64_t page_idx = change.joins.begin;
-  ReachPage(head, page_idx);
+  MoveEntries(head, change);
   // What comes round is read no more: its page goes before its place is taken.
   for (int64_t p = head.begin; p < change.keep_begin; ++p) Drop(head, head.PoolOf(p), PageOf(head, p));
   Entries().Set(head.PlaceOf(page_idx), Take(head, newest, head.UseOf(page_idx)));
 }
 
-void KvCache::PlanLayerInPlace(int64_t layer_idx) {
-  std::vector<Change> changes;
+void KvCache::PlanLayerInPlace(int64_t layer_idx, std::span<const Change> changes) {
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
-    const Change& change = changes.emplace_back(ChangeOf(head, 1));
+    const Change& change = changes[static_cast<size_t>(kv_head)];
     UpdateState(head, change);
     JoinInPlace(head, change);
     head.begin = change.keep_begin;
@@ -344,14 +237,12 @@ void KvCache::PlanLayerInPlace(int64_t layer_idx) {
     const Change& change = changes[static_cast<size_t>(kv_head)];
     for (int64_t p = change.ages.begin; p < change.ages.end; ++p) Drop(head, *head.pools.newest, PageOf(head, p));
     head.aged = change.aged;
-    DropSinks(head, num_tokens_ + 1);
+    DropSinks(head, change);
   }
 }
 
-void KvCache::DropSinks(Head& head, int64_t num_tokens) {
-  if (head.rule.sink_reach == kNoLimit && head.rule.recent_before == kNoLimit) return;
-  for (int64_t p = 0; p < std::min(head.sink_pages, PagesOf(num_tokens)); ++p) {
-    if (PageOf(head, p) == kNoPage || IsSinkNeeded(head, p, num_tokens)) continue;
+void KvCache::DropSinks(Head& head, const Change& change) {
+  for (const int64_t p : change.lost_sinks) {
     Drop(head, *head.pools.newest, PageOf(head, p));
     later_.push_back({head.PlaceOf(p), kNoPage});
   }
@@ -400,7 +291,7 @@ void KvCache::SettleAside(Head& head, const Change& change, uint32_t place) {
     head.ring_pages = change.ring_pages;
   }
   head.aged = change.aged;
-  ReachPage(head, change.joins.end - 1);
+  MoveEntries(head, change);
   for (int64_t p = 0; p < num_sinks; ++p) Entries().Set(head.PlaceOf(p), page_at(p));
   for (int64_t p = change.keep_begin; p < change.joins.end; ++p) {
     if (!change.ages.Contains(p)) Entries().Set(head.PlaceOf(p), page_at(p));
@@ -408,40 +299,38 @@ void KvCache::SettleAside(Head& head, const Change& change, uint32_t place) {
   head.begin = change.keep_begin;
 }
 
-void KvCache::PlanLayerAside(int64_t layer_idx, int64_t num_new, uint32_t& next_place) {
-  std::vector<Change> changes;
-  std::vector<uint32_t> places;
+void KvCache::PlanLayerAside(int64_t layer_idx, std::span<const Change> changes, uint32_t& next_place) {
+  places_.clear();
+  aged_pages_.clear();
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
-    places.push_back(next_place);
-    changes.push_back(ChangeOf(At(layer_idx, kv_head), num_new));
-    JoinAside(layer_idx, kv_head, changes.back(), next_place);
+    places_.push_back(next_place);
+    JoinAside(layer_idx, kv_head, changes[static_cast<size_t>(kv_head)], next_place);
   }
-  std::vector<LaterEntry> aged_pages;  // by page index, of one head after the other
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
     const Change& change = changes[static_cast<size_t>(kv_head)];
     const int64_t num_sinks = std::min(head.sink_pages, change.joins.end);
     for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
-      const size_t place = places[static_cast<size_t>(kv_head)] + static_cast<size_t>(num_sinks + p - head.begin);
+      const size_t place = places_[static_cast<size_t>(kv_head)] + static_cast<size_t>(num_sinks + p - head.begin);
       const uint32_t aged = Take(head, *head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
       ages_.push_back({layer_idx,
                        {.from_space = head.pools.newest->space(),
                         .to_space = head.pools.aged->space(),
                         .from = Entries()[place],
                         .to = aged}});
-      aged_pages.push_back({static_cast<size_t>(p), aged});
+      aged_pages_.push_back({static_cast<size_t>(p), aged});
     }
   }
-  auto aged = aged_pages.begin();
+  auto aged = aged_pages_.begin();
   for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
     Head& head = At(layer_idx, kv_head);
     const Change& change = changes[static_cast<size_t>(kv_head)];
-    SettleAside(head, change, places[static_cast<size_t>(kv_head)]);
+    SettleAside(head, change, places_[static_cast<size_t>(kv_head)]);
     // The step itself reads its own table: here pages may be what they will be.
     for (int64_t p = change.ages.begin; p < change.ages.end; ++p, ++aged) {
       Entries().Set(head.PlaceOf(p), aged->page);
     }
-    DropSinks(head, num_tokens_ + num_new);
+    DropSinks(head, change);
   }
 }
 
@@ -484,11 +373,11 @@ StepRows KvCache::Rows(int64_t first_row) const {
           .first_head = aside_ ? aside_heads_.begin : described_.begin};
 }
 
-void KvCache::FinishStep() {
+void KvCache::FinishStep() noexcept {
   HW_CHECK(planned_ > 0, "no step is planned");
   for (const LaterEntry& entry : later_) Entries().Set(entry.place, entry.page);
-  for (PagePool* pool :
-       {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states}) {
+  Entries().SettleLater(std::exchange(num_reserved_later_, 0));
+  for (PagePool* pool : AllPools()) {
     if (pool == nullptr) continue;
     for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
       std::vector<uint32_t>& spare = spare_[SpareOf(*pool, use)];
@@ -508,72 +397,9 @@ void KvCache::FinishStep() {
   aside_ = false;
 }
 
-void KvCache::AbandonStep() {
+void KvCache::AbandonStep() noexcept {
   FinishStep();
   is_lost_ = true;
-}
-
-// ---- forks ----------------------------------------------------------------------------------------------------------
-
-std::unique_ptr<KvCache> KvCache::Fork() const {
-  std::vector<ResolvedRule> rules;
-  for (const Head& head : heads_) rules.push_back(head.rule);
-  return ForkAs(std::move(rules));
-}
-
-std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const {
-  HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
-  HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    const Head& head = heads_[i];
-    if (!SamePast(head.rule, rules[i], num_tokens_) || head.pools != PoolsOf(rules[i])) return nullptr;
-    if (head.pools.aged == nullptr) continue;
-    const PageRange aged = AgedPages(rules[i], num_tokens_, page_tokens_);
-    if (aged != head.aged && !(aged.empty() && head.aged.empty())) return nullptr;
-  }
-  auto fork = std::make_unique<KvCache>(pools_, num_kv_heads_, std::move(rules));
-  fork->num_tokens_ = num_tokens_;
-  fork->is_lost_ = is_lost_;
-  for (size_t i = 0; i < heads_.size(); ++i) fork->TakePages(fork->heads_[i], *this, heads_[i]);
-  fork->peak_bytes_ = fork->bytes_.total();
-  fork->DescribeHeads();
-  fork->may_share_ = may_share_ = true;
-  return fork;
-}
-
-// Which pages are sink pages, and how many a ring has, is the rule's business.
-void KvCache::TakePages(Head& head, const KvCache& other, const Head& from) {
-  const int64_t num_pages = PagesOf(num_tokens_);
-  if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, num_tokens_, page_tokens_);
-  head.ring_pages = RingPagesAt(head.rule, num_tokens_, page_tokens_);
-  const auto page_at = [&](int64_t p) {
-    return p < from.sink_pages || p >= from.begin ? other.PageOf(from, p) : kNoPage;
-  };
-  head.begin = std::max(head.sink_pages, num_pages - head.ring_pages);
-  while (head.begin < num_pages && page_at(head.begin) == kNoPage) ++head.begin;
-  if (num_pages > 0) ReachPage(head, num_pages - 1);
-  for (int64_t p = 0; p < num_pages; ++p) {
-    const uint32_t page = p < head.sink_pages || p >= head.begin ? page_at(p) : kNoPage;
-    if (page == kNoPage) continue;
-    PagePool& pool = head.PoolOf(p);
-    pool.Retain(page);
-    BytesOf(head) += pool.page_bytes();
-    Entries().Set(head.PlaceOf(p), page);
-  }
-  // Of a head whose rule changes nothing is folded yet.
-  if (!head.Compensates() || from.state == kNoPage) return;
-  head.state = from.state;
-  pools_.states->Retain(head.state);
-  BytesOf(head) += pools_.states->page_bytes();
-}
-
-PageCounts KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
-  const Head& head = At(layer_idx, kv_head);
-  const int64_t num_pages = PagesOf(num_tokens_);
-  PageCounts counts;
-  for (int64_t p = 0; p < std::min(head.sink_pages, num_pages); ++p) counts.newest += PageOf(head, p) != kNoPage;
-  for (int64_t p = head.begin; p < num_pages; ++p) ++(head.aged.Contains(p) ? counts.aged : counts.newest);
-  return counts;
 }
 
 }  // namespace headwise

@@ -1,19 +1,21 @@
 // The KV cache of one sequence: for every layer and KV head the pages its rule keeps, and the mean of what it dropped.
 //
 // A step is planned, then run. PlanStep settles for all layers and heads at once which pages join, are copied, age and
-// go back, and fails with nothing changed where memory does not suffice; kv/cache_step.h runs it, and FinishStep ends
-// it. Behind the pages of its sinks a bounded head uses a ring of fixed size, so that a decoding step finds its tables
-// as they are unless a head that still grows begins a page, a page that is shared is first written to, or a page ages.
-// (Of rings whose pages age also where one begins, because formats take turns; and once where a model's own window
-// leaves a page of sinks behind.)
+// go back, and fails with nothing changed where memory does not suffice: everything that it will note down has its room
+// before the first note. kv/cache_step.h runs it, and FinishStep ends it. Behind the pages of its sinks a bounded head
+// uses a ring of fixed size, so that a decoding step finds its tables as they are unless a head that still grows begins
+// a page, a page that is shared is first written to, or a page ages. (Of rings whose pages age also where one begins,
+// because formats take turns; and once where a model's own window leaves a page of sinks behind.)
 //
 // In a step of several tokens a head holds all of these only while its own layer is computed: what it drops is where
 // later layers put their new tokens, because operations run in the order of layers.
 #ifndef HEADWISE_KV_KV_CACHE_H_
 #define HEADWISE_KV_KV_CACHE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kv/kv_bytes.h"
@@ -44,6 +46,7 @@ class KvCache {
 
   // A copy that shares every page; either side copies a page when it first writes to it. Not inside a step.
   std::unique_ptr<KvCache> Fork() const;
+  // As all that is made here they fail as memory does: bad_alloc, with nothing changed.
   // The same under other rules, [L * Hkv]; null where one of them would have kept or read other tokens so far than its
   // head did (SamePast in kv/rule.h), puts its head into other pools, or has a page that aged as one that does not.
   std::unique_ptr<KvCache> ForkAs(std::vector<ResolvedRule> rules) const;
@@ -73,10 +76,10 @@ class KvCache {
   // Whether a head of the layer counts positions in its cache, and has sinks that it reads so.
   bool CountsPositions(int64_t layer_idx) const { return counts_positions_[static_cast<size_t>(layer_idx)] != 0; }
   // Once the planned step is on its way to the device: what it dropped may be used by steps behind it.
-  void FinishStep();
+  void FinishStep() noexcept;
   // In place of FinishStep where the planned step does not run: its pages hold no tokens, and the cache can only be
   // given up. PlanStep says so from then on.
-  void AbandonStep();
+  void AbandonStep() noexcept;
 
   // Pages held now, shared ones included, and compensation state.
   KvCacheBytes Bytes() const { return bytes_; }
@@ -113,9 +116,32 @@ class KvCache {
     int64_t ring_pages = kNoLimit;  // afterwards
     int64_t keep_begin = 0;         // Head::begin afterwards
     PageRange ages;
-    PageRange aged;  // Head::aged afterwards
+    PageRange aged;                   // Head::aged afterwards
+    std::vector<int64_t> lost_sinks;  // pages of sinks that nobody reads afterwards
+    PageRegion region;                // where the head's entries move; of size 0: they stay
   };
   struct Demand;
+  // Regions that a step takes; they go back unless it comes to be.
+  struct NewRegions {
+    explicit NewRegions(KvTables& all) : tables(all) {}
+    NewRegions(const NewRegions&) = delete;
+    ~NewRegions() {
+      for (const PageRegion& region : of_heads) tables.pages.Return(region);
+      tables.pages.Return(pages);
+      tables.heads.Return(heads);
+    }
+    // They are the cache's from here on.
+    void Give() {
+      of_heads.clear();
+      pages = {};
+      heads = {};
+    }
+
+    KvTables& tables;
+    std::vector<PageRegion> of_heads;
+    PageRegion pages;  // of a step aside
+    HeadRegion heads;
+  };
   // A place that gets another page, or none, once the step has run: until then the page that ages or goes is read
   // there.
   struct LaterEntry {
@@ -129,26 +155,45 @@ class KvCache {
   const Head& At(int64_t layer_idx, int64_t kv_head) const {
     return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
   }
+  // Some of them null, or one twice.
+  std::array<PagePool*, 5> AllPools() const {
+    return {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states};
+  }
   const HeadPools& PoolsOf(const ResolvedRule& rule) const { return rule.Bounded() ? pools_.bounded : pools_.full; }
   FlatTable<uint32_t>& Entries() const { return pools_.tables->pages; }
   int64_t PagesOf(int64_t num_tokens) const { return (num_tokens + page_tokens_ - 1) / page_tokens_; }
   uint32_t PageOf(const Head& head, int64_t page_idx) const { return Entries()[head.PlaceOf(page_idx)]; }
   int64_t& BytesOf(const Head& head) { return head.rule.Bounded() ? bytes_.bounded : bytes_.full; }
-  bool IsSinkNeeded(const Head& head, int64_t page_idx, int64_t num_tokens) const;
+  // Pages of sinks that are there, or come with the step, and are not read once `num_tokens` are in.
+  std::vector<int64_t> LostSinks(const Head& head, int64_t num_tokens) const;
 
   bool IsWide(int64_t num_new) const;
   bool NothingChanges() const;
   bool SinksLeave(int64_t num_tokens) const;
   Change ChangeOf(const Head& head, int64_t num_new) const;
-  Status MakeRoom(int64_t num_new);
-  void PlanLayerInPlace(int64_t layer_idx);
+  // All that may fail of a step.
+  Status Prepare(int64_t num_new, std::vector<Change>& changes, NewRegions& regions);
+  Status MakeRoom(const std::vector<Change>& changes);
+  void ReserveNotes(const std::vector<Change>& changes, size_t num_places);
+  void TakeRegions(std::vector<Change>& changes, size_t num_places, NewRegions& regions);
+  // Entries that a head needs for its first `num_pages` pages, but in a ring of `ring_pages`; 0 where it has as many.
+  static int64_t PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pages);
+  static int64_t RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
+  // What follows fails no more.
+  void Commit(const std::vector<Change>& changes) noexcept;
+  std::span<const Change> ChangesOf(const std::vector<Change>& changes, int64_t layer_idx) const;
+  void PlanLayerInPlace(int64_t layer_idx, std::span<const Change> changes);
   void JoinInPlace(Head& head, const Change& change);
-  void PlanLayerAside(int64_t layer_idx, int64_t num_new, uint32_t& next_place);
+  void PlanLayerAside(int64_t layer_idx, std::span<const Change> changes, uint32_t& next_place);
   void JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change, uint32_t& next_place);
   void SettleAside(Head& head, const Change& change, uint32_t place);
   void UpdateState(Head& head, const Change& change);
-  void DropSinks(Head& head, int64_t num_tokens);
-  void ReachPage(Head& head, int64_t page_idx);
+  void DropSinks(Head& head, const Change& change);
+  // To a region with more places, where the change has one.
+  void MoveEntries(Head& head, const Change& change);
+  uint32_t PageOrNone(const Head& head, int64_t page_idx) const;
+  // Of a fork: the head's numbers and region, then its pages.
+  void PlaceFork(Head& head, const KvCache& other, const Head& from);
   void TakePages(Head& head, const KvCache& other, const Head& from);
   StepHead Described(const Head& head, int64_t num_new) const;
   void DescribeHeads();
@@ -182,6 +227,10 @@ class KvCache {
   std::vector<PageMove> copies_;
   std::vector<LayerMove> ages_;
   std::vector<LaterEntry> later_;
+  size_t num_reserved_later_ = 0;  // changes of tables that `later_` may come to make
+  // Scratch of the plan, of one layer.
+  std::vector<LaterEntry> aged_pages_;        // by page index, of one head after the other
+  std::vector<uint32_t> places_;              // of each head, in the step's own table
   std::vector<std::vector<uint32_t>> spare_;  // by pool and use: given up in this step
 };
 

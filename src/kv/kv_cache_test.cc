@@ -319,5 +319,32 @@ TEST(KvCache, ThePeakIsWithinThePlansArithmetic) {
   }
 }
 
+// A plan may say so. What a head has is what its tokens take, by any rule that has sinks.
+TEST(KvCache, ASinkOfABillionTokensTakesNoMemory) {
+  constexpr int64_t kBillion = 1'000'000'000;
+  const SequenceLimits limits{.prompt_tokens = 40, .max_tokens = 2 * kBillion};
+  HeadRule stream = HeadRule::Stream(kBillion, 1);
+  HeadRule cached = HeadRule::Stream(kBillion, kBillion);
+  cached.positions = Positions::kCache;
+  HeadRule compensated = stream;
+  compensated.compensate = true;
+  HeadRule cut = stream;
+  cut.start = RuleStart::kEndOfPrompt;
+  for (const KvFormats& formats : {KvFormats{}, kAllQ4}) {
+    for (const HeadRule& rule : {stream, cached, compensated, cut}) {
+      Memory memory(formats);
+      const auto cache = memory.NewCache(SameForAll(ResolveRule(rule, limits)));
+      EXPECT_EQ(memory.usage.bytes, 0);
+      for (const int64_t num_new : {40, 1, 20, 1}) Read(memory, *cache, 1, num_new);
+      const auto fork = cache->Fork();
+      Read(memory, *fork, 1, 1);
+      EXPECT_EQ(cache->NumPages(0, 0).newest + cache->NumPages(0, 0).aged, 4);
+      // Places of tables are 4 bytes, and a head has a few.
+      EXPECT_LT(memory.set.pools().tables->pages.entries().size(), 4096u);
+      EXPECT_LT(memory.usage.peak_bytes, 1 << 20);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headwise

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
+#include "base/format_bytes.h"
+#include "base/no_memory.h"
 #include "kv/kv_bytes.h"
 
 namespace headwise {
@@ -35,7 +38,7 @@ PagePool::PagePool(Device& device, const Options& options) : device_(&device), o
 
 PagePool::~PagePool() {
   HW_CHECK(pages_in_use_ == 0, "{} pages still held", pages_in_use_);
-  for (uint32_t i = 0; i < extents_.size(); ++i) {
+  for (uint32_t i = 0; i < bases_.size(); ++i) {
     if (bases_[i] != nullptr) FreeExtent(i);
   }
 }
@@ -50,21 +53,28 @@ size_t PagePool::ExtentBytes(PageUse use) const {
   return std::max(target, static_cast<size_t>(options_.page_bytes));
 }
 
+// What may fail comes first, the device's memory last.
 Status PagePool::NewExtent(PageUse use) {
   const size_t bytes = ExtentBytes(use);
   const size_t num_pages = bytes / static_cast<size_t>(options_.page_bytes);
-  HW_ASSIGN_OR_RETURN(std::byte * base, device_->Allocate(bytes));
   const auto unused = std::find(bases_.begin(), bases_.end(), nullptr);
   const auto idx = static_cast<uint32_t>(unused - bases_.begin());
   if (unused == bases_.end()) {
-    bases_.push_back(nullptr);
-    extents_.emplace_back();
+    ReserveMore(bases_, 1);
+    extents_.resize(bases_.size() + 1);
   }
-  bases_[idx] = base;
-  Extent& extent = extents_[idx];
-  extent = {.use = use, .bytes = bytes, .holders = std::vector<uint32_t>(num_pages, 0), .free_pages = {}};
+  Extent extent;
+  extent.use = use;
+  extent.bytes = bytes;
+  extent.holders.resize(num_pages);
+  extent.free_pages.reserve(num_pages);
   for (size_t i = 0; i < num_pages; ++i) extent.free_pages.push_back(static_cast<uint32_t>(num_pages - 1 - i));
-  with_free_pages_[IndexOf(use)].insert(idx);
+  std::set<uint32_t> place{idx};
+  HW_ASSIGN_OR_RETURN(std::byte * base, device_->Allocate(bytes));
+  if (idx == bases_.size()) bases_.push_back(nullptr);
+  bases_[idx] = base;
+  extents_[idx] = std::move(extent);
+  with_free_pages_[IndexOf(use)].merge(place);
   num_free_[IndexOf(use)] += static_cast<int64_t>(num_pages);
   return Status::Ok();
 }
@@ -80,18 +90,30 @@ void PagePool::FreeExtent(uint32_t extent_idx) {
 }
 
 Status PagePool::MakeRoom(PageUse use, int64_t num_pages) {
+  const int64_t missing_bytes = (num_pages - num_free_[IndexOf(use)]) * options_.page_bytes;
   while (num_free_[IndexOf(use)] < num_pages) {
-    Status status = NewExtent(use);
-    if (!status.ok()) {
-      std::set<uint32_t>& candidates = with_free_pages_[IndexOf(use)];
-      const std::vector<uint32_t> all(candidates.begin(), candidates.end());
-      for (const uint32_t idx : all) {
-        if (extents_[idx].free_pages.size() == extents_[idx].holders.size()) FreeExtent(idx);
-      }
-      return std::move(status).Annotate("KV pages");
-    }
+    const Status status = CatchNoMemory("a table of KV pages", [&] { return NewExtent(use); });
+    if (status.ok()) continue;
+    FreeEmptyExtents();
+    return Status::OutOfMemory(
+        fmt::format("could not allocate {} for KV pages: {}; the cache holds {}: allow fewer tokens, use a plan that "
+                    "keeps less, or end other requests",
+                    FormatBytes(missing_bytes), status.message(), FormatBytes(HeldBytes())));
   }
   return Status::Ok();
+}
+
+int64_t PagePool::HeldBytes() const {
+  return options_.usage != nullptr ? options_.usage->bytes : pages_in_use_ * options_.page_bytes;
+}
+
+void PagePool::FreeEmptyExtents() {
+  for (std::set<uint32_t>& candidates : with_free_pages_) {
+    for (auto it = candidates.begin(); it != candidates.end();) {
+      const uint32_t idx = *it++;
+      if (extents_[idx].free_pages.size() == extents_[idx].holders.size()) FreeExtent(idx);
+    }
+  }
 }
 
 void PagePool::Count(int64_t num_pages) {
@@ -108,7 +130,7 @@ uint32_t PagePool::Allocate(PageUse use) {
   Extent& extent = extents_[extent_idx];
   const uint32_t page = (extent_idx << shift_) + extent.free_pages.back();
   extent.free_pages.pop_back();
-  if (extent.free_pages.empty()) candidates.erase(candidates.begin());
+  if (extent.free_pages.empty()) extent.unlisted = candidates.extract(candidates.begin());
   --num_free_[IndexOf(use)];
   HoldersOf(page) = 1;
   Count(1);
@@ -135,7 +157,7 @@ void PagePool::Forget(uint32_t page) {
   extent.free_pages.push_back(page & mask_);
   ++num_free_[IndexOf(extent.use)];
   std::set<uint32_t>& candidates = with_free_pages_[IndexOf(extent.use)];
-  candidates.insert(extent_idx);
+  if (extent.unlisted) candidates.insert(std::move(extent.unlisted));
   // An empty extent goes back, but for the last of its kind with room: what comes and goes at its border would
   // otherwise ask the system for memory again and again.
   if (extent.free_pages.size() == extent.holders.size() && candidates.size() > 1) FreeExtent(extent_idx);

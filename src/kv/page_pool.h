@@ -57,6 +57,8 @@ class PagePool {
   // Room for `num_pages` more: Allocate does not fail as often. Takes memory from the device where it must, and gives
   // it back where that is not enough. Does not look at the limit: several pools share it.
   Status MakeRoom(PageUse use, int64_t num_pages);
+  // Gives back to the system what no page in use lies in.
+  void FreeEmptyExtents();
   // A page with unspecified content, held once. Requires: MakeRoom.
   uint32_t Allocate(PageUse use);
   void Retain(uint32_t page) { ++HoldersOf(page); }
@@ -81,6 +83,8 @@ class PagePool {
     size_t bytes = 0;
     std::vector<uint32_t> holders;     // per page
     std::vector<uint32_t> free_pages;  // in the extent; at first in order, so that runs are contiguous
+    // The extent's place in with_free_pages_ while it has none: giving a page back must not take memory.
+    std::set<uint32_t>::node_type unlisted;
   };
 
   uint32_t& HoldersOf(uint32_t page) { return extents_[page >> shift_].holders[page & mask_]; }
@@ -88,13 +92,14 @@ class PagePool {
   size_t ExtentBytes(PageUse use) const;
   Status NewExtent(PageUse use);
   void FreeExtent(uint32_t extent_idx);
+  int64_t HeldBytes() const;  // by all pools that share a limit
   void Count(int64_t num_pages);
 
   Device* device_;
   Options options_;
   int shift_ = 0;
   uint32_t mask_ = 0;
-  std::vector<Extent> extents_;
+  std::vector<Extent> extents_;                       // at least as many as bases_
   std::vector<std::byte*> bases_;                     // of extents_; null: number not in use
   std::set<uint32_t> with_free_pages_[kNumPageUses];  // extents with a free page; the lowest is used first
   int64_t num_free_[kNumPageUses] = {};               // pages in these

@@ -1,8 +1,13 @@
 #include "model/decoder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
+
+#include "base/format_bytes.h"
+#include "base/no_memory.h"
 
 namespace headwise {
 
@@ -58,7 +63,12 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   }
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
-  HW_RETURN_IF_ERROR(arena_.Reset(bytes));
+  const Status room = arena_.Reset(bytes);
+  if (!room.ok()) {
+    return Status::OutOfMemory(fmt::format(
+        "could not allocate {} for the activations of a step of {} tokens: {}; allow smaller steps or fewer requests",
+        FormatBytes(static_cast<int64_t>(bytes)), num_tokens, room.message()));
+  }
   for (const Wish& wish : wishes) {
     if (wish.wanted) *wish.view = arena_.New(wish.shape);
   }
@@ -205,37 +215,8 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
   output.hidden = OnHost(buffers.wanted, sequences, hidden_);
 }
 
-Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
+void Decoder::RunLayers(Buffers& buffers) {
   const ModelConfig& config = model_->config;
-  ids_.clear();
-  wanted_rows_.clear();
-  angled_.clear();
-  for (const StepSequence& sequence : sequences) {
-    const auto num_new = static_cast<int64_t>(sequence.ids.size());
-    HW_CHECK(sequence.cache->planned_tokens() == num_new, "{} tokens, {} planned", num_new,
-             sequence.cache->planned_tokens());
-    for (const int32_t idx : sequence.wanted) wanted_rows_.push_back(static_cast<int32_t>(ids_.size()) + idx);
-    ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
-    angled_.push_back({.cache = sequence.cache, .num_new = num_new, .frequencies = sequence.rope_frequencies});
-  }
-  angles_.Fill(config, angled_);
-  Buffers buffers;
-  const Status placed =
-      PlaceBuffers(static_cast<int64_t>(ids_.size()), static_cast<int64_t>(wanted_rows_.size()), buffers);
-  if (!placed.ok()) {
-    for (const StepSequence& sequence : sequences) sequence.cache->AbandonStep();
-    return placed;
-  }
-  // Ahead of BeginStep, behind which a device may keep back operations to see whether they are those of the last step.
-  for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
-    const std::vector<float>& values = angles_.tables()[rope].values;
-    backend_->device().CopyFromHost(buffers.angles[rope].data, values.data(), values.size() * sizeof(float));
-  }
-  if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
-  for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
-  cache_step_->Begin();
-
-  backend_->Embed({.table = model_->weights.embedding, .ids = ids_, .out = buffers.x});
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
     const NormArgs norm = NormOf(layer.norm, buffers.x, buffers.normed);
@@ -254,6 +235,49 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
     Add(buffers.attended, layer.o, buffers.x);
     Mlp(layer, has_two_norms ? buffers.mlp_normed : buffers.normed, std::nullopt, buffers);
   }
+}
+
+Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
+  const Status status = CatchNoMemory("the tables of a step", [&] { return RunStep(sequences, output); });
+  if (status.ok()) return status;
+  output = {};
+  // What is on the queue still reads the pages and tables of the step. Its own error would be a second one.
+  static_cast<void>(backend_->device().Wait());
+  if (cache_step_) cache_step_->Abandon();
+  for (const StepSequence& sequence : sequences) {
+    if (sequence.cache->planned_tokens() > 0) sequence.cache->AbandonStep();
+  }
+  return status;
+}
+
+Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& output) {
+  const ModelConfig& config = model_->config;
+  ids_.clear();
+  wanted_rows_.clear();
+  angled_.clear();
+  for (const StepSequence& sequence : sequences) {
+    const auto num_new = static_cast<int64_t>(sequence.ids.size());
+    HW_CHECK(sequence.cache->planned_tokens() == num_new, "{} tokens, {} planned", num_new,
+             sequence.cache->planned_tokens());
+    for (const int32_t idx : sequence.wanted) wanted_rows_.push_back(static_cast<int32_t>(ids_.size()) + idx);
+    ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
+    angled_.push_back({.cache = sequence.cache, .num_new = num_new, .frequencies = sequence.rope_frequencies});
+  }
+  angles_.Fill(config, angled_);
+  Buffers buffers;
+  HW_RETURN_IF_ERROR(
+      PlaceBuffers(static_cast<int64_t>(ids_.size()), static_cast<int64_t>(wanted_rows_.size()), buffers));
+  // Ahead of BeginStep, behind which a device may keep back operations to see whether they are those of the last step.
+  for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
+    const std::vector<float>& values = angles_.tables()[rope].values;
+    backend_->device().CopyFromHost(buffers.angles[rope].data, values.data(), values.size() * sizeof(float));
+  }
+  if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
+  for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
+  cache_step_->Begin();
+
+  backend_->Embed({.table = model_->weights.embedding, .ids = ids_, .out = buffers.x});
+  RunLayers(buffers);
   cache_step_->Finish();
 
   output = {};

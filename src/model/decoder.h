@@ -43,12 +43,15 @@ class Decoder {
       : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
 
   // Reads the new tokens into every cache and fills `output`. Requires: each cache has planned this step. An error
-  // (memory for activations, the device) is one of the whole step: none of its sequences can go on.
+  // (memory for activations or tables, the device) is one of the whole step: none of its sequences can go on, and the
+  // decoder is ready for the next.
   Status Step(std::span<const StepSequence> sequences, StepOutput& output);
 
  private:
   struct Buffers;
 
+  Status RunStep(std::span<const StepSequence> sequences, StepOutput& output);
+  void RunLayers(Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
   // `norm`: what the input still has to go through, in place of buffers.normed.

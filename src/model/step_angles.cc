@@ -32,8 +32,8 @@ std::vector<double> AngleTable::AnglesAt(int64_t pos) const {
 void AngleTable::Append(int64_t pos, std::vector<float>& angles) {
   const int64_t begin = pos / kBlock * kBlock;
   if (blocks_.size() >= kMaxBlocks && !blocks_.contains(begin)) blocks_.clear();
-  const auto [block, is_new] = blocks_.try_emplace(begin);
-  if (is_new) block->second = AnglesAt(begin);
+  auto block = blocks_.find(begin);
+  if (block == blocks_.end()) block = blocks_.emplace(begin, AnglesAt(begin)).first;
   const std::vector<double>& at_begin = block->second;
   const double* within = within_.data() + static_cast<size_t>(pos - begin) * at_begin.size();
   for (size_t i = 0; i < at_begin.size(); i += 2) {

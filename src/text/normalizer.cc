@@ -99,7 +99,8 @@ Result<Regex> PatternFromJson(const Json& value, std::string_view origin) {
 
 Result<std::string> Normalizer::ReplaceAll(const Step& step, std::string_view text, size_t original_bytes) const {
   std::vector<TextSpan> matches;
-  HW_RETURN_IF_ERROR(step.pattern.front().FindAll(text, matches));
+  PatternBudget budget(text.size());
+  HW_RETURN_IF_ERROR(step.pattern.front().FindAll(text, budget, matches));
   // Before there is such a text.
   size_t matched_bytes = 0;
   for (const TextSpan& match : matches) matched_bytes += match.end - match.begin;

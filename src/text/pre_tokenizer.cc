@@ -230,11 +230,11 @@ Words PreTokenizer::ApplyMetaspace(const Step& step, const Words& words) {
   return out;
 }
 
-Result<Words> PreTokenizer::ApplyStep(const Step& step, const Words& words) {
+Result<Words> PreTokenizer::ApplyStep(const Step& step, const Words& words, PatternBudget& budget) {
   // Each match, and each stretch between matches.
-  const auto find_pattern = [&step](std::string_view word, std::vector<Match>& matches) {
+  const auto find_pattern = [&step, &budget](std::string_view word, std::vector<Match>& matches) {
     std::vector<TextSpan> spans;
-    HW_RETURN_IF_ERROR(step.pattern.front().FindAll(word, spans));
+    HW_RETURN_IF_ERROR(step.pattern.front().FindAll(word, budget, spans));
     size_t at = 0;
     for (const TextSpan& span : spans) {
       if (span.begin > at) matches.push_back({{at, span.begin}, step.invert});
@@ -290,9 +290,10 @@ Result<Words> PreTokenizer::ApplyStep(const Step& step, const Words& words) {
 Result<Words> PreTokenizer::Split(std::string text, TextPosition position) const {
   Words words{.buffer = std::move(text), .spans = {}, .first = position};
   const size_t original_bytes = words.buffer.size();
+  PatternBudget budget(original_bytes);  // of all steps together
   if (original_bytes > 0) words.spans.push_back({0, original_bytes});
   for (const Step& step : steps_) {
-    HW_ASSIGN_OR_RETURN(words, ApplyStep(step, words));
+    HW_ASSIGN_OR_RETURN(words, ApplyStep(step, words, budget));
     HW_RETURN_IF_ERROR(CheckGrowth(words.buffer.size(), original_bytes, origin_));
   }
   return words;

@@ -67,7 +67,7 @@ class PreTokenizer {
   Status AddStep(Step step, std::string_view origin);
   static Result<Behavior> BehaviorFromJson(const JsonObject& object, const char* otherwise);
 
-  static Result<Words> ApplyStep(const Step& step, const Words& words);
+  static Result<Words> ApplyStep(const Step& step, const Words& words, PatternBudget& budget);
   static Words ApplyByteLevelPrefix(const Words& words);
   static Words ApplyByteLevelAlphabet(const Words& words);
   static Words ApplyMetaspace(const Step& step, const Words& words);

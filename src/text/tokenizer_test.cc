@@ -132,7 +132,7 @@ TEST(Tokenizer, AHostilePatternEndsInAnError) {
   json["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(?:a|aa)+[bc]"}}}, {"behavior", "Isolated"}};
   const auto tokenizer = MustParse(json);
   EXPECT_THAT(tokenizer->Encode(std::string(200, 'a'), SpecialText::kParse).status().message(),
-              HasSubstr("a pattern failed on a text of 200 bytes"));
+              HasSubstr("the pattern (?:a|aa)+[bc] failed on a text of 200 bytes"));
 }
 
 TEST(Tokenizer, TextMustNotGrowWithoutBound) {

@@ -87,6 +87,20 @@ class Words(CliTest):
         self.assertIn(b"headwise: error: out of memory", done.stderr)
         self.assertNotIn(b"bad_alloc", done.stderr)
 
+    def test_out_of_memory_in_a_long_prompt(self):
+        def bound():
+            resource.setrlimit(resource.RLIMIT_AS, (384 << 20, 384 << 20))
+        command = [BINARY, "run", "--model", MODEL, "--kv-dtype", "f32", "--threads", "1", "-n", "1", "--max-context", "1000000"]
+        short = subprocess.run([*command, "-p", "The"], capture_output=True, preexec_fn=bound, check=False)
+        if short.returncode != 0:
+            self.skipTest("this build needs more address space to begin with, as sanitizers do")
+        text = self.path / "long.txt"
+        text.write_bytes(b"The miller waited by the river. " * 8000)  # a gigabyte of keys and values
+        done = subprocess.run([*command, "--prompt-file", text], capture_output=True, preexec_fn=bound, timeout=600,
+                              check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, rb"headwise: error: could not allocate [0-9.]+ [kMG]?B for ")
+
     def test_files_are_named(self):
         text = self.path / "latin1.txt"
         text.write_bytes(b"caf\xe9 " * 100)

@@ -95,7 +95,13 @@ class FarDevice final : public Device {
  public:
   LateQueue& queue() { return queue_; }
 
+  // Allocations from here on that succeed before all others are refused; below 0: none is refused.
+  void RefuseAfter(int64_t num_granted) { num_granted_ = num_granted; }
+  bool is_exhausted() const { return num_granted_ == 0; }
+
   Result<std::byte*> Allocate(size_t bytes) override {
+    if (num_granted_ == 0) return Status::OutOfMemory("the far device is full");
+    if (num_granted_ > 0) --num_granted_;
     HW_ASSIGN_OR_RETURN(std::byte* const memory, host_.Allocate(bytes));
     return Far(memory);
   }
@@ -125,6 +131,7 @@ class FarDevice final : public Device {
 
  private:
   HostDevice host_;
+  int64_t num_granted_ = -1;
   LateQueue queue_;  // goes first: what is on it still uses the rest
 };
 
@@ -137,7 +144,7 @@ class FarBackend final : public Backend {
   std::string Description() const override { return "far from " + near_->Description(); }
   bool IsFast(Compute compute) const override { return near_->IsFast(compute); }
   std::string_view isa() const override { return near_->isa(); }
-  Device& device() override { return device_; }
+  FarDevice& device() override { return device_; }
 
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     device_.queue().Wait();

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
+#include <new>
+
+#include "base/no_memory.h"
 
 namespace headwise::cpu {
 namespace {
@@ -370,16 +372,19 @@ void ForHeads(const KvStep& step, Spread spread, ThreadPool& pool, const Body& b
 }  // namespace
 
 void AttentionScratch::AlignedDelete::operator()(std::byte* memory) const {
-  std::free(memory);
+  ::operator delete[](memory, std::align_val_t{64});
 }
 
 AttentionScratch::Block AttentionScratch::NewBlock(size_t bytes) {
-  return Block(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+  void* memory = ::operator new[](bytes, std::align_val_t{64}, std::nothrow);
+  if (memory == nullptr) throw NoMemory(bytes, "the scores of attention");
+  return Block(static_cast<std::byte*>(memory));
 }
 
 void AttentionScratch::ReservePerThread(int num_threads, size_t bytes) {
   if (per_thread_.size() >= static_cast<size_t>(num_threads) && per_thread_bytes_ >= bytes) return;
   per_thread_.clear();
+  per_thread_bytes_ = 0;
   for (int i = 0; i < num_threads; ++i) per_thread_.push_back(NewBlock(bytes));
   per_thread_bytes_ = bytes;
 }
@@ -388,6 +393,7 @@ float* AttentionScratch::Shared(size_t floats) {
   const size_t bytes = floats * sizeof(float);
   if (shared_bytes_ < bytes) {
     shared_ = nullptr;
+    shared_bytes_ = 0;
     shared_ = NewBlock(bytes);
     shared_bytes_ = bytes;
   }

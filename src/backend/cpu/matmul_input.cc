@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backend/cpu/packed_weights.h"
-#include "base/check.h"
+#include "base/no_memory.h"
 
 namespace headwise::cpu {
 namespace {
@@ -118,7 +118,7 @@ void MatMulScratch::AlignedDelete::operator()(std::byte* memory) const {
 
 MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
   void* memory = ::operator new[](bytes, std::align_val_t{kAlignment}, std::nothrow);
-  HW_CHECK(memory != nullptr, "no memory for {} bytes", bytes);
+  if (memory == nullptr) throw NoMemory(bytes, "the inputs of a matrix product");
   return Memory(static_cast<std::byte*>(memory));
 }
 
@@ -129,6 +129,7 @@ void MatMulScratch::ReserveTiles(int num_threads) {
 std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
   if (wanted > bytes) {
     memory.reset();
+    bytes = 0;
     memory = NewMemory(wanted);
     bytes = wanted;
   }

@@ -1,0 +1,204 @@
+// All of a step's plan that may fail: what it changes, and the memory that this takes.
+#include <algorithm>
+
+#include "base/no_memory.h"
+#include "kv/kv_cache.h"
+
+namespace headwise {
+namespace {
+
+// Places that a head's region begins with; doubled as its pages become more.
+constexpr int64_t kFirstPlaces = 16;
+
+bool HasTokenOf(const std::vector<TokenRange>& ranges, int64_t page_idx, int64_t page_tokens) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const TokenRange& range) {
+    return range.begin < (page_idx + 1) * page_tokens && range.end > page_idx * page_tokens;
+  });
+}
+
+}  // namespace
+
+int64_t KvCache::RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  return RingPages(num_tokens < rule.holds_from ? rule.recent_before : rule.recent, rule.compensate, page_tokens);
+}
+
+std::vector<int64_t> KvCache::LostSinks(const Head& head, int64_t num_tokens) const {
+  std::vector<int64_t> lost;
+  if (head.rule.sink_reach == kNoLimit && head.rule.recent_before == kNoLimit) return lost;
+  const std::vector<TokenRange> kept = KeptRanges(head.rule, num_tokens);
+  for (int64_t p = 0; p < std::min(head.sink_pages, PagesOf(num_tokens)); ++p) {
+    const bool is_there = p >= PagesOf(num_tokens_) || PageOf(head, p) != kNoPage;
+    if (is_there && !HasTokenOf(kept, p, page_tokens_)) lost.push_back(p);
+  }
+  return lost;
+}
+
+KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
+  const int64_t end_tokens = num_tokens_ + num_new;
+  Change change;
+  change.joins = {PagesOf(num_tokens_), PagesOf(end_tokens)};
+  if (may_share_ && num_tokens_ % page_tokens_ != 0) {
+    const int64_t growing = change.joins.begin - 1;
+    if (head.pools.newest->IsShared(PageOf(head, growing))) change.written_page = growing;
+  }
+  if (head.Compensates()) {
+    change.new_state = head.state == kNoPage;
+    change.copies_state = may_share_ && !change.new_state && pools_.states->IsShared(head.state);
+  }
+  change.ring_pages = RingPagesAt(head.rule, end_tokens, page_tokens_);
+  change.keep_begin = std::max(head.begin, change.joins.end - change.ring_pages);
+  change.aged = head.aged;
+  if (head.pools.aged != nullptr) {
+    change.aged = AgedPages(head.rule, end_tokens, page_tokens_);
+    change.ages = {std::max(head.aged.end, change.keep_begin), change.aged.end};
+  }
+  change.lost_sinks = LostSinks(head, end_tokens);
+  const int64_t replaced = change.joins.begin - head.ring_pages;
+  if (!aside_ && !change.joins.empty() && replaced >= head.begin) {
+    PagePool& pool = head.PoolOf(replaced);
+    change.reuses_page = &pool == head.pools.newest && !pool.IsShared(PageOf(head, replaced));
+  }
+  return change;
+}
+
+// Pages that a step takes from the pools at once, at worst: what it drops in one layer serves the next.
+struct KvCache::Demand {
+  std::vector<int64_t> spare, fresh;
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;
+
+  void Need(size_t kind, const PagePool& pool, From from = From::kStep) {
+    if (from == From::kStep && spare[kind] > 0) {
+      --spare[kind];
+    } else {
+      ++fresh[kind];
+    }
+    bytes += pool.page_bytes();
+    peak_bytes = std::max(peak_bytes, bytes);
+  }
+  void Give(size_t kind, const PagePool& pool) {
+    ++spare[kind];
+    bytes -= pool.page_bytes();
+  }
+};
+
+size_t KvCache::SpareOf(const PagePool& pool, PageUse use) const {
+  return static_cast<size_t>(pool.space()) * kNumPageUses + static_cast<size_t>(use);
+}
+
+Status KvCache::MakeRoom(const std::vector<Change>& changes) {
+  Demand demand{.spare = std::vector<int64_t>(spare_.size()), .fresh = std::vector<int64_t>(spare_.size())};
+  const auto need = [&](const PagePool& pool, PageUse use, From from = From::kStep) {
+    demand.Need(SpareOf(pool, use), pool, from);
+  };
+  const auto give = [&](const PagePool& pool, PageUse use) { demand.Give(SpareOf(pool, use), pool); };
+  const int64_t num_pages = PagesOf(num_tokens_);
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    const std::span<const Change> of_layer = ChangesOf(changes, layer_idx);
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      const Head& head = At(layer_idx, kv_head);
+      const Change& change = of_layer[static_cast<size_t>(kv_head)];
+      for (int64_t p = change.joins.begin; p < change.joins.end && !change.reuses_page; ++p) {
+        need(*head.pools.newest, head.UseOf(p));
+      }
+      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page), From::kPool);
+      if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding, From::kPool);
+      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
+        need(*head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
+      }
+    }
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      const Head& head = At(layer_idx, kv_head);
+      const Change& change = of_layer[static_cast<size_t>(kv_head)];
+      const auto give_page = [&](int64_t p) {
+        const PagePool& pool = head.PoolOf(p);
+        if (p >= num_pages) return give(pool, head.UseOf(p));
+        if (!pool.IsShared(PageOf(head, p))) give(pool, pool.UseOf(PageOf(head, p)));
+      };
+      for (int64_t p = head.begin; p < change.keep_begin && !change.reuses_page; ++p) give_page(p);
+      for (int64_t p = change.ages.begin; p < change.ages.end; ++p) give_page(p);
+    }
+  }
+  HW_RETURN_IF_ERROR(pools_.usage->CheckRoom(demand.peak_bytes));
+  for (PagePool* pool : AllPools()) {
+    if (pool == nullptr) continue;
+    for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
+      HW_RETURN_IF_ERROR(pool->MakeRoom(use, demand.fresh[SpareOf(*pool, use)]));
+    }
+  }
+  return Status::Ok();
+}
+
+// Room in every list that Commit and FinishStep write to; counted from above.
+void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places) {
+  size_t num_copies = 0, num_ages = 0, num_lost = 0, num_entries = 2 * num_places;
+  std::vector<size_t> num_spare(spare_.size());
+  const auto add_spare = [&](const PagePool* pool, size_t num) {
+    // Of which use a page is does not matter here.
+    for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {
+      if (pool != nullptr) num_spare[SpareOf(*pool, use)] += num;
+    }
+  };
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const Head& head = heads_[i];
+    const Change& change = changes[i];
+    const auto ages = static_cast<size_t>(std::max<int64_t>(0, change.ages.end - change.ages.begin));
+    const auto leave = static_cast<size_t>(std::max<int64_t>(0, change.keep_begin - head.begin));
+    num_copies += 2;
+    num_ages += ages;
+    num_lost += change.lost_sinks.size();
+    // The page that joins and the one that is copied, and the head's entries where they move.
+    num_entries += 2 + (PlacesFor(head, change.ring_pages, change.joins.end) > 0 ? head.region.size : 0);
+    add_spare(head.pools.newest, leave + ages + change.lost_sinks.size() + 1);
+    add_spare(head.pools.aged, leave);
+    add_spare(pools_.states, 1);
+  }
+  places_.clear();
+  aged_pages_.clear();
+  ReserveMore(copies_, num_copies);
+  ReserveMore(ages_, num_ages);
+  ReserveMore(aged_pages_, num_ages);
+  ReserveMore(places_, static_cast<size_t>(num_kv_heads_));
+  ReserveMore(later_, num_ages + num_lost);
+  for (size_t i = 0; i < spare_.size(); ++i) ReserveMore(spare_[i], num_spare[i]);
+  pools_.tables->heads.Reserve(2 * heads_.size());
+  Entries().Reserve(num_entries + num_ages, num_ages + num_lost);
+  num_reserved_later_ = num_ages + num_lost;
+}
+
+int64_t KvCache::PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pages) {
+  const int64_t old_places = head.ring_pages == ring_pages ? static_cast<int64_t>(head.region.size) : 0;
+  const int64_t behind = std::max<int64_t>(0, num_pages - head.sink_pages);
+  const int64_t needed = behind == 0 ? num_pages : head.sink_pages + std::min(behind, ring_pages);
+  if (needed <= old_places) return 0;
+  const int64_t places = std::max({needed, 2 * old_places, kFirstPlaces});
+  return ring_pages < kNoLimit ? std::min(places, head.sink_pages + ring_pages) : places;
+}
+
+void KvCache::TakeRegions(std::vector<Change>& changes, size_t num_places, NewRegions& regions) {
+  regions.of_heads.reserve(heads_.size());
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const int64_t places = PlacesFor(heads_[i], changes[i].ring_pages, changes[i].joins.end);
+    if (places == 0) continue;
+    changes[i].region = Entries().Take(static_cast<size_t>(places), kNoPage);
+    regions.of_heads.push_back(changes[i].region);
+  }
+  if (!aside_) return;
+  regions.pages = Entries().Take(num_places, kNoPage);
+  regions.heads = pools_.tables->heads.Take(heads_.size(), StepHead());
+}
+
+Status KvCache::Prepare(int64_t num_new, std::vector<Change>& changes, NewRegions& regions) {
+  const int64_t end_page = PagesOf(num_tokens_ + num_new);
+  int64_t num_places = 0;
+  changes.reserve(heads_.size());
+  for (const Head& head : heads_) {
+    changes.push_back(ChangeOf(head, num_new));
+    if (aside_) num_places += std::min(head.sink_pages, end_page) + std::max<int64_t>(0, end_page - head.begin);
+  }
+  TakeRegions(changes, static_cast<size_t>(num_places), regions);
+  ReserveNotes(changes, static_cast<size_t>(num_places));
+  return MakeRoom(changes);
+}
+
+}  // namespace headwise
