@@ -89,7 +89,7 @@ class Conversation {
     request.stop_tokens = ChatStopIds(engine_.tokenizer(), form_);
     request.on_text = WriteOutput;
     request.output = Request::Output::kStreamOnly;
-    HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(engine_, std::move(request)));
+    HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(engine_, std::move(request), InterruptGuard()));
     WriteOutput("\n");
     HW_RETURN_IF_ERROR(CheckOutput());
     if (result.finish == FinishReason::kCancelled) fmt::print(stderr, "[stopped]\n");
