@@ -1,20 +1,21 @@
 // headwise chat: a conversation in the terminal. The KV cache lives on from turn to turn: nothing is read twice.
 #include <fmt/format.h>
 #include <headwise/chat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <iostream>
-#include <optional>
 #include <utility>
 
+#include "base/file.h"
+#include "chat_commands.h"
 #include "commands.h"
 #include "common_options.h"
+#include "conversation.h"
 #include "engine/prompt.h"
 #include "generate.h"
+#include "message_reader.h"
 #include "model/model_config.h"
 #include "option_checks.h"
+#include "text/utf8.h"
 
 namespace headwise {
 namespace {
@@ -29,6 +30,8 @@ struct ChatOptions {
   int64_t max_new_tokens = 512;
   int64_t max_context = 0;
   std::string chat_form;
+  std::string system;
+  std::string system_file;
   bool stats = false;
 };
 
@@ -47,77 +50,63 @@ bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
   return true;
 }
 
-// The next line that says something; nothing at the end of input.
-std::optional<std::string> ReadMessage() {
-  const bool is_terminal = isatty(STDIN_FILENO) == 1;
-  for (std::string line;;) {
-    if (is_terminal) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line)) return std::nullopt;
-    if (line.find_first_not_of(" \t\r") != std::string::npos) return line;
+// The system prompt that the options give; empty where they give none.
+Result<std::string> SystemOf(const ChatOptions& options) {
+  std::string system = options.system;
+  if (!options.system_file.empty()) {
+    HW_ASSIGN_OR_RETURN(system, ReadFile(options.system_file));
+    if (system.empty()) {
+      return Status::InvalidInput(fmt::format("{}: is empty, expected a system prompt", options.system_file));
+    }
   }
+  const auto bad_byte = FindInvalidUtf8(system);
+  if (!bad_byte) return system;
+  return Status::InvalidInput(fmt::format("{}: invalid UTF-8 at byte {}",
+                                          options.system_file.empty() ? "--system" : options.system_file, *bad_byte));
 }
 
-// One conversation: what its turns share.
-class Conversation {
- public:
-  Conversation(const ChatOptions& options, Engine& engine, ChatForm form, std::shared_ptr<const HeadPlan> plan,
-               int64_t max_tokens)
-      : options_(options),
-        sampling_(SamplingOf(options.sampling)),
-        engine_(engine),
-        form_(form),
-        plan_(std::move(plan)),
-        max_tokens_(max_tokens) {}
+// What a line asks for, message or command.
+Result<AfterCommand> Take(const std::string& line, Conversation& conversation) {
+  if (line.find_first_not_of(" \t\r") == std::string::npos) return AfterCommand::kGoOn;
+  if (IsChatCommand(line)) return RunChatCommand(line, conversation);
+  HW_ASSIGN_OR_RETURN(const bool has_room, conversation.Turn(line.starts_with("//") ? line.substr(1) : line));
+  if (!has_room) {
+    fmt::print(stderr,
+               "The context is full: there is no room for this message, which was not sent; /reset begins anew.\n");
+  }
+  return AfterCommand::kGoOn;
+}
 
-  // False when the context is full.
-  Result<bool> Turn(const std::string& message) {
-    HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, Encode(message));
-    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-    if (sequence_ == nullptr) {
-      HW_ASSIGN_OR_RETURN(
-          sequence_, engine_.NewSequence({.plan = plan_, .prompt_tokens = prompt_tokens, .max_tokens = max_tokens_}));
+Status Talk(Conversation& conversation, InterruptGuard& guard) {
+  MessageReader reader(guard);
+  for (bool may_quit = !reader.is_terminal();;) {
+    HW_ASSIGN_OR_RETURN(const MessageReader::Input input, reader.Next());
+    switch (input.kind) {
+      case MessageReader::Kind::kEnd:
+        if (reader.is_terminal()) fmt::print(stderr, "\n");
+        return Status::Ok();
+      case MessageReader::Kind::kInterrupted:
+        if (reader.is_terminal()) fmt::print(stderr, "\n");
+        if (may_quit) return Status::Cancelled("interrupted");
+        // First: who reads it and presses again must find the next one awaited.
+        guard.Forget();
+        may_quit = true;
+        fmt::print(stderr, "[press Ctrl-C again to quit]\n");
+        break;
+      case MessageReader::Kind::kLine: {
+        may_quit = !reader.is_terminal();
+        HW_ASSIGN_OR_RETURN(const AfterCommand after, Take(input.line, conversation));
+        if (after == AfterCommand::kQuit) return Status::Ok();
+        break;
+      }
     }
-    // One more for the last token of the turn before, which is read with this one.
-    const int64_t room = max_tokens_ - Engine::NumTokens(*sequence_) - prompt_tokens - 1;
-    if (room < 1) return false;
-
-    Request request;
-    request.prompt = std::move(prompt);
-    request.sequence = sequence_;
-    request.sampling = sampling_;
-    request.max_new_tokens = std::min(options_.max_new_tokens, room);
-    request.stop_tokens = ChatStopIds(engine_.tokenizer(), form_);
-    request.on_text = WriteOutput;
-    request.output = Request::Output::kStreamOnly;
-    HW_ASSIGN_OR_RETURN(const RequestResult result, Generate(engine_, std::move(request)));
-    WriteOutput("\n");
-    HW_RETURN_IF_ERROR(CheckOutput());
-    if (result.finish == FinishReason::kCancelled) fmt::print(stderr, "[stopped]\n");
-    if (options_.stats) fmt::print(stderr, "{}", FormatMetrics(result.metrics, engine_));
-    last_answer_ = result.finish == FinishReason::kEos ? AnswerEnd::kClosed : AnswerEnd::kCut;
-    return true;
   }
-
- private:
-  Result<std::vector<int32_t>> Encode(const std::string& message) const {
-    const Tokenizer& tokenizer = engine_.tokenizer();
-    if (sequence_ == nullptr) return EncodeFirstTurn(tokenizer, form_, message, BeginOfText(engine_));
-    return EncodeNextTurn(tokenizer, form_, message, last_answer_);
-  }
-
-  const ChatOptions& options_;
-  SamplingOptions sampling_;
-  Engine& engine_;
-  ChatForm form_;
-  std::shared_ptr<const HeadPlan> plan_;
-  int64_t max_tokens_;
-  std::shared_ptr<Sequence> sequence_;
-  AnswerEnd last_answer_ = AnswerEnd::kCut;
-};
+}
 
 Status RunChat(const ChatOptions& options) {
   HW_RETURN_IF_ERROR(CheckRange("--max-new-tokens", options.max_new_tokens, 1, kMaxSequenceTokens));
   HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
+  HW_ASSIGN_OR_RETURN(const std::string system, SystemOf(options));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
   HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, *engine));
@@ -126,27 +115,30 @@ Status RunChat(const ChatOptions& options) {
   int64_t max_tokens = options.max_context > 0 ? options.max_context : engine->config().trained_length;
   if (is_endless) {
     max_tokens = kForEver;
-    fmt::print(stderr, "This conversation can run for ever at constant memory: no head keeps everything.\n");
+    fmt::print(stderr, "This conversation can run for ever at constant KV memory: no head keeps everything.\n");
   } else {
     fmt::print(stderr, "This conversation can grow to {} tokens{}.\n", max_tokens,
                options.max_context > 0 ? "" : ", the model's trained length (--max-context changes it)");
   }
-  Conversation conversation(options, *engine, form, plan, max_tokens);
-  while (const std::optional<std::string> message = ReadMessage()) {
-    HW_ASSIGN_OR_RETURN(const bool has_room, conversation.Turn(*message));
-    if (!has_room) {
-      fmt::print(stderr, "The context is full: no room for this message in {} tokens.\n", max_tokens);
-      break;
-    }
-  }
-  return Status::Ok();
+  InterruptGuard guard;
+  Conversation conversation(*engine, guard,
+                            {.form = form,
+                             .plan = plan,
+                             .sampling = SamplingOf(options.sampling),
+                             .max_tokens = max_tokens,
+                             .max_new_tokens = options.max_new_tokens,
+                             .stats = options.stats});
+  if (!system.empty()) conversation.Begin(system);
+  return Talk(conversation, guard);
 }
 
 }  // namespace
 
 void AddChatCommand(CommandLine& line) {
   auto options = std::make_shared<ChatOptions>();
-  CLI::App& command = *line.app.add_subcommand("chat", "Talk with a model; Ctrl-C ends an answer, twice the program");
+  CLI::App& command = *line.app.add_subcommand("chat",
+                                               "Talk with a model; /help there has its commands. Ctrl-C ends an "
+                                               "answer; pressed twice at the prompt, the program");
   AddEngineOptions(command, options->engine);
   AddSamplingOptions(command, options->sampling);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
@@ -155,6 +147,8 @@ void AddChatCommand(CommandLine& line) {
                      "Most tokens of the whole conversation; 0: no limit where no head keeps everything, otherwise the "
                      "trained length");
   command.add_option("--chat-form", options->chat_form, "chatml, llama-2, llama-3, mistral, mistral-v3 or vicuna");
+  CLI::Option* system = command.add_option("--system", options->system, "System prompt");
+  command.add_option("--system-file", options->system_file, "A file with it, taken as it is")->excludes(system);
   command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory after every answer");
   OnChosen(line, command, std::move(options), RunChat);
 }

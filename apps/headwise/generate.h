@@ -16,10 +16,18 @@ class InterruptGuard {
   ~InterruptGuard();
 
   bool interrupted() const;
+  // The next Ctrl-C is the first again.
+  void Forget();
+  // Can be read from the first Ctrl-C on, until Forget: for who waits for something else too. -1 where the system had
+  // none.
+  int fd() const { return pipe_[0]; }
+
+ private:
+  int pipe_[2] = {-1, -1};
 };
 
 // Engine::Run, ended with kCancelled by Ctrl-C.
-Result<RequestResult> Generate(Engine& engine, Request request);
+Result<RequestResult> Generate(Engine& engine, Request request, const InterruptGuard& guard);
 
 const char* FinishName(FinishReason reason);
 

@@ -1,7 +1,9 @@
 #include "base/json.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -86,6 +88,15 @@ bool JsonObject::Has(const char* key) const {
 
 bool JsonObject::Names(const char* key) const {
   return object_->contains(key);
+}
+
+Status JsonObject::ExpectOnly(std::span<const std::string_view> keys) const {
+  for (const auto& [key, value] : object_->items()) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: key \"{}\" is unknown, expected one of: {}", origin_, key, fmt::join(keys, ", ")));
+  }
+  return Status::Ok();
 }
 
 Status JsonObject::Missing(const char* key) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ class JsonObject {
   bool Has(const char* key) const;
   // True for null too, for the few keys where an absent one has a default and null says "none".
   bool Names(const char* key) const;
+  // An error that names a key which is none of `keys`.
+  Status ExpectOnly(std::span<const std::string_view> keys) const;
   // Requires: Has(key).
   const Json& At(const char* key) const { return *object_->find(key); }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "data/json_lines.h"
+#include "base/json_lines.h"
 
 namespace headwise {
 namespace {

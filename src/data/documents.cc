@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "data/json_lines.h"
+#include "base/json_lines.h"
 
 namespace headwise {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/json_lines.h"
+#include "base/json_lines.h"
 #include "data/option_range.h"
 #include "data/words.h"
 

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/json_lines.h"
 #include "data/filler.h"
-#include "data/json_lines.h"
 #include "data/lines.h"
 #include "data/passkeys.h"
 

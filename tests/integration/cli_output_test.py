@@ -25,8 +25,10 @@ class LostOutput(CliTest):
         text.write_text("The miller waited by the river. " * 20)
         plan = self.plan("streaming", "--sink", 16, "--recent", 64)
         run = ("run", "--model", MODEL, "--prompt", "Once", *SHORT)
+        prompts = self.path / "prompts.jsonl"
+        prompts.write_text('{"prompt": "Once"}\n' * 3)
         ppl = ("eval", "ppl", "--model", MODEL, "--text", text, "--lengths", 32)
-        for arguments in (run, (*run, "--json"), ppl, (*ppl, "--json"), ("inspect", "--plan", plan),
+        for arguments in (run, (*run, "--json"), ("run", "--model", MODEL, "--prompts", prompts, *SHORT), ppl, (*ppl, "--json"), ("inspect", "--plan", plan),
                           ("inspect", "--model", MODEL, "--json"), ("plan", "compare", plan, plan),
                           ("plan", "streaming", "--model", MODEL, "--sink", 4, "--recent", 64, "--out",
                            self.path / "other.json"),
@@ -82,7 +84,8 @@ class OutputFiles(CliTest):
                           ("plan", "export-duo", "--from", plan, "--out", pipe),
                           ("inspect", "--plan", plan, "--svg", pipe),
                           ("logits", "--model", MODEL, "--ids", ids, "--out", pipe),
-                          ("quantize", "--model", MODEL, "--out", pipe)):
+                          ("quantize", "--model", MODEL, "--out", pipe),
+                          ("run", "--model", MODEL, "--prompts", ids, "--out", pipe)):
             self.refuses(*arguments, says="pipe: is a FIFO, expected a file")
         # Before the model runs.
         self.refuses("plan", "duo", "--model", MODEL, "--out", pipe, says="pipe: is a FIFO, expected a file")

@@ -5,6 +5,7 @@ Every test is called as TEST.py BINARY MODEL_FOLDER [unittest options]. Standard
 import json
 import os
 import pathlib
+import pty
 import struct
 import subprocess
 import sys
@@ -45,6 +46,44 @@ def read_safetensors(path):
         begin, end = (8 + header_size + offset for offset in entry["data_offsets"])
         tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
     return tensors
+
+
+class Terminal:
+    """The command on a terminal of its own, its standard files and Ctrl-C included."""
+
+    def __init__(self, *arguments):
+        command = [BINARY, *map(os.fspath, map(str, arguments))]
+        self.unread = ""
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            os.execv(command[0], command)
+
+    def type(self, text):
+        os.write(self.file, text.encode())
+
+    def until(self, text):
+        """What it shows up to and with `text`."""
+        while text not in self.unread:
+            more = self._read()
+            if not more:
+                raise AssertionError(f"it ended before {text!r}: {self.unread!r}")
+            self.unread += more
+        end = self.unread.index(text) + len(text)
+        shown, self.unread = self.unread[:end], self.unread[end:]
+        return shown
+
+    def rest(self):
+        """What else it shows, and its exit status."""
+        while more := self._read():
+            self.unread += more
+        os.close(self.file)
+        return self.unread, os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _read(self):
+        try:
+            return os.read(self.file, 65536).decode(errors="replace")
+        except OSError:  # how Linux says that nobody has the other end any more
+            return ""
 
 
 class CliTest(unittest.TestCase):

@@ -1,4 +1,4 @@
-#include "data/json_lines.h"
+#include "base/json_lines.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // JSONL files: one JSON object per line.
-#ifndef HEADWISE_DATA_JSON_LINES_H_
-#define HEADWISE_DATA_JSON_LINES_H_
+#ifndef HEADWISE_BASE_JSON_LINES_H_
+#define HEADWISE_BASE_JSON_LINES_H_
 
 #include <headwise/status.h>
 
@@ -19,4 +19,4 @@ Status ForEachJsonLine(std::string_view text, const std::string& origin,
 
 }  // namespace headwise
 
-#endif  // HEADWISE_DATA_JSON_LINES_H_
+#endif  // HEADWISE_BASE_JSON_LINES_H_

@@ -1,0 +1,54 @@
+// What `run` is asked, and the requests and results that it makes of it, for one prompt (cmd_run.cc) and for many
+// (run_lines.cc).
+#ifndef HEADWISE_APPS_RUN_REQUEST_H_
+#define HEADWISE_APPS_RUN_REQUEST_H_
+
+#include <headwise/engine.h>
+#include <headwise/status.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "common_options.h"
+
+namespace headwise {
+
+struct RunOptions {
+  EngineOptions engine;
+  SamplingFlags sampling;
+  std::string plan;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_file;
+  std::optional<std::string> prompts;  // JSON lines
+  std::string stdin_mark;
+  std::string out;  // of `prompts`; empty: standard output
+  int64_t batch = 8;
+  int64_t max_new_tokens = 256;
+  int64_t max_context = 0;
+  std::vector<std::string> stop;
+  std::optional<int64_t> logprobs;
+  bool ignore_eos = false;
+  bool chat = false;
+  std::string chat_form;
+  bool special = false;
+  bool no_bos = false;
+  bool stats = false;
+  bool json = false;
+};
+
+// The ids of `text` as a prompt, or as a user's message where --chat says so, and what then ends the answer.
+Status FillPrompt(const RunOptions& options, const Engine& engine, const std::string& text, Request& request);
+
+// --max-context bounds prompt and answer together; without a number of new tokens (-1) it is the only bound.
+Result<int64_t> NewTokensWithin(const RunOptions& options, const Engine& engine, int64_t max_new_tokens,
+                                int64_t prompt_tokens);
+
+// Text, tokens, how it ended, the seed of what was drawn, and log-probabilities where there are some.
+void AddAnswer(const RequestResult& result, const SamplingOptions& sampling, const Engine& engine, Json& json);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_APPS_RUN_REQUEST_H_

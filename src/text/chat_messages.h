@@ -1,0 +1,29 @@
+// Conversations as JSON: [{"role": "user", "content": "..."}, ...].
+#ifndef HEADWISE_TEXT_CHAT_MESSAGES_H_
+#define HEADWISE_TEXT_CHAT_MESSAGES_H_
+
+#include <headwise/chat.h>
+#include <headwise/status.h>
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace headwise {
+
+// Roles are system (first only), user and assistant; what order of the others a model's form allows, EncodeChat says.
+// Only an assistant may have said nothing. `origin` opens every message.
+Result<std::vector<ChatMessage>> ReadChatMessages(const Json& list, std::string_view origin);
+
+// That messages are the whole of a conversation: a system message or none, then users and assistants in turn, the last
+// of them an assistant.
+Status CheckWholeTurns(std::span<const ChatMessage> messages, std::string_view origin);
+
+// The same list; the role stands first, as people read it.
+nlohmann::ordered_json ToJson(std::span<const ChatMessage> messages);
+
+}  // namespace headwise
+
+#endif  // HEADWISE_TEXT_CHAT_MESSAGES_H_

@@ -1,0 +1,66 @@
+#include "text/chat_messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace headwise {
+namespace {
+
+using ::testing::HasSubstr;
+
+Result<std::vector<ChatMessage>> Read(const std::string& text) {
+  const auto json = ParseJson(text, "talk.json");
+  EXPECT_TRUE(json.ok()) << json.status().message();
+  return ReadChatMessages(*json, "talk.json");
+}
+
+TEST(ChatMessages, ComeBackAsTheyWere) {
+  const std::vector<ChatMessage> messages = {{"system", "Be brief."},
+                                             {"user",
+                                              "Gr\xc3\xbc\xc3\x9f"
+                                              "e, \"you\"\n"},
+                                             {"assistant", ""}};
+  const auto read = Read(ToJson(messages).dump());
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), messages.size());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    EXPECT_EQ((*read)[i].role, messages[i].role);
+    EXPECT_EQ((*read)[i].content, messages[i].content);
+  }
+  EXPECT_TRUE(Read("[]")->empty());
+}
+
+TEST(ChatMessages, WhatIsWrongIsNamed) {
+  const auto error = [](const std::string& text) { return Read(text).status().message(); };
+  const std::string first = R"({"role": "user", "content": "x"})";
+  EXPECT_THAT(error("{}"), HasSubstr("talk.json: expected a list of messages"));
+  EXPECT_THAT(error("[" + first + ", 3]"), HasSubstr("talk.json: message 1"));
+  EXPECT_THAT(error("[" + first + R"(, {"role": "tool", "content": "x"}])"),
+              HasSubstr("talk.json: message 1: role is \"tool\", expected user"));
+  EXPECT_THAT(error("[" + first + R"(, {"role": "system", "content": "x"}])"),
+              HasSubstr("message 1: role is \"system\", expected user, assistant or, in the first message, system"));
+  EXPECT_THAT(error(R"([{"role": "user"}])"), HasSubstr("message 0: "));
+  EXPECT_THAT(error(R"([{"role": "user", "content": ["x"]}])"), HasSubstr("content"));
+  EXPECT_THAT(error(R"([{"role": "user", "content": ""}])"), HasSubstr("message 0: content is empty"));
+  EXPECT_THAT(error(R"([{"role": "user", "content": "x", "name": "y"}])"), HasSubstr("\"name\" is unknown"));
+}
+
+TEST(ChatMessages, WholeTurnsAlternateAndEndWithAnAnswer) {
+  const auto check = [](const std::vector<std::string>& roles) {
+    std::vector<ChatMessage> messages;
+    for (const std::string& role : roles) messages.push_back({role, "x"});
+    return CheckWholeTurns(messages, "talk.json").message();
+  };
+  EXPECT_EQ(check({}), "");
+  EXPECT_EQ(check({"system"}), "");
+  EXPECT_EQ(check({"system", "user", "assistant"}), "");
+  EXPECT_EQ(check({"user", "assistant", "user", "assistant"}), "");
+  EXPECT_THAT(check({"assistant"}), HasSubstr("message 0: role is \"assistant\", expected user"));
+  EXPECT_THAT(check({"system", "user", "user"}), HasSubstr("message 2: role is \"user\", expected assistant"));
+  EXPECT_THAT(check({"user", "assistant", "user"}), HasSubstr("message 2 is the last and a user's"));
+}
+
+}  // namespace
+}  // namespace headwise
