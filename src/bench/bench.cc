@@ -155,10 +155,10 @@ Result<std::vector<double>> TimeBatch(Engine& engine, const std::vector<std::sha
     ids.push_back(id);
   }
   std::vector<double> seconds;
-  for (bool has_moved = true; has_moved;) {
+  for (bool goes_on = true; goes_on;) {
     const Clock::time_point start = Clock::now();
-    HW_ASSIGN_OR_RETURN(has_moved, engine.Step());
-    if (has_moved) seconds.push_back(Seconds(Clock::now() - start));
+    HW_ASSIGN_OR_RETURN(goes_on, engine.Step());
+    seconds.push_back(Seconds(Clock::now() - start));
   }
   for (const RequestId id : ids) {
     HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
