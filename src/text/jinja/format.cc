@@ -136,14 +136,26 @@ class PercentForm {
       rest_.remove_prefix(percent);
       if (!rest_.empty()) HW_RETURN_IF_ERROR(Field());
     }
-    const bool is_tuple = values_.type() == Type::kTuple;
-    if (!uses_names_ && (is_tuple ? next_ < values_.items().size() : next_ == 0 && values_.type() != Type::kDict)) {
-      return BadForm("more values than fields");
-    }
+    if (HasValuesLeft()) return BadForm("more values than fields");
     return interpreter_.NewString(std::move(out_));
   }
 
  private:
+  // What has items by key may be left as it is: it might have been meant for %(name)s.
+  bool HasValuesLeft() const {
+    switch (values_.type()) {
+      case Type::kTuple:
+        return !uses_names_ && next_ < values_.items().size();
+      case Type::kList:
+      case Type::kDict:
+      case Type::kRange:
+      case Type::kUndefined:
+        return false;
+      default:
+        return !uses_names_ && next_ == 0;
+    }
+  }
+
   Result<Value> Next() {
     if (uses_names_) return named_;
     if (values_.type() == Type::kTuple) {

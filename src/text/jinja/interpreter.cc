@@ -316,6 +316,7 @@ Status Interpreter::RunLoop(const ForStmt& statement, const Value& items, Scope*
   const Value loop_value = Value::Of(loop);
   Scope* const back_to = scope_;
   Status status;
+  bool any_ran_to_its_end = false;  // not left by break or continue: so jinja2 decides whether to come to `else`
   for (;; ++loop->position) {
     auto has_item = LoopHas(*loop, loop->position);
     if (!has_item.ok()) status = std::move(has_item).status();
@@ -328,13 +329,14 @@ Status Interpreter::RunLoop(const ForStmt& statement, const Value& items, Scope*
     if (status.ok()) status = RunBody(statement.body);
     PopScope(inside, back_to);
     if (!status.ok() || flow_ == Flow::kBreak) break;
+    any_ran_to_its_end |= flow_ == Flow::kNormal;
     flow_ = Flow::kNormal;
   }
   loop->is_over = true;
   loop->last_changed.clear();  // may hold the loop itself
   HW_RETURN_IF_ERROR(std::move(status));
   flow_ = Flow::kNormal;
-  if (!loop->items.empty() || statement.otherwise.empty()) return Status::Ok();
+  if (any_ran_to_its_end || statement.otherwise.empty()) return Status::Ok();
   Scope* const inside = PushScope(outside);
   status = RunBody(statement.otherwise);
   PopScope(inside, back_to);

@@ -214,7 +214,7 @@ Result<Value> Batch(Interpreter& interpreter, const Value& input, const CallArgs
   };
   bool any = false;
   for (const Value& item : items) {
-    if (any && static_cast<int64_t>(batch.size()) == size) HW_RETURN_IF_ERROR(end_batch());
+    if (static_cast<int64_t>(batch.size()) == size) HW_RETURN_IF_ERROR(end_batch());
     batch.push_back(item);
     any = true;
   }

@@ -31,6 +31,8 @@ Result<Value> MapAttribute(Interpreter& interpreter, const std::vector<Value>& i
 }
 
 Result<Value> Map(Interpreter& interpreter, const Value& input, const CallArgs& args) {
+  // So jinja2 has it, whatever the value is.
+  if (!IsTrue(input)) return interpreter.NewGenerator({});
   HW_ASSIGN_OR_RETURN(const std::vector<Value> items, interpreter.Iterate(input));
   if (args.values.empty()) return MapAttribute(interpreter, items, args);
   if (!args.values[0].is_string()) return Status::InvalidInput("expected the name of a filter");
@@ -49,6 +51,7 @@ Result<Value> Map(Interpreter& interpreter, const Value& input, const CallArgs& 
 // select, reject, selectattr and rejectattr.
 template <bool by_attribute, bool keeps>
 Result<Value> Select(Interpreter& interpreter, const Value& input, const CallArgs& args) {
+  if (!IsTrue(input)) return interpreter.NewGenerator({});
   constexpr size_t kNumPaths = by_attribute ? 1 : 0;
   HW_ASSIGN_OR_RETURN(const std::vector<Value> items, interpreter.Iterate(input));
   if (by_attribute && args.values.empty()) return Status::InvalidInput("parameter 'attribute' is missing");

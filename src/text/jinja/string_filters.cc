@@ -136,13 +136,12 @@ Result<Value> Truncate(Interpreter& interpreter, const Value& input, const CallA
     HW_ASSIGN_OR_RETURN(end, StringArg(found[2], "end"));
   }
   HW_ASSIGN_OR_RETURN(const int64_t leeway, IntArg(found[3] && !found[3]->is_none() ? found[3] : nullptr, "leeway", 5));
-  if (input.is_undefined()) return input;
-  if (!input.is_string()) return Status::InvalidInput(fmt::format("a {}, expected str", input.type_name()));
-  const MarkedString& text = input.string();
+  HW_ASSIGN_OR_RETURN(const int64_t input_length, interpreter.Length(input));
   const int64_t end_size = CountCharacters(end.view());
   if (length < end_size || leeway < 0) return Status::InvalidInput("a length shorter than what is put at the end");
-  HW_RETURN_IF_ERROR(interpreter.SpendOnBytes(text.size()));
-  if (length < INT64_MAX - leeway && CountCharacters(text.view()) <= length + leeway) return input;
+  if (length >= INT64_MAX - leeway || input_length <= length + leeway) return input;
+  if (!input.is_string()) return Status::InvalidInput(fmt::format("a {}, expected str", input.type_name()));
+  const MarkedString& text = input.string();
   std::string_view kept = text.view().substr(0, ByteOfCharacter(text.view(), length - end_size));
   if (!kills_words) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
   HW_RETURN_IF_ERROR(interpreter.Make(kept.size() + end.size()));

@@ -182,9 +182,7 @@ std::vector<std::string_view> Split(std::string_view text, std::optional<std::st
       if (max_splits != 0 && IsSpace(character.code)) break;
       end += character.size_bytes;
     }
-    std::string_view part = text.substr(0, end);
-    if (max_splits == 0) part = Strip(part, std::nullopt, StripSide::kRight);
-    parts.push_back(part);
+    parts.push_back(text.substr(0, end));
     text = Strip(text.substr(end), std::nullopt, StripSide::kLeft);
   }
   return parts;
@@ -208,9 +206,7 @@ std::vector<std::string_view> SplitFromRight(std::string_view text, std::optiona
         if (max_splits != 0 && IsSpace(character.code)) break;
         begin -= character.size_bytes;
       }
-      std::string_view part = text.substr(begin);
-      if (max_splits == 0) part = Strip(part, std::nullopt, StripSide::kLeft);
-      parts.push_back(part);
+      parts.push_back(text.substr(begin));
       text = Strip(text.substr(0, begin), std::nullopt, StripSide::kRight);
     }
   }
