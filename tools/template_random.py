@@ -40,6 +40,11 @@ def literal(rng):
     return rng.choice(["none", "true", "false", "[]", "{}", "()"])
 
 
+def key(rng):
+    """Of a dict: a list would be an error before anything is run, which is not followed here."""
+    return rng.choice(["'a'", "'b'", "1", "1.0", "true", "none", "'é'", "(1, 2)"])
+
+
 def expression(rng, depth=0):
     if depth > 3 or rng.random() < 0.25:
         return rng.choice(NAMES) if rng.random() < 0.6 else literal(rng)
@@ -70,7 +75,7 @@ def expression(rng, depth=0):
         return f"{rng.choice(NAMES)}[{bounds[0]}:{bounds[1]}{step}]"
     if kind == 13:
         return rng.choice([f"{rng.choice(NAMES)}[{inner()}]", f"{rng.choice(NAMES)}.{rng.choice('abxy')}", f"(-{inner()})", f"(not {inner()})"])
-    return "{" + ", ".join(f"{literal(rng)}: {inner()}" for _ in range(rng.randrange(3))) + "}"
+    return "{" + ", ".join(f"{key(rng)}: {inner()}" for _ in range(rng.randrange(3))) + "}"
 
 
 def text(rng):

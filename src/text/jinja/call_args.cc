@@ -7,8 +7,7 @@ namespace headwise::jinja {
 Status BindParameters(const CallArgs& args, std::span<const char* const> names, size_t num_required,
                       std::span<const Value*> found) {
   if (args.values.size() > names.size()) {
-    return Status::InvalidInput(
-        fmt::format("{} arguments, expected at most {}", args.values.size(), names.size()));
+    return Status::InvalidInput(fmt::format("{} arguments, expected at most {}", args.values.size(), names.size()));
   }
   for (size_t i = 0; i < args.values.size(); ++i) found[i] = &args.values[i];
   for (const auto& [name, value] : args.named) {

@@ -100,8 +100,8 @@ Result<ExprPtr> ExpressionParser::Choice() {
       HW_ASSIGN_OR_RETURN(otherwise, Expression());
     }
     is_conditional = was_conditional;
-    HW_ASSIGN_OR_RETURN(
-        value, Make(ExprKind::kChoice, line, std::move(value), std::move(condition), std::move(otherwise)));
+    HW_ASSIGN_OR_RETURN(value,
+                        Make(ExprKind::kChoice, line, std::move(value), std::move(condition), std::move(otherwise)));
   }
   return value;
 }
@@ -170,7 +170,8 @@ Result<ExprPtr> ExpressionParser::LeftToRight(std::initializer_list<std::pair<st
                                               Next next) {
   HW_ASSIGN_OR_RETURN(ExprPtr left, next());
   while (true) {
-    const auto op = std::find_if(ops.begin(), ops.end(), [&](const auto& one) { return tokens_.AtOperator(one.first); });
+    const auto op =
+        std::find_if(ops.begin(), ops.end(), [&](const auto& one) { return tokens_.AtOperator(one.first); });
     if (op == ops.end()) return left;
     auto binary = std::make_unique<BinaryExpr>(tokens_.line(), op->second);
     tokens_.Take();
@@ -196,9 +197,8 @@ Result<ExprPtr> ExpressionParser::Concat() {
 }
 
 Result<ExprPtr> ExpressionParser::Product() {
-  return LeftToRight(
-      {{"*", BinaryOp::kMul}, {"/", BinaryOp::kDiv}, {"//", BinaryOp::kFloorDiv}, {"%", BinaryOp::kMod}},
-      [&] { return Power(); });
+  return LeftToRight({{"*", BinaryOp::kMul}, {"/", BinaryOp::kDiv}, {"//", BinaryOp::kFloorDiv}, {"%", BinaryOp::kMod}},
+                     [&] { return Power(); });
 }
 
 Result<ExprPtr> ExpressionParser::Power() {
@@ -214,8 +214,7 @@ Result<ExprPtr> ExpressionParser::Unary(AllowFilters filters) {
     HW_RETURN_IF_ERROR(Enter());
     HW_ASSIGN_OR_RETURN(ExprPtr operand, Unary(AllowFilters::kNo));
     Leave();
-    HW_ASSIGN_OR_RETURN(value,
-                        Make(is_negative ? ExprKind::kNegative : ExprKind::kPositive, line, std::move(operand)));
+    HW_ASSIGN_OR_RETURN(value, Make(is_negative ? ExprKind::kNegative : ExprKind::kPositive, line, std::move(operand)));
   } else {
     HW_ASSIGN_OR_RETURN(value, Primary());
   }
@@ -479,8 +478,8 @@ Result<ExprPtr> ExpressionParser::Test(ExprPtr of) {
     return TokenStream::Fail(line, fmt::format("no test is called '{}'", call->name));
   }
   const bool is_literal = tokens_.At(TokenKind::kName) || tokens_.At(TokenKind::kString) ||
-                          tokens_.At(TokenKind::kInteger) || tokens_.At(TokenKind::kFloat) ||
-                          tokens_.AtOperator("[") || tokens_.AtOperator("{");
+                          tokens_.At(TokenKind::kInteger) || tokens_.At(TokenKind::kFloat) || tokens_.AtOperator("[") ||
+                          tokens_.AtOperator("{");
   if (tokens_.AtOperator("(")) {
     HW_RETURN_IF_ERROR(Arguments(call->args));
   } else if (is_literal && !tokens_.AtName("else") && !tokens_.AtName("or") && !tokens_.AtName("and")) {

@@ -181,12 +181,18 @@ class PercentForm {
   Status Flags(Spec& spec) {
     for (; !rest_.empty(); rest_.remove_prefix(1)) {
       const char c = rest_[0];
-      if (c == '-') spec.align = '<';
-      else if (c == '+') spec.plus = true;
-      else if (c == ' ') spec.blank = true;
-      else if (c == '#') spec.alternate = true;
-      else if (c == '0') spec.zero = true;
-      else break;
+      if (c == '-')
+        spec.align = '<';
+      else if (c == '+')
+        spec.plus = true;
+      else if (c == ' ')
+        spec.blank = true;
+      else if (c == '#')
+        spec.alternate = true;
+      else if (c == '0')
+        spec.zero = true;
+      else
+        break;
     }
     HW_ASSIGN_OR_RETURN(spec.width, TakeNumber(rest_));
     if (rest_.substr(0, 1) == ".") {
@@ -305,7 +311,8 @@ class BracesForm {
         if (path[0] != '[' || end == std::string_view::npos) return BadForm("[ without ]");
         const std::string_view key = path.substr(1, end - 1);
         const ParsedInt index = ParseInt(key, 10);
-        HW_ASSIGN_OR_RETURN(value, interpreter_.Item(value, index.value ? Value::Int(*index.value) : Value::String(key)));
+        HW_ASSIGN_OR_RETURN(value,
+                            interpreter_.Item(value, index.value ? Value::Int(*index.value) : Value::String(key)));
         path.remove_prefix(end + 1);
       }
       if (value.is_undefined()) return Status::InvalidInput(value.UndefinedMessage());

@@ -98,9 +98,13 @@ Result<Value> Cycler(Interpreter& interpreter, const Value&, const CallArgs& arg
 }  // namespace
 
 MethodFunction FindGlobal(std::string_view name) {
-  static const std::unordered_map<std::string_view, MethodFunction> kGlobals = {
-      {"raise_exception", RaiseException}, {"strftime_now", StrftimeNow}, {"range", Range},  {"dict", Dict},
-      {"namespace", Namespace},            {"joiner", Joiner},            {"cycler", Cycler}};
+  static const std::unordered_map<std::string_view, MethodFunction> kGlobals = {{"raise_exception", RaiseException},
+                                                                                {"strftime_now", StrftimeNow},
+                                                                                {"range", Range},
+                                                                                {"dict", Dict},
+                                                                                {"namespace", Namespace},
+                                                                                {"joiner", Joiner},
+                                                                                {"cycler", Cycler}};
   const auto at = kGlobals.find(name);
   return at == kGlobals.end() ? nullptr : at->second;
 }

@@ -73,7 +73,8 @@ Status Interpreter::CheckNesting(const Value& value) const {
     return Status::InvalidInput(fmt::format("lists and dicts more than {} deep", kMaxValueDepth));
   }
   if (value.weight() > kMaxValueWeight) {
-    return Status::InvalidInput(fmt::format("a {} with more than {} values inside", value.type_name(), kMaxValueWeight));
+    return Status::InvalidInput(
+        fmt::format("a {} with more than {} values inside", value.type_name(), kMaxValueWeight));
   }
   return Status::Ok();
 }
@@ -190,9 +191,9 @@ Status Interpreter::Assign(const Target& target, const Value& value) {
       const std::string& name = program_.names[static_cast<size_t>(target.name)];
       const Value* object = FindVariable(scope_, target.name);
       if (!object || object->type() != Type::kNamespace) {
-        return Status::InvalidInput(
-            fmt::format("'{}' is {}, expected a namespace to set '{}' of", name,
-                        object ? fmt::format("a {}", object->type_name()) : "undefined", target.attribute));
+        return Status::InvalidInput(fmt::format("'{}' is {}, expected a namespace to set '{}' of", name,
+                                                object ? fmt::format("a {}", object->type_name()) : "undefined",
+                                                target.attribute));
       }
       HW_RETURN_IF_ERROR(Make(2 * kEntryBytes));
       object->as<DictObject>().Set(Value::String(target.attribute), value);
@@ -201,8 +202,7 @@ Status Interpreter::Assign(const Target& target, const Value& value) {
     case Target::Kind::kTuple: {
       HW_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(value));
       if (items.size() != target.parts.size()) {
-        return Status::InvalidInput(
-            fmt::format("{} values to unpack, expected {}", items.size(), target.parts.size()));
+        return Status::InvalidInput(fmt::format("{} values to unpack, expected {}", items.size(), target.parts.size()));
       }
       for (size_t i = 0; i < items.size(); ++i) HW_RETURN_IF_ERROR(Assign(target.parts[i], items[i]));
       return Status::Ok();
@@ -452,8 +452,9 @@ Status Interpreter::BindMacro(const MacroStmt& macro, const CallArgs& args) {
     }
   }
   for (const auto& [name, value] : args.named) {
-    const auto at = std::find_if(macro.parameters.begin(), macro.parameters.end(), [&, key = std::string_view(name)](
-                                     int id) { return program_.names[static_cast<size_t>(id)] == key; });
+    const auto at = std::find_if(
+        macro.parameters.begin(), macro.parameters.end(),
+        [&, key = std::string_view(name)](int id) { return program_.names[static_cast<size_t>(id)] == key; });
     const size_t i = static_cast<size_t>(at - macro.parameters.begin());
     if (at != macro.parameters.end()) {
       if (is_given[i]) return Status::InvalidInput(fmt::format("macro '{}': '{}' is given twice", macro.name, name));
@@ -475,8 +476,8 @@ Status Interpreter::BindMacro(const MacroStmt& macro, const CallArgs& args) {
     if (is_given[i]) continue;
     Value value;
     if (i < num_required) {
-      value = Value::Undefined(fmt::format("parameter '{}' was not provided",
-                                           program_.names[static_cast<size_t>(macro.parameters[i])]));
+      value = Value::Undefined(
+          fmt::format("parameter '{}' was not provided", program_.names[static_cast<size_t>(macro.parameters[i])]));
     } else {
       HW_ASSIGN_OR_RETURN(value, Evaluate(*macro.defaults[i - num_required]));
     }

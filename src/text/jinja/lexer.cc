@@ -99,7 +99,8 @@ class Unescaper {
     }
     if (size < min_digits) return Status::InvalidInput("a string with an incomplete \\x, \\u or \\U");
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
-      return Status::InvalidInput(fmt::format("a string with \\u of {:x}, expected a character", static_cast<uint32_t>(code)));
+      return Status::InvalidInput(
+          fmt::format("a string with \\u of {:x}, expected a character", static_cast<uint32_t>(code)));
     }
     rest_.remove_prefix(size);
     AppendUtf8(code, out_);
@@ -372,11 +373,10 @@ class Lexer {
     if (kOpening.find((*found)[0]) != std::string_view::npos) open_brackets += (*found)[0];
     if (const size_t closes = kClosing.find((*found)[0]); closes != std::string_view::npos) {
       if (open_brackets.empty() || open_brackets.back() != kOpening[closes]) {
-        return Status::InvalidInput(
-            fmt::format("unexpected '{}'{}", *found,
-                        open_brackets.empty() ? ""
-                                              : fmt::format(", expected '{}'",
-                                                            kClosing[kOpening.find(open_brackets.back())])));
+        return Status::InvalidInput(fmt::format(
+            "unexpected '{}'{}", *found,
+            open_brackets.empty() ? ""
+                                  : fmt::format(", expected '{}'", kClosing[kOpening.find(open_brackets.back())])));
       }
       open_brackets.pop_back();
     }

@@ -109,7 +109,8 @@ Result<Value> Sort(Interpreter& interpreter, const Value& input, const CallArgs&
   std::vector<Value> keys;
   for (const Value& item : items) {
     if (paths.size() <= 1) {
-      HW_ASSIGN_OR_RETURN(Value key, SortKey(interpreter, item, paths.empty() ? nullptr : paths.data(), case_sensitive));
+      HW_ASSIGN_OR_RETURN(Value key,
+                          SortKey(interpreter, item, paths.empty() ? nullptr : paths.data(), case_sensitive));
       keys.push_back(std::move(key));
       continue;
     }
@@ -220,8 +221,8 @@ Result<Value> Batch(Interpreter& interpreter, const Value& input, const CallArgs
   }
   if (any && found[1] && !found[1]->is_none()) {
     const int64_t missing = size - static_cast<int64_t>(batch.size());
-    HW_RETURN_IF_ERROR(interpreter.Make(static_cast<size_t>(std::clamp<int64_t>(missing, 0, int64_t{1} << 40)) *
-                                        sizeof(Value)));
+    HW_RETURN_IF_ERROR(
+        interpreter.Make(static_cast<size_t>(std::clamp<int64_t>(missing, 0, int64_t{1} << 40)) * sizeof(Value)));
     for (int64_t i = 0; i < missing; ++i) batch.push_back(*found[1]);
   }
   if (any) HW_RETURN_IF_ERROR(end_batch());
@@ -287,7 +288,8 @@ Result<Value> AttributeByPath(Interpreter& interpreter, const Value& item, const
   Value value = item;
   for (const std::string_view part : Split(path.view(), ".", -1)) {
     HW_RETURN_IF_ERROR(interpreter.Spend(1));
-    const bool is_number = !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool is_number =
+        !part.empty() && part.size() < 18 && part.find_first_not_of("0123456789") == std::string_view::npos;
     int64_t number = 0;
     if (is_number) {
       for (const char digit : part) number = number * 10 + (digit - '0');
@@ -341,25 +343,11 @@ Status SortByKeys(Interpreter& interpreter, bool descends, std::vector<Value>& k
 
 const Filters& ListFilters() {
   static const Filters kFilters = {
-      {"length", Length},
-      {"count", Length},
-      {"first", First},
-      {"last", Last},
-      {"list", ListFilter},
-      {"reverse", Reverse},
-      {"join", Join},
-      {"default", Default},
-      {"d", Default},
-      {"items", Items},
-      {"sort", Sort},
-      {"dictsort", DictSort},
-      {"unique", Unique},
-      {"min", Extreme<false>},
-      {"max", Extreme<true>},
-      {"sum", Sum},
-      {"batch", Batch},
-      {"slice", SliceFilter},
-      {"groupby", GroupBy},
+      {"length", Length},   {"count", Length},       {"first", First},       {"last", Last},
+      {"list", ListFilter}, {"reverse", Reverse},    {"join", Join},         {"default", Default},
+      {"d", Default},       {"items", Items},        {"sort", Sort},         {"dictsort", DictSort},
+      {"unique", Unique},   {"min", Extreme<false>}, {"max", Extreme<true>}, {"sum", Sum},
+      {"batch", Batch},     {"slice", SliceFilter},  {"groupby", GroupBy},
   };
   return kFilters;
 }

@@ -57,8 +57,8 @@ Result<Value> SplitMethod(Interpreter& interpreter, const Value& self, const Cal
   } else {
     HW_RETURN_IF_ERROR(interpreter.Make(self.string().size() / 2));
   }
-  const auto parts = from_right ? SplitFromRight(self.view(), separator, max_splits)
-                                : Split(self.view(), separator, max_splits);
+  const auto parts =
+      from_right ? SplitFromRight(self.view(), separator, max_splits) : Split(self.view(), separator, max_splits);
   return interpreter.NewListOfParts(self.string(), parts, self.is_markup());
 }
 
@@ -413,8 +413,8 @@ MethodFunction FindMethod(Type type, std::string_view name) {
 }
 
 bool IsMutatingMethod(Type type, std::string_view name) {
-  static const std::unordered_set<std::string_view> kOfLists = {"append", "clear",   "pop",    "reverse",
-                                                                "insert", "sort",    "extend", "remove"};
+  static const std::unordered_set<std::string_view> kOfLists = {"append", "clear", "pop",    "reverse",
+                                                                "insert", "sort",  "extend", "remove"};
   static const std::unordered_set<std::string_view> kOfDicts = {"clear", "pop", "popitem", "setdefault", "update"};
   return (type == Type::kList && kOfLists.contains(name)) || (type == Type::kDict && kOfDicts.contains(name));
 }

@@ -55,8 +55,10 @@ std::string FloatRepr(double value) {
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (num_digits <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
-  return out + digits.substr(0, static_cast<size_t>(exponent) + 1) + "." + digits.substr(static_cast<size_t>(exponent) + 1);
+  if (num_digits <= exponent + 1)
+    return out + digits + std::string(static_cast<size_t>(exponent + 1 - num_digits), '0') + ".0";
+  return out + digits.substr(0, static_cast<size_t>(exponent) + 1) + "." +
+         digits.substr(static_cast<size_t>(exponent) + 1);
 }
 
 std::string FloatFixed(double value, int num_digits) {
@@ -119,7 +121,8 @@ std::optional<double> ParseFloat(std::string_view text) {
     }
     before = c;
     // from_chars would read hexadecimal "nan(...)" forms, too.
-    if (!is_digit && c != '_' && c != '.' && c != '+' && c != '-' && std::string_view("einfatyEINFATY").find(c) == std::string_view::npos) {
+    if (!is_digit && c != '_' && c != '.' && c != '+' && c != '-' &&
+        std::string_view("einfatyEINFATY").find(c) == std::string_view::npos) {
       return std::nullopt;
     }
   }

@@ -148,7 +148,8 @@ Result<Value> Interpreter::Item(const Value& object, const Value& key) {
       }
       break;
     case Type::kRange:
-      if (const auto& range = object.as<RangeObject>(); key.is_integer() && (at = PositionOf(key.integer(), range.size()))) {
+      if (const auto& range = object.as<RangeObject>();
+          key.is_integer() && (at = PositionOf(key.integer(), range.size()))) {
         return Value::Int(range.start + static_cast<int64_t>(*at) * range.step);
       }
       break;

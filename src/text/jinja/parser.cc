@@ -96,9 +96,9 @@ class Parser {
   Result<StmtPtr> Statement() {
     using Parse = Result<StmtPtr> (Parser::*)(int line);
     static constexpr std::pair<std::string_view, Parse> kStatements[] = {
-        {"if", &Parser::If},           {"for", &Parser::For},         {"set", &Parser::Set},
-        {"macro", &Parser::Macro},     {"call", &Parser::CallBlock},  {"filter", &Parser::FilterBlock},
-        {"with", &Parser::With},       {"print", &Parser::Print},     {"generation", &Parser::Generation},
+        {"if", &Parser::If},           {"for", &Parser::For},           {"set", &Parser::Set},
+        {"macro", &Parser::Macro},     {"call", &Parser::CallBlock},    {"filter", &Parser::FilterBlock},
+        {"with", &Parser::With},       {"print", &Parser::Print},       {"generation", &Parser::Generation},
         {"break", &Parser::LeaveLoop}, {"continue", &Parser::LeaveLoop}};
     static constexpr std::string_view kUnsupported[] = {"block", "extends", "include", "import", "from", "autoescape"};
     const Token& tag = tokens_.current();
@@ -111,7 +111,8 @@ class Parser {
     }
     for (const std::string_view name : kUnsupported) {
       if (tag.text != name) continue;
-      return Status::Unsupported(fmt::format("line {}: {{% {} %}} is not supported: chat templates are one file", tag.line, name));
+      return Status::Unsupported(
+          fmt::format("line {}: {{% {} %}} is not supported: chat templates are one file", tag.line, name));
     }
     return tokens_.Unexpected("the name of a tag that is open or known");
   }

@@ -229,8 +229,7 @@ class JsonWriter {
   void String(const MarkedString& text) {
     const Origin origin = text.empty() ? Origin::kTemplate : text.OriginAt(0);
     out_.Append("\"", origin);
-    text.ForEachRun(
-        [&](std::string_view run, Origin of) { AppendJsonEscaped(run, style_.ensures_ascii, of, out_); });
+    text.ForEachRun([&](std::string_view run, Origin of) { AppendJsonEscaped(run, style_.ensures_ascii, of, out_); });
     out_.Append("\"", origin);
   }
 

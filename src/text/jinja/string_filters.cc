@@ -147,8 +147,8 @@ Result<Value> Truncate(Interpreter& interpreter, const Value& input, const CallA
   HW_RETURN_IF_ERROR(interpreter.Make(kept.size() + end.size()));
   MarkedBuffer out;
   out.Append(text.Part(kept));
-  out.Append(end);
-  return interpreter.NewString(std::move(out));
+  out.Append(input.is_markup() ? MarkedString(EscapeHtml(end)) : end);
+  return interpreter.NewString(std::move(out), input.is_markup());
 }
 
 Result<Value> WordCount(Interpreter& interpreter, const Value& input, const CallArgs& args) {

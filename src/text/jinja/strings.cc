@@ -22,22 +22,27 @@ bool IsAscii(std::string_view text) {
 }
 
 char32_t ToUpper(char32_t code) {
+  if (code < 0x80) return code >= 'a' && code <= 'z' ? code - 0x20 : code;
   return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code)));
 }
 
 char32_t ToLower(char32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z' ? code + 0x20 : code;
   return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
 }
 
 bool IsUpper(char32_t code) {
+  if (code < 0x80) return code >= 'A' && code <= 'Z';
   return utf8proc_isupper(static_cast<utf8proc_int32_t>(code)) != 0;
 }
 
 bool IsLower(char32_t code) {
+  if (code < 0x80) return code >= 'a' && code <= 'z';
   return utf8proc_islower(static_cast<utf8proc_int32_t>(code)) != 0;
 }
 
 bool IsTitle(char32_t code) {
+  if (code < 0x80) return false;
   return CategoryOf(code) == UTF8PROC_CATEGORY_LT;
 }
 
@@ -280,8 +285,8 @@ MarkedBuffer MapCase(const MarkedString& text, Case to) {
 MarkedBuffer TitleOfWords(const MarkedString& text) {
   bool begins = true;
   return MapCharacters(text, [&](char32_t code, std::string& out) {
-    const bool is_between =
-        IsSpace(code) || (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
+    const bool is_between = IsSpace(code) || (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) !=
+                                                                 std::string_view::npos);
     if (is_between || !begins) {
       AppendUtf8(ToLower(code), out);
     } else {

@@ -47,7 +47,19 @@ MarkedBuffer MapCase(const MarkedString& text, Case to);
 // The filter `title` of jinja2, whose words begin after white space and - ( { [ <.
 MarkedBuffer TitleOfWords(const MarkedString& text);
 
-enum class CharacterClass { kAlnum, kAlpha, kDecimal, kDigit, kNumeric, kSpace, kUpper, kLower, kTitle, kAscii, kPrintable };
+enum class CharacterClass {
+  kAlnum,
+  kAlpha,
+  kDecimal,
+  kDigit,
+  kNumeric,
+  kSpace,
+  kUpper,
+  kLower,
+  kTitle,
+  kAscii,
+  kPrintable
+};
 // str.isalnum and the like.
 bool AreAll(std::string_view text, CharacterClass of);
 bool IsPrintable(char32_t code);

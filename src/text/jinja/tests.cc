@@ -134,7 +134,8 @@ Result<bool> IsIn(Interpreter& interpreter, const Value& input, const CallArgs& 
   return interpreter.Contains(*found[0], input);
 }
 
-// The same object in memory. Of numbers and strings Python decides case by case; here equal ones of a type are the same.
+// The same object in memory. Of numbers and strings Python decides case by case; here equal ones of a type are the
+// same.
 Result<bool> IsSameAs(Interpreter& interpreter, const Value& input, const CallArgs& args) {
   HW_ASSIGN_OR_RETURN(const auto found, Bind(args, {"other"}, 1));
   const Value& other = *found[0];

@@ -160,7 +160,8 @@ void Object::Hold(const std::vector<Value>& values) {
   for (const Value& value : values) Hold(value);
 }
 
-ListObject::ListObject(Type list_or_tuple, std::vector<Value> values) : Object(list_or_tuple), items(std::move(values)) {
+ListObject::ListObject(Type list_or_tuple, std::vector<Value> values)
+    : Object(list_or_tuple), items(std::move(values)) {
   Hold(items);
 }
 
@@ -321,8 +322,8 @@ Result<int> Compare(const Value& a, const Value& b, int depth) {
     }
     return x.size() < y.size() ? -1 : x.size() > y.size();
   }
-  return Status::InvalidInput(fmt::format("{} and {} have no order, expected two numbers or two strings", a.type_name(),
-                                          b.type_name()));
+  return Status::InvalidInput(
+      fmt::format("{} and {} have no order, expected two numbers or two strings", a.type_name(), b.type_name()));
 }
 
 Status CheckHashable(const Value& value) {

@@ -85,9 +85,7 @@ class Value {
   // Each requires the type it names.
   bool boolean() const { return std::get<bool>(data_); }
   int64_t integer() const { return type_ == Type::kBool ? boolean() : std::get<int64_t>(data_); }
-  double number() const {
-    return type_ == Type::kFloat ? std::get<double>(data_) : static_cast<double>(integer());
-  }
+  double number() const { return type_ == Type::kFloat ? std::get<double>(data_) : static_cast<double>(integer()); }
   const MarkedString& string() const { return std::get<MarkedString>(data_); }
   std::string_view view() const { return string().view(); }
   const std::vector<Value>& items() const;  // of a list or tuple
