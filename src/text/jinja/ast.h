@@ -126,7 +126,13 @@ struct Stmt {
   const int line;
 };
 using StmtPtr = std::unique_ptr<Stmt>;
-using Body = std::vector<StmtPtr>;
+
+struct Body {
+  std::vector<StmtPtr> statements;
+  // Of a block with a scope of its own: the names that it assigns before it has read them. They are undefined at first,
+  // whatever lies outside calls by the name.
+  std::vector<int> unset;
+};
 
 // A place to assign to: a name, an attribute of a namespace, or several of those.
 struct Target {

@@ -82,10 +82,12 @@ Result<Value> Interpreter::EvaluateKind(const Expr& expr) {
 }
 
 Result<Value> Interpreter::EvaluateName(const NameExpr& expr) {
-  if (const Value* value = FindVariable(scope_, expr.name)) return *value;
-  if (const Value* value = context_[static_cast<size_t>(expr.name)]) return *value;
   const std::string& name = program_.names[static_cast<size_t>(expr.name)];
-  if (const MethodFunction function = FindGlobal(name)) {
+  if (const Value* value = FindVariable(scope_, expr.name)) {
+    if (!value->is_unset()) return *value;
+  } else if (const Value* given = context_[static_cast<size_t>(expr.name)]) {
+    return *given;
+  } else if (const MethodFunction function = FindGlobal(name)) {
     HW_RETURN_IF_ERROR(Make(sizeof(FunctionObject)));
     return Value::Of(std::make_shared<FunctionObject>(name, Value(), function));
   }

@@ -61,6 +61,7 @@ Result<ExprPtr> FinishCall(std::unique_ptr<CallExpr> call) {
 }  // namespace
 
 ExpressionParser::ExpressionParser(TokenStream& tokens) : tokens_(tokens) {
+  BeginBlock();
   for (const char* name : {"loop", "caller", "varargs", "kwargs"}) NameId(name);
 }
 
@@ -71,6 +72,32 @@ int ExpressionParser::NameId(std::string_view name) {
     is_read_.push_back(false);
   }
   return at->second;
+}
+
+void ExpressionParser::Read(int name) {
+  is_read_[static_cast<size_t>(name)] = true;
+  block_->known.insert(name);
+  if (name >= kNumWellKnownNames) return;
+  for (Reads& reads : macro_reads_) reads[static_cast<size_t>(name)] = true;
+}
+
+void ExpressionParser::Assigns(const Target& target) {
+  for (const Target& part : target.parts) Assigns(part);
+  if (target.kind == Target::Kind::kName) Assigns(target.name);
+}
+
+void ExpressionParser::Assigns(int name) {
+  if (block_->known.insert(name).second && block_->num_branches == 0) block_->unset.push_back(name);
+}
+
+void ExpressionParser::TellUnsetNames() {
+  for (const Block& block : blocks_) {
+    for (const int name : block.unset) {
+      const Block* around = block.around;
+      while (around && !around->known.contains(name)) around = around->around;
+      if (!around) block.body->unset.push_back(name);
+    }
+  }
 }
 
 Status ExpressionParser::Enter() {
@@ -241,10 +268,7 @@ Result<ExprPtr> ExpressionParser::Primary() {
       if (name == "false" || name == "False") return Const(line, Value::Bool(false));
       if (name == "none" || name == "None") return Const(line, Value::None());
       const int id = NameId(name);
-      is_read_[static_cast<size_t>(id)] = true;
-      if (id < kNumWellKnownNames) {
-        for (Reads& reads : macro_reads_) reads[static_cast<size_t>(id)] = true;
-      }
+      Read(id);
       return ExprPtr(std::make_unique<NameExpr>(line, id));
     }
     case TokenKind::kString: {
@@ -383,8 +407,11 @@ Result<ExprPtr> ExpressionParser::Subscript(ExprPtr of) {
   tokens_.Take();
   ExprPtr first;
   if (!tokens_.AtOperator(":")) {
-    if (tokens_.AtOperator("]")) return tokens_.Unexpected("a subscript");
-    HW_ASSIGN_OR_RETURN(first, Expression());
+    if (tokens_.AtOperator("]")) {
+      first = std::make_unique<OperandsExpr>(ExprKind::kTuple, line);
+    } else {
+      HW_ASSIGN_OR_RETURN(first, Expression());
+    }
   }
   if (tokens_.SkipOperator(":")) {
     auto slice = std::make_unique<OperandsExpr>(ExprKind::kSlice, line);
@@ -513,7 +540,7 @@ Result<Target> ExpressionParser::OneTarget(bool may_be_attribute) {
   HW_ASSIGN_OR_RETURN(target.name, TargetName());
   if (may_be_attribute && tokens_.SkipOperator(".")) {
     target.kind = Target::Kind::kAttribute;
-    is_read_[static_cast<size_t>(target.name)] = true;
+    Read(target.name);
     HW_ASSIGN_OR_RETURN(target.attribute, tokens_.ExpectName("the name of an attribute"));
   }
   return target;

@@ -5,9 +5,12 @@
 #include <headwise/status.h>
 
 #include <array>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "text/jinja/ast.h"
@@ -40,6 +43,37 @@ class ExpressionParser {
   std::vector<std::string>& names() { return names_; }
   std::vector<bool>& is_read() { return is_read_; }
 
+  // ---- Which names a block assigns before it has read them, and no block around it knows: there they are undefined
+  // until then, in what lies inside the block, too, and whatever the context says. jinja2 decides so. ----
+
+  struct Block {
+    Block* around;
+    std::unordered_set<int> known = {};  // read or assigned
+    int num_branches = 0;                // of `if` around this place: what is assigned there may not be
+    std::vector<int> unset = {};
+    Body* body = nullptr;
+  };
+  Block& block() { return *block_; }
+  void BeginBlock() { block_ = &blocks_.emplace_back(Block{.around = block_}); }
+  // Requires: the body stays where it is.
+  void EndBlock(Body& body) {
+    block_->body = &body;
+    block_ = block_->around;
+  }
+  // What is read until StepInto is read by the block around. Returns what to enter again.
+  Block* StepOut() { return std::exchange(block_, block_->around); }
+  void StepInto(Block* block) { block_ = block; }
+  // Once all blocks have ended.
+  void TellUnsetNames();
+  // With names that it is given: parameters, a loop's variables.
+  void Gives(int name) { block_->known.insert(name); }
+  void Gives(const Target& target) {
+    for (const Target& part : target.parts) Gives(part);
+    Gives(target.name);
+  }
+  void Assigns(const Target& target);
+  void Assigns(int name);
+
   // What the bodies of the macros under way read of the names that a macro gives itself.
   using Reads = std::array<bool, kNumWellKnownNames>;
   std::vector<Reads>& macro_reads() { return macro_reads_; }
@@ -52,6 +86,8 @@ class ExpressionParser {
   void Leave() { --nesting_; }
 
  private:
+  void Read(int name);
+
   Result<ExprPtr> Choice();
   Result<ExprPtr> Or();
   Result<ExprPtr> And();
@@ -88,6 +124,8 @@ class ExpressionParser {
   std::vector<bool> is_read_;
   std::unordered_map<std::string, int> name_ids_;
   std::vector<Reads> macro_reads_;
+  std::deque<Block> blocks_;
+  Block* block_ = nullptr;
 };
 
 }  // namespace headwise::jinja

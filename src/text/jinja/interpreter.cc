@@ -216,7 +216,8 @@ Status Interpreter::Assign(const Target& target, const Value& value) {
 Status Interpreter::RunBody(const Body& body) {
   const Deeper deeper(*this);
   HW_RETURN_IF_ERROR(deeper.Check());
-  for (const StmtPtr& statement : body) {
+  for (const int name : body.unset) SetVariable(*scope_, name, Value());
+  for (const StmtPtr& statement : body.statements) {
     HW_RETURN_IF_ERROR(RunStatement(*statement));
     if (flow_ != Flow::kNormal) break;
   }
@@ -336,7 +337,7 @@ Status Interpreter::RunLoop(const ForStmt& statement, const Value& items, Scope*
   loop->last_changed.clear();  // may hold the loop itself
   HW_RETURN_IF_ERROR(std::move(status));
   flow_ = Flow::kNormal;
-  if (any_ran_to_its_end || statement.otherwise.empty()) return Status::Ok();
+  if (any_ran_to_its_end || statement.otherwise.statements.empty()) return Status::Ok();
   Scope* const inside = PushScope(outside);
   status = RunBody(statement.otherwise);
   PopScope(inside, back_to);

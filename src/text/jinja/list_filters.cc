@@ -99,27 +99,22 @@ Result<Value> Sort(Interpreter& interpreter, const Value& input, const CallArgs&
   HW_ASSIGN_OR_RETURN(const bool descends, TruthArg(found[0], false));
   HW_ASSIGN_OR_RETURN(const bool case_sensitive, TruthArg(found[1], false));
   HW_ASSIGN_OR_RETURN(std::vector<Value> items, interpreter.Iterate(input));
-  // `attribute` may name several, with commas between them: the first decides.
+  // `attribute` may name several, with commas between them: the first that differs decides.
   std::vector<Value> paths;
   if (found[2] && found[2]->is_string()) {
     for (const std::string_view one : Split(found[2]->view(), ",", -1)) paths.push_back(Value::String(one));
-  } else if (found[2] && !found[2]->is_none()) {
-    paths.push_back(*found[2]);
+  } else {
+    paths.push_back(found[2] ? *found[2] : Value::None());
   }
   std::vector<Value> keys;
   for (const Value& item : items) {
-    if (paths.size() <= 1) {
-      HW_ASSIGN_OR_RETURN(Value key,
-                          SortKey(interpreter, item, paths.empty() ? nullptr : paths.data(), case_sensitive));
-      keys.push_back(std::move(key));
-      continue;
-    }
-    std::vector<Value> several;
+    // A list, even of one: equal values in it need no order, so that None and None may stand beside each other.
+    std::vector<Value> parts;
     for (const Value& path : paths) {
-      HW_ASSIGN_OR_RETURN(Value key, SortKey(interpreter, item, &path, case_sensitive));
-      several.push_back(std::move(key));
+      HW_ASSIGN_OR_RETURN(Value part, SortKey(interpreter, item, &path, case_sensitive));
+      parts.push_back(std::move(part));
     }
-    HW_ASSIGN_OR_RETURN(Value key, interpreter.NewList(std::move(several)));
+    HW_ASSIGN_OR_RETURN(Value key, interpreter.NewList(std::move(parts)));
     keys.push_back(std::move(key));
   }
   HW_RETURN_IF_ERROR(SortByKeys(interpreter, descends, keys, items));

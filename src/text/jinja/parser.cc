@@ -17,6 +17,8 @@ class Parser {
   Result<Program> Run() {
     Program program;
     HW_ASSIGN_OR_RETURN(program.body, Statements({}));
+    expressions_.EndBlock(program.body);
+    expressions_.TellUnsetNames();
     program.names = std::move(expressions_.names());
     program.is_read = std::move(expressions_.is_read());
     return program;
@@ -32,7 +34,7 @@ class Parser {
       if (!output) {
         auto statement = std::make_unique<OutputStmt>(part->line);
         output = statement.get();
-        body.push_back(std::move(statement));
+        body.statements.push_back(std::move(statement));
       }
       output->parts.push_back(std::move(part));
     };
@@ -56,7 +58,7 @@ class Parser {
       }
       HW_ASSIGN_OR_RETURN(StmtPtr statement, Statement());
       HW_RETURN_IF_ERROR(tokens_.Expect(TokenKind::kBlockEnd, "'%}'"));
-      body.push_back(std::move(statement));
+      body.statements.push_back(std::move(statement));
       output = nullptr;
     }
     if (ends.size() > 0) return tokens_.Unexpected(fmt::format("{{% {} %}}", *(ends.end() - 1)));
@@ -123,14 +125,15 @@ class Parser {
     expressions_.is_conditional = true;
     while (true) {
       HW_ASSIGN_OR_RETURN(ExprPtr condition, expressions_.Tuple(Choices::kNot));
+      ++expressions_.block().num_branches;
       HW_ASSIGN_OR_RETURN(Body body, BodyUntilOneOf({"elif", "else", "endif"}));
       statement->branches.emplace_back(std::move(condition), std::move(body));
       const Token end = tokens_.Take();
-      if (end.text == "elif") continue;
       if (end.text == "else") {
         HW_ASSIGN_OR_RETURN(statement->otherwise, BodyUntil("endif"));
       }
-      break;
+      --expressions_.block().num_branches;
+      if (end.text != "elif") break;
     }
     expressions_.is_conditional = was_conditional;
     return StmtPtr(std::move(statement));
@@ -143,6 +146,9 @@ class Parser {
     if (!tokens_.SkipName("in")) return tokens_.Unexpected("'in'");
     HW_ASSIGN_OR_RETURN(statement->items, expressions_.Tuple(Choices::kNot, "recursive"));
     const Unconditional unconditional(expressions_);
+    expressions_.BeginBlock();
+    expressions_.Gives(statement->target);
+    expressions_.Gives(kNameLoop);
     if (tokens_.SkipName("if")) {
       HW_ASSIGN_OR_RETURN(statement->condition, expressions_.Expression());
     }
@@ -150,8 +156,11 @@ class Parser {
     ++num_loops_;
     HW_ASSIGN_OR_RETURN(statement->body, BodyUntilOneOf({"else", "endfor"}));
     --num_loops_;
+    expressions_.EndBlock(statement->body);
     if (tokens_.Take().text == "else") {
+      expressions_.BeginBlock();
       HW_ASSIGN_OR_RETURN(statement->otherwise, BodyUntil("endfor"));
+      expressions_.EndBlock(statement->otherwise);
     }
     return StmtPtr(std::move(statement));
   }
@@ -175,10 +184,12 @@ class Parser {
       auto statement = std::make_unique<SetStmt>(line);
       statement->target = std::move(target);
       HW_ASSIGN_OR_RETURN(statement->value, expressions_.Tuple(Choices::kAllowed));
+      expressions_.Assigns(statement->target);
       return StmtPtr(std::move(statement));
     }
     auto statement = std::make_unique<BlockStmt>(StmtKind::kSetBlock, line);
     statement->target = std::move(target);
+    expressions_.Assigns(statement->target);
     HW_RETURN_IF_ERROR(FilterAndBody("endset", tokens_.AtOperator("|"), true, *statement));
     return StmtPtr(std::move(statement));
   }
@@ -195,7 +206,9 @@ class Parser {
       HW_ASSIGN_OR_RETURN(statement.filter,
                           expressions_.Filters(std::make_unique<Expr>(ExprKind::kBlockText, statement.line), has_bar));
     }
+    expressions_.BeginBlock();
     HW_ASSIGN_OR_RETURN(statement.body, BodyUntil(end));
+    expressions_.EndBlock(statement.body);
     return Status::Ok();
   }
 
@@ -209,6 +222,7 @@ class Parser {
         return TokenStream::Fail(line, "two parameters of one name");
       }
       macro.parameters.push_back(name);
+      expressions_.Gives(name);
       if (tokens_.SkipOperator("=")) {
         HW_ASSIGN_OR_RETURN(ExprPtr value, expressions_.Expression());
         macro.defaults.push_back(std::move(value));
@@ -219,6 +233,11 @@ class Parser {
     return tokens_.ExpectOperator(")");
   }
 
+  void BeginMacro() {
+    expressions_.BeginBlock();
+    for (const int name : {kNameCaller, kNameVarargs, kNameKwargs}) expressions_.Gives(name);
+  }
+
   Status MacroBody(std::string_view end, MacroStmt& macro) {
     const Unconditional unconditional(expressions_);
     const int loops_outside = std::exchange(num_loops_, 0);
@@ -226,6 +245,7 @@ class Parser {
     HW_ASSIGN_OR_RETURN(macro.body, BodyUntil(end));
     const ExpressionParser::Reads reads = expressions_.macro_reads().back();
     expressions_.macro_reads().pop_back();
+    expressions_.EndBlock(macro.body);
     num_loops_ = loops_outside;
     macro.uses_caller = reads[kNameCaller];
     macro.uses_varargs = reads[kNameVarargs];
@@ -237,6 +257,8 @@ class Parser {
     auto macro = std::make_unique<MacroStmt>(StmtKind::kMacro, line);
     HW_ASSIGN_OR_RETURN(macro->name_id, expressions_.TargetName());
     macro->name = expressions_.names()[static_cast<size_t>(macro->name_id)];
+    expressions_.Assigns(macro->name_id);
+    BeginMacro();
     HW_RETURN_IF_ERROR(Signature(*macro));
     HW_RETURN_IF_ERROR(MacroBody("endmacro", *macro));
     return StmtPtr(std::move(macro));
@@ -246,8 +268,12 @@ class Parser {
     auto statement = std::make_unique<CallBlockStmt>(line);
     statement->caller = std::make_unique<MacroStmt>(StmtKind::kMacro, line);
     statement->caller->name = "caller";
+    BeginMacro();
     if (tokens_.AtOperator("(")) HW_RETURN_IF_ERROR(Signature(*statement->caller));
+    // What is called, and with what, is read outside.
+    ExpressionParser::Block* const inside = expressions_.StepOut();
     HW_ASSIGN_OR_RETURN(statement->call, expressions_.Expression());
+    expressions_.StepInto(inside);
     if (statement->call->kind != ExprKind::kCall) return TokenStream::Fail(line, "{% call %} without a call");
     HW_RETURN_IF_ERROR(MacroBody("endcall", *statement->caller));
     return StmtPtr(std::move(statement));
@@ -265,7 +291,10 @@ class Parser {
       statement->values.emplace_back(std::move(target), std::move(value));
     }
     const Unconditional unconditional(expressions_);
+    expressions_.BeginBlock();
+    for (const auto& [target, value] : statement->values) expressions_.Gives(target);
     HW_ASSIGN_OR_RETURN(statement->body, BodyUntil("endwith"));
+    expressions_.EndBlock(statement->body);
     return StmtPtr(std::move(statement));
   }
 
@@ -284,7 +313,9 @@ class Parser {
     auto statement = std::make_unique<ScopeStmt>(line);
     const Unconditional unconditional(expressions_);
     const int loops_outside = std::exchange(num_loops_, 0);
+    expressions_.BeginBlock();
     HW_ASSIGN_OR_RETURN(statement->body, BodyUntil("endgeneration"));
+    expressions_.EndBlock(statement->body);
     num_loops_ = loops_outside;
     return StmtPtr(std::move(statement));
   }

@@ -6,9 +6,7 @@
 // looked for in the rest alone: then no message can forge one, whatever the template does with it.
 //
 // Not there: what needs other files (include, import, extends, block), integers of more than 64 bits (an error), and
-// filters that no chat template has use for. strings.h says what of Unicode is not exact. Names are looked up when they
-// are read: where jinja2 knows in advance that a block assigns a name further down, and so takes it for undefined in
-// loops and macros above, it is the context's here.
+// filters that no chat template has use for. strings.h says what of Unicode is not exact.
 #ifndef HEADWISE_TEXT_JINJA_TEMPLATE_H_
 #define HEADWISE_TEXT_JINJA_TEMPLATE_H_
 

@@ -73,6 +73,8 @@ class Value {
 
   Type type() const { return type_; }
   bool is_undefined() const { return type_ == Type::kUndefined; }
+  // What Value() gives.
+  bool is_unset() const { return std::holds_alternative<std::monostate>(data_) && is_undefined(); }
   bool is_none() const { return type_ == Type::kNone; }
   bool is_string() const { return type_ == Type::kString; }
   bool is_markup() const { return is_markup_; }
