@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that every source file is as clang-format 14 (Debian 12's) lays it out; with --write, lays it out so. Other
-# versions differ in details, so without this one the check fails instead of passing unseen.
+# versions differ in details, so without this one the check fails instead of passing unseen. A script that has become
+# empty does nothing and succeeds: none may be.
 # Usage: check_format.sh [--write]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +20,11 @@ mapfile -d '' files < <(find apps examples include src tests \( -name '*.h' -o -
 if [ "${1:-}" = --write ]; then
   "$clang_format" -i "${files[@]}"
   exit
+fi
+empty=$(find tools apps examples include src tests -type f -empty \( -name '*.sh' -o -name '*.py' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt \))
+if [ -n "$empty" ]; then
+  echo "empty, expected something in it: $empty"
+  exit 1
 fi
 echo "${#files[@]} files looked at"
 printf '%s\0' "${files[@]}" | xargs -0 -n 60 -P 2 "$clang_format" --dry-run -Werror --ferror-limit=1 || {

@@ -29,10 +29,6 @@ Status CheckOptions(const EngineOptions& options) {
   return CheckNumThreads(options.num_threads);
 }
 
-// What memory was for, in words of an error.
-constexpr const char* kNewRequest = "another request";
-constexpr const char* kNewSequence = "another sequence";
-
 // A step is not over while its callbacks run.
 Status RefuseInCallback(const EngineImpl& impl, const char* what) {
   if (!impl.is_stepping()) return Status::Ok();

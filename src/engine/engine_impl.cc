@@ -61,7 +61,7 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(const ForcedRun& run
 
 Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
   const RequestId id = request->id();
-  Status status = CatchNoMemory("another request", [&] {
+  Status status = CatchNoMemory(kNewRequest, [&] {
     requests_.emplace(id, request);
     admission_.Add(std::move(request));
     return Status::Ok();

@@ -23,6 +23,10 @@
 
 namespace headwise {
 
+// What memory was for, in words of an error (CatchNoMemory).
+inline constexpr const char* kNewRequest = "another request";
+inline constexpr const char* kNewSequence = "another sequence";
+
 // Thread-safety: one thread, but for Prepare and Cancel, which may be called from any.
 class EngineImpl {
  public:

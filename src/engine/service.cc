@@ -25,10 +25,6 @@ constexpr int64_t kMaxQueuedEvents = int64_t{1} << 20;
 // Longer than any process runs; a deadline at the end of time would overflow.
 constexpr std::chrono::milliseconds kLongestGrace = std::chrono::hours(24 * 365 * 10);
 
-// What memory was for, in words of an error.
-constexpr const char* kNewRequest = "another request";
-constexpr const char* kNewSequence = "another sequence";
-
 Status ShutDown() {
   return Status::Cancelled("the service is shut down");
 }
@@ -171,8 +167,8 @@ class Service::Impl {
       Result<RequestId> accepted = core_.Accept(request);
       if (!accepted.ok()) core_.Refuse(request, std::move(accepted).status());
     };
-    const Result<bool> posted = CatchNoMemory(
-        "another request", [&]() -> Result<bool> { return mailbox_->Post(Mailbox::Kind::kRequest, enter); });
+    const Result<bool> posted =
+        CatchNoMemory(kNewRequest, [&]() -> Result<bool> { return mailbox_->Post(Mailbox::Kind::kRequest, enter); });
     if (posted.ok() && *posted) return id;
     num_submitted_.fetch_sub(1);
     return posted.ok() ? ShutDown() : posted.status();

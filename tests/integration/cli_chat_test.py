@@ -149,6 +149,8 @@ class CtrlC(CliTest):
         terminal.until("> ")
         terminal.type(f"/save {file}\n")
         terminal.until("2 messages")
+        # Else the echo comes before the prompt, whose blank looks like a word of the answer.
+        terminal.until("> ")
         terminal.type("And again?\n")
         terminal.until("And again?")
         terminal.until(" ")

@@ -20,8 +20,7 @@ inline constexpr int kTurns = 4;
 inline constexpr int kDepthOfSlice = kTurns * kDepthOfTurn;
 inline constexpr int kChunksOfSlice = kDepthOfSlice / 8;  // 16 bytes in bf16
 inline constexpr int kNumShares = 8;                      // of K, slice by slice: a warp's work on a tile
-inline constexpr int kNumWarps = kNumShares;
-inline constexpr int kThreads = kNumWarps * static_cast<int>(kWarp);
+inline constexpr int kThreads = kNumShares * static_cast<int>(kWarp);
 static_assert(kThreads == kNormThreads);
 inline constexpr int kRowBytes = kDepthOfSlice * 2;
 inline constexpr int kStageBytes = kTileOutputs * kRowBytes;
