@@ -6,6 +6,7 @@ float64. float64_transformers() lifts that while a model is built and run.
 
 import contextlib
 import copy
+import importlib
 import json
 import pathlib
 from typing import Callable
@@ -14,12 +15,6 @@ from unittest import mock
 import torch
 import transformers
 from transformers import modeling_rope_utils
-from transformers.models.falcon import modeling_falcon
-from transformers.models.gpt_neox import modeling_gpt_neox
-from transformers.models.gpt_oss import modeling_gpt_oss
-from transformers.models.llama import modeling_llama
-from transformers.models.mpt import modeling_mpt
-from transformers.models.qwen2 import modeling_qwen2
 
 Tensors = dict[str, torch.Tensor]
 # (ids [T] int64, tokens of them that are the prompt) -> hidden after the last norm [T, E], logits [T, V]
@@ -36,19 +31,18 @@ class _Float64Torch:
         return getattr(torch, name)
 
 
+# Whose modeling files write float32 in them.
+PATCHED_MODELS = (
+    *("cohere", "falcon", "gemma2", "gemma3", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "llama", "mpt", "olmo2"),
+    *("phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
+)
+
+
 @contextlib.contextmanager
 def float64_transformers():
-    modeling = (
-        modeling_falcon,
-        modeling_gpt_neox,
-        modeling_gpt_oss,
-        modeling_llama,
-        modeling_mpt,
-        modeling_qwen2,
-        modeling_rope_utils,
-    )
+    modeling = [importlib.import_module(f"transformers.models.{name}.modeling_{name}") for name in PATCHED_MODELS]
     with contextlib.ExitStack() as stack:
-        for module in modeling:
+        for module in (*modeling, modeling_rope_utils):
             stack.enter_context(mock.patch.object(module, "torch", _Float64Torch()))
         stack.enter_context(mock.patch.object(torch.Tensor, "float", torch.Tensor.double))
         stack.enter_context(mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.double))
@@ -75,8 +69,9 @@ def build_model(config, attention: str, tensors: Tensors):
 
 
 def run_model(model, ids: torch.Tensor, **kwargs):
+    """Logits as the model gives them, scaled and capped where it does that."""
     hidden = model.base_model(ids[None], use_cache=False, **kwargs).last_hidden_state
-    return hidden[0], model.get_output_embeddings()(hidden)[0]
+    return hidden[0], model(ids[None], use_cache=False, **kwargs).logits[0]
 
 
 def in_transformers(config, attention="eager", patches=(), prepare=lambda model, prompt_tokens: {}) -> MakeRun:

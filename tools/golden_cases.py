@@ -42,6 +42,7 @@ class Case:
     reload: Callable[[pathlib.Path], list[MakeRun]]  # float32 runs of the written folder, one per config file
     mistake: MakeRun  # must give other logits
     checks: dict[str, tuple[MakeRun, MakeRun]] = dataclasses.field(default_factory=dict)  # pairs that must agree
+    stored_as: torch.dtype = torch.float32  # of the weights, which are rounded to it
 
 
 def in_reference(make_decoder, config: dict) -> MakeRun:
@@ -93,12 +94,13 @@ def v4_config(config) -> dict:
 def transformers_case(name: str, what: str, seed: int, config, mistake: MakeRun, **fields) -> Case:
     """A case whose numbers transformers itself computes."""
     attention = fields.pop("attention", "eager")
+    old_config = fields.pop("config_v4", None)
     return Case(
         name=name,
         what=what,
         seed=seed,
         config=v5_config(config),
-        config_v4=v4_config(config),
+        config_v4=old_config or v4_config(config),
         shapes=model_shapes(config),
         make_run=fields.pop("make_run", in_transformers(config, attention)),
         reload=reload_in_transformers(attention),

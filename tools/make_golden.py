@@ -1,4 +1,5 @@
-"""Makes tiny random models and their float64 logits: the cases of golden_cases.py, under tests/golden/tiny.
+"""Makes tiny random models and their float64 logits: the cases of golden_cases.py and golden_families.py, under
+tests/golden/tiny.
 
 Wants from pip: numpy, safetensors, torch, transformers (made with 2.4, 0.8, 2.15 and 5.23).
 
@@ -18,6 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from float64_transformers import Run, Tensors
 from golden_cases import CASES, Case
+from golden_families import FAMILY_CASES
+
+CASES = CASES | FAMILY_CASES
 
 TOKENS_A, TOKENS_B, GREEDY_TOKENS = 48, 33, 16
 SMALLEST_MARGIN = 0.01  # far above float32 error, so greedy ids are a fair test
@@ -34,7 +38,7 @@ def random_tensors(shapes: dict[str, tuple[int, ...]], generator: torch.Generato
         values = torch.randn(shape, generator=generator)
         if name.endswith("sinks"):
             out[name] = 2 + 1.5 * values
-        elif len(shape) == 1:
+        elif len(shape) == 1 or "norm" in name:
             out[name] = 0.2 * values + (1 if name.endswith("weight") else 0)
         else:
             vocabulary = any(part in name for part in ("embed", "wte", "lm_head"))
@@ -63,6 +67,7 @@ def find_weights(case: Case):
     for seed in range(case.seed, case.seed + MAX_TRIES):
         generator = torch.Generator().manual_seed(seed)
         tensors = random_tensors(case.shapes, generator)
+        tensors = {name: t.to(case.stored_as).float() for name, t in tensors.items()}
         vocab = case.config["vocab_size"]
         prompts = [torch.randint(vocab, (n,), generator=generator) for n in (TOKENS_A, TOKENS_B)]
         run = case.make_run({name: t.double() for name, t in tensors.items()})
@@ -102,9 +107,10 @@ def make(case: Case, out: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2, sort_keys=True) + "\n")
     (folder / "config.v4.json").write_text(json.dumps(case.config_v4, indent=1) + "\n")
-    save_file({k: t.contiguous() for k, t in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    stored = {name: t.to(case.stored_as).contiguous() for name, t in tensors.items()}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
 
-    loaded = load_file(folder / "model.safetensors")
+    loaded = {name: t.float() for name, t in load_file(folder / "model.safetensors").items()}
     reloads = [make_run(loaded) for make_run in case.reload(folder)]
     float32_difference = max(largest_difference(run, other, prompts) for other in reloads)
     golden = {

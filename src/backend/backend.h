@@ -16,6 +16,18 @@
 
 namespace headwise {
 
+// What a model may ask of operations that not every backend does: named here, so that such a model is refused before
+// its weights are read.
+enum class Feature {
+  kGatedGelu,         // ActivateArgs::Kind::kGatedGeluTanh
+  kLearnedPositions,  // EmbedArgs::positions
+  kNormAdded,         // NormArgs::Write::kAdd
+  kNormsByHead,       // NormArgs: W > 1
+  kScaledEmbedding,   // EmbedArgs::scale
+  kSoftCaps,          // SoftCap, AttentionArgs::score_cap
+};
+std::string_view NameOf(Feature feature);  // "soft caps of scores and logits"
+
 // Thread-safety: one thread at a time.
 class Backend {
  public:
@@ -32,6 +44,8 @@ class Backend {
   // the answer stays the same for the life of the process.
   virtual bool IsFast(Compute compute) const = 0;
 
+  virtual bool Has(Feature /*feature*/) const { return true; }
+
   // Its memory, and the queue that operations are put on.
   virtual Device& device() = 0;
 
@@ -47,6 +61,7 @@ class Backend {
   virtual void Rope(const RopeArgs& args) = 0;
   virtual void Activate(const ActivateArgs& args) = 0;
   virtual void Clamp(const ClampArgs& args) = 0;
+  virtual void SoftCap(const SoftCapArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
   virtual void ArgMax(const ArgMaxArgs& args) = 0;
 

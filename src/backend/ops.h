@@ -21,21 +21,29 @@ namespace headwise {
 
 // ---- dense ops ------------------------------------------------------------------------------------------------------
 
-// out[i] = table[ids[i]]
+// out[i] = scale * table[ids[i]], and where positions are learned + positions[position_ids[i]]
 struct EmbedArgs {
   WeightMatrix table;            // [V, E], adopted
   std::span<const int32_t> ids;  // [T], each in [0, V)
   TensorView out;                // [T, E] f32
+  float scale = 1.0f;
+  WeightMatrix positions = {};                 // [P, E], adopted, or absent
+  std::span<const int32_t> position_ids = {};  // [T], each in [0, P); empty without positions
 };
 
+// Rows may be heads: T is then tokens times heads, E the head dim, and W is 1 or the number of heads.
 struct NormArgs {
   enum class Kind { kRms, kLayer };
+  enum class Write { kStore, kAdd };  // kAdd: out += ..., a residual connection behind a norm
   Kind kind = Kind::kRms;
   ConstTensorView x;       // [T, E] f32
-  ConstTensorView weight;  // [E] f32
-  ConstTensorView bias;    // [E] f32, or absent
+  ConstTensorView weight;  // [E] or [W, E] f32: row t takes weight t % W; W divides T
+  ConstTensorView bias;    // as weight, or absent
   float eps = 1e-5f;
-  TensorView out;  // [T, E] f32; may be x itself
+  TensorView out;  // [T, E] f32; may be x itself under kStore
+  Write write = Write::kStore;
+
+  int64_t num_weights() const { return weight.shape.num_elements() / x.shape[1]; }  // W
 };
 
 // In which numbers a product is computed. Sums are always f32.
@@ -76,11 +84,14 @@ struct RopeArgs {
 };
 
 struct ActivateArgs {
-  enum class Kind { kGatedSilu, kGelu, kGeluTanh };
+  enum class Kind { kGatedSilu, kGatedGeluTanh, kGelu, kGeluTanh };
   Kind kind = Kind::kGatedSilu;
   ConstTensorView gate;  // [T, F] f32; absent unless gated
-  TensorView x;          // [T, F] f32, in place: x = silu(gate) * x, or gelu(x)
+  TensorView x;          // [T, F] f32, in place: x = silu(gate) * x, gelu(gate) * x, or gelu(x)
 };
+inline bool IsGated(ActivateArgs::Kind kind) {
+  return kind == ActivateArgs::Kind::kGatedSilu || kind == ActivateArgs::Kind::kGatedGeluTanh;
+}
 
 // A product with what comes before and after it, as if done one behind the other. What only the later ones read need
 // not be written.
@@ -94,6 +105,12 @@ struct LinearArgs {
 struct ClampArgs {
   TensorView x;  // f32
   float limit = 0;
+};
+
+// x = cap * tanh(x / cap): a clamp with soft ends, of logits [gemma 2 §2, arXiv 2408.00118].
+struct SoftCapArgs {
+  TensorView x;  // f32
+  float cap = 0;
 };
 
 // out[i] = x[rows[i]]
@@ -147,6 +164,8 @@ struct AttentionArgs {
   ConstTensorView sink_logits;   // [Hq] f32, or absent: exp(logit) joins the denominator [streaming-llm §3.3 eq.2]
   int64_t num_q_heads = 0;       // Hq
   float scale = 1.0f;
+  // Where it is not 0, cap * tanh(scale q k^T / cap) in place of scale q k^T; never with ALiBi.
+  float score_cap = 0.0f;
   Compute compute = Compute::kF32;
 
   int64_t head_dim() const { return q.shape[1] / num_q_heads; }       // D
@@ -169,6 +188,7 @@ struct CompensateArgs {
   ConstTensorView alibi_slopes;
   int64_t num_q_heads = 0;
   float scale = 1.0f;
+  float score_cap = 0.0f;  // as in AttentionArgs; log(n) is added behind it
 
   int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
@@ -180,6 +200,7 @@ void Validate(const MatMulArgs& args);
 void Validate(const RopeArgs& args);
 void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
+void Validate(const SoftCapArgs& args);
 void Validate(const GatherRowsArgs& args);
 void Validate(const ArgMaxArgs& args);
 void Validate(const KvStep& step);  // what its operations rest on

@@ -1,6 +1,7 @@
 // The shape and dtype checks of every op, in one place: backends only compute. And the names of number formats.
 #include <algorithm>
 
+#include "backend/backend.h"
 #include "backend/ops.h"
 
 namespace headwise {
@@ -83,18 +84,47 @@ std::optional<Compute> ComputeByName(std::string_view name) {
   return std::nullopt;
 }
 
+std::string_view NameOf(Feature feature) {
+  switch (feature) {
+    case Feature::kGatedGelu:
+      return "gated GELU";
+    case Feature::kLearnedPositions:
+      return "learned positions";
+    case Feature::kNormAdded:
+      return "norms behind attention and MLP";
+    case Feature::kNormsByHead:
+      return "norms of queries and keys that differ by head";
+    case Feature::kScaledEmbedding:
+      return "scaled embeddings";
+    case Feature::kSoftCaps:
+      return "soft caps of scores and logits";
+  }
+  HW_CHECK(false, "feature {}", static_cast<int>(feature));
+}
+
 void Validate(const EmbedArgs& args) {
   HW_CHECK(IsMatrix(args.table), "table {} {}", NameOf(args.table.dtype), args.table.shape.ToString());
   CheckF32(args.out, {static_cast<int64_t>(args.ids.size()), args.table.shape[1]}, "out");
   for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < args.table.shape[0], "id {}", id);
+  HW_CHECK(args.position_ids.size() == (args.positions.present() ? args.ids.size() : 0), "{} positions of {} ids",
+           args.position_ids.size(), args.ids.size());
+  if (!args.positions.present()) return;
+  HW_CHECK(IsMatrix(args.positions) && args.positions.shape[1] == args.table.shape[1], "positions {} {}",
+           NameOf(args.positions.dtype), args.positions.shape.ToString());
+  for (const int32_t id : args.position_ids) HW_CHECK(id >= 0 && id < args.positions.shape[0], "position {}", id);
 }
 
 void Validate(const NormArgs& args) {
   HW_CHECK(args.x.shape.rank() == 2);
   CheckF32(args.x, args.x.shape, "x");
   CheckF32(args.out, args.x.shape, "out");
-  CheckF32(args.weight, {args.x.shape[1]}, "weight");
-  CheckOptionalF32(args.bias, {args.x.shape[1]}, "bias");
+  const int64_t dim = args.x.shape[1];
+  const bool has_rows = args.weight.shape.rank() == 2;
+  HW_CHECK(args.weight.shape.num_elements() % dim == 0 && args.x.shape[0] % args.num_weights() == 0,
+           "weight {} for x {}", args.weight.shape.ToString(), args.x.shape.ToString());
+  CheckF32(args.weight, has_rows ? Shape{args.num_weights(), dim} : Shape{dim}, "weight");
+  CheckOptionalF32(args.bias, args.weight.shape, "bias");
+  HW_CHECK(args.write == NormArgs::Write::kStore || args.x.data != args.out.data, "x is added to its own norm");
 }
 
 void Validate(const MatMulArgs& args) {
@@ -122,12 +152,17 @@ void Validate(const RopeArgs& args) {
 
 void Validate(const ActivateArgs& args) {
   CheckF32(args.x, args.x.shape, "x");
-  if (args.kind == ActivateArgs::Kind::kGatedSilu) CheckF32(args.gate, args.x.shape, "gate");
+  if (IsGated(args.kind)) CheckF32(args.gate, args.x.shape, "gate");
 }
 
 void Validate(const ClampArgs& args) {
   CheckF32(args.x, args.x.shape, "x");
   HW_CHECK(args.limit > 0, "limit {}", args.limit);
+}
+
+void Validate(const SoftCapArgs& args) {
+  CheckF32(args.x, args.x.shape, "x");
+  HW_CHECK(args.cap > 0, "cap {}", args.cap);
 }
 
 void Validate(const GatherRowsArgs& args) {
@@ -188,6 +223,7 @@ void Validate(const AttentionArgs& args) {
   CheckOptionalF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
+  HW_CHECK(args.score_cap >= 0 && (args.score_cap == 0 || !args.alibi_slopes.present()), "cap {}", args.score_cap);
   CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 

@@ -29,6 +29,7 @@ class JsonObject {
   static Result<JsonObject> Of(const Json& value, std::string_view origin);
 
   const std::string& origin() const { return origin_; }
+  const Json& json() const { return *object_; }
   // Absent and null are the same: most published configs write null for "not set".
   bool Has(const char* key) const;
   // True for null too, for the few keys where an absent one has a default and null says "none".

@@ -105,7 +105,7 @@ Status CheckWeights(const ModelConfig& config, DType dtype) {
 int64_t WeightBytes(const ModelConfig& config, DType dtype) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
-  const int64_t num_wide = config.mlp == MlpKind::kGatedSilu ? 3 : 2;
+  const int64_t num_wide = IsGated(config.mlp) ? 3 : 2;
   const int64_t layer = config.model_dim * (2 * q_dim + 2 * kv_dim + num_wide * config.ffn_dim);
   return BytesOf(dtype, config.num_layers * layer + config.vocab_size * config.model_dim);
 }

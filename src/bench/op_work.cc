@@ -123,7 +123,7 @@ OpWork RopeWork(const ModelConfig& config, int64_t num_rows) {
 
 OpWork ActivateWork(const ModelConfig& config, int64_t num_rows) {
   const int64_t num_elements = num_rows * config.ffn_dim;
-  const int64_t num_inputs = config.mlp == MlpKind::kGatedSilu ? 2 : 1;
+  const int64_t num_inputs = IsGated(config.mlp) ? 2 : 1;
   return {.bytes_read = AsDouble(num_inputs * num_elements * kFloatBytes),
           .bytes_written = AsDouble(num_elements * kFloatBytes),
           .multiply_adds = AsDouble(num_elements)};

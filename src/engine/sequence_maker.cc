@@ -107,6 +107,11 @@ Status SequenceMaker::CheckAvailable(int64_t needed_bytes) const {
 Status SequenceMaker::Check(const SequenceOptions& options, int64_t step_tokens) const {
   HW_RETURN_IF_ERROR(CheckLength("prompt_tokens", options.prompt_tokens));
   HW_RETURN_IF_ERROR(CheckLength("max_tokens", options.max_tokens));
+  const int64_t most = std::max(options.prompt_tokens, options.max_tokens);
+  if (config_->num_positions > 0 && most > config_->num_positions) {
+    return Status::InvalidInput(fmt::format(
+        "sequence: may come to have {} tokens, but the model has learned {} positions", most, config_->num_positions));
+  }
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   HW_RETURN_IF_ERROR(CheckPlan(*plan));
   return CheckLimit(WorstCaseBytes(*plan, LimitsOf(options), step_tokens));
@@ -140,7 +145,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& opti
   HW_RETURN_IF_ERROR(Check(options, step_tokens));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
-  sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens);
+  sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens);
   sequence->cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
                                               ResolveRules(*sequence->plan, sequence->limits, windows_));
   return sequence;

@@ -40,6 +40,16 @@ Status CheckHasGradient(const ModelConfig& config) {
     return Status::Unsupported(
         fmt::format("family {}: clipped q, k and v under rotary positions have no gradient here", config.family));
   }
+  const std::pair<bool, const char*> missing[] = {
+      {config.norm_places != NormPlaces::kBefore, "norms behind attention and MLP"},
+      {config.qk_norm != QkNorm::kNone, "norms of queries and keys"},
+      {config.mlp == MlpKind::kGatedGeluTanh, "gated GELU"},
+      {config.score_cap || config.logit_cap, "soft caps of scores and logits"},
+      {config.positions == PositionKind::kLearned, "learned positions"},
+  };
+  for (const auto& [is_there, what] : missing) {
+    if (is_there) return Status::Unsupported(fmt::format("family {}: {} have no gradient here", config.family, what));
+  }
   return Status::Ok();
 }
 
@@ -296,12 +306,14 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
     saved.bounded_rules = RulesOfLayers(args.gates->bounded, config, num_tokens);
   }
   saved.angles.clear();
-  for (const std::vector<double>& frequencies : RopeFrequencies(config, num_tokens)) {
+  const SequenceFrequencies frequencies = RopeFrequencies(config, num_tokens, num_tokens);
+  for (size_t rope = 0; rope < frequencies.size(); ++rope) {
     std::vector<Real>& angles = saved.angles.emplace_back();
+    const double amplitude = config.ropes[rope].amplitude;
     for (int64_t pos = 0; pos < num_tokens; ++pos) {
-      for (const double frequency : frequencies) {
-        angles.push_back(static_cast<Real>(std::cos(static_cast<double>(pos) * frequency)));
-        angles.push_back(static_cast<Real>(std::sin(static_cast<double>(pos) * frequency)));
+      for (const double frequency : frequencies[rope]) {
+        angles.push_back(static_cast<Real>(amplitude * std::cos(static_cast<double>(pos) * frequency)));
+        angles.push_back(static_cast<Real>(amplitude * std::sin(static_cast<double>(pos) * frequency)));
       }
     }
   }
@@ -313,6 +325,7 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
     WidenElements(model_->weights.embedding.rows(), args.ids[static_cast<size_t>(token)] * config.model_dim,
                   config.model_dim, x->data() + token * config.model_dim);
   }
+  for (Real& value : *x) value *= static_cast<Real>(config.embedding_scale);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     RunAttention(layer_idx, x->data(), Outputs::kWeighted);
     if (args.on_attention) {

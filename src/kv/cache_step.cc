@@ -78,6 +78,7 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
                          .sink_logits = args.sink_logits,
                          .num_q_heads = args.num_q_heads,
                          .scale = args.scale,
+                         .score_cap = args.score_cap,
                          .compute = args.compute});
   }
   if (compensates) {
@@ -88,7 +89,8 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
                           .lse = args.lse,
                           .alibi_slopes = args.alibi_slopes,
                           .num_q_heads = args.num_q_heads,
-                          .scale = args.scale});
+                          .scale = args.scale,
+                          .score_cap = args.score_cap});
   }
   if (!step_.AgesOf(layer_idx).empty()) backend_->AgeKv({.step = &step_, .layer_idx = layer_idx});
 }

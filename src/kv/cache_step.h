@@ -27,6 +27,7 @@ struct CacheLayerArgs {
   ConstTensorView sink_logits;
   int64_t num_q_heads = 0;
   float scale = 1.0f;
+  float score_cap = 0.0f;  // as in AttentionArgs
   Compute compute = Compute::kF32;
 };
 

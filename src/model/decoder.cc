@@ -11,6 +11,20 @@
 
 namespace headwise {
 
+ActivateArgs::Kind ActivationOf(MlpKind kind) {
+  switch (kind) {
+    case MlpKind::kGatedSilu:
+      return ActivateArgs::Kind::kGatedSilu;
+    case MlpKind::kGatedGeluTanh:
+      return ActivateArgs::Kind::kGatedGeluTanh;
+    case MlpKind::kGelu:
+      return ActivateArgs::Kind::kGelu;
+    case MlpKind::kGeluTanh:
+      return ActivateArgs::Kind::kGeluTanh;
+  }
+  HW_CHECK(false, "MLP {}", static_cast<int>(kind));
+}
+
 // A step's activations, all f32.
 struct Decoder::Buffers {
   TensorView x;           // [T, E] the residual stream
@@ -24,6 +38,7 @@ struct Decoder::Buffers {
   TensorView lse;         // [T, Hq] read only where a head compensates
   TensorView gate;        // [T, F] only where gated
   TensorView up;          // [T, F]
+  TensorView branch;      // [T, E] what attention or the MLP adds, only where a norm is behind it
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
   TensorView best;        // [R] i32
@@ -50,8 +65,9 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.v, {num_tokens, kv_dim}},
       {&buffers.attended, {num_tokens, q_dim}},
       {&buffers.lse, {num_tokens, config.num_q_heads}},
-      {&buffers.gate, {num_tokens, config.ffn_dim}, config.mlp == MlpKind::kGatedSilu},
+      {&buffers.gate, {num_tokens, config.ffn_dim}, IsGated(config.mlp)},
       {&buffers.up, {num_tokens, config.ffn_dim}},
+      {&buffers.branch, {num_tokens, config.model_dim}, config.norm_places != NormPlaces::kBefore},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
       {&buffers.best, {num_wanted}, num_wanted > 0},
@@ -84,10 +100,30 @@ NormArgs Decoder::NormOf(const NormWeights& norm, const TensorView& x, const Ten
           .out = out};
 }
 
-// out += x W^T + bias
-void Decoder::Add(const TensorView& x, const LinearWeights& weights, const TensorView& out) {
-  const MatMulPart part{weights.weight, weights.bias, out};
-  backend_->MatMul({.x = x, .parts = {&part, 1}, .write = MatMulArgs::Write::kAdd, .compute = compute_});
+void Decoder::AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm,
+                          const Buffers& buffers) {
+  const bool has_norm = norm.weight.present();
+  const MatMulPart part{weights.weight, weights.bias, has_norm ? buffers.branch : buffers.x};
+  backend_->MatMul({.x = x,
+                    .parts = {&part, 1},
+                    .write = has_norm ? MatMulArgs::Write::kStore : MatMulArgs::Write::kAdd,
+                    .compute = compute_});
+  if (!has_norm) return;
+  NormArgs add = NormOf(norm, buffers.branch, buffers.x);
+  add.write = NormArgs::Write::kAdd;
+  backend_->Norm(add);
+}
+
+// Queries and keys in place, each head by itself or all heads of a token together.
+void Decoder::NormHeads(const LayerWeights& layer, const Buffers& buffers) {
+  const ModelConfig& config = model_->config;
+  const auto norm = [&](const NormWeights& weights, const TensorView& x, int64_t num_heads) {
+    TensorView rows = x;
+    if (config.qk_norm == QkNorm::kHeads) rows.shape = {x.shape[0] * num_heads, config.head_dim};
+    backend_->Norm(NormOf(weights, rows, rows));
+  };
+  norm(layer.q_norm, buffers.q, config.num_q_heads);
+  norm(layer.k_norm, buffers.k, config.num_kv_heads);
 }
 
 // q and k by their text positions, q_sink by the positions of sink reads, each by the layer's own angles. True if there
@@ -118,20 +154,22 @@ bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
   return !sink_rows.empty();
 }
 
-// q, k, v -> rotate -> the cache's part, for one layer of every sequence. Reads buffers.normed, leaves the heads'
-// outputs in buffers.attended.
-void Decoder::Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buffers& buffers) {
+// q, k, v -> rotate -> the cache's part, for one layer of every sequence. Leaves the heads' outputs in
+// buffers.attended.
+void Decoder::Attend(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm,
+                     Buffers& buffers) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
   const std::array<MatMulPart, 3> parts{{{layer.q.weight, layer.q.bias, buffers.q},
                                          {layer.k.weight, layer.k.bias, buffers.k},
                                          {layer.v.weight, layer.v.bias, buffers.v}}};
-  backend_->Linear({.norm = norm, .product = {.x = buffers.normed, .parts = parts, .compute = compute_}});
+  backend_->Linear({.norm = norm, .product = {.x = input, .parts = parts, .compute = compute_}});
   if (config.qkv_clip) {
     for (const TensorView& x : {buffers.q, buffers.k, buffers.v}) {
       backend_->Clamp({.x = x, .limit = static_cast<float>(*config.qkv_clip)});
     }
   }
+  if (config.qk_norm != QkNorm::kNone) NormHeads(layer, buffers);
   const bool has_sink_queries = FillRopes(layer_idx, buffers);
 
   // Where nothing is rotated queries are the same for all ranges: under ALiBi the sink distance enters through SinkPos
@@ -147,23 +185,19 @@ void Decoder::Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buf
                                     .sink_logits = config.zero_sink ? model_->zero_sink_logits : layer.sink_logits,
                                     .num_q_heads = config.num_q_heads,
                                     .scale = static_cast<float>(config.softmax_scale),
+                                    .score_cap = static_cast<float>(config.score_cap.value_or(0.0)),
                                     .compute = compute_});
 }
 
 void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
                   Buffers& buffers) {
   const MlpKind kind = model_->config.mlp;
-  const bool is_gated = kind == MlpKind::kGatedSilu;
   const std::array<MatMulPart, 2> parts{
       {{layer.gate.weight, layer.gate.bias, buffers.gate}, {layer.up.weight, layer.up.bias, buffers.up}}};
   backend_->Linear({.norm = norm,
-                    .product = {.x = input, .parts = std::span(parts).last(is_gated ? 2 : 1), .compute = compute_},
-                    .activation = ActivateArgs{.kind = is_gated                 ? ActivateArgs::Kind::kGatedSilu
-                                                       : kind == MlpKind::kGelu ? ActivateArgs::Kind::kGelu
-                                                                                : ActivateArgs::Kind::kGeluTanh,
-                                               .gate = buffers.gate,
-                                               .x = buffers.up}});
-  Add(buffers.up, layer.down, buffers.x);
+                    .product = {.x = input, .parts = std::span(parts).last(IsGated(kind) ? 2 : 1), .compute = compute_},
+                    .activation = ActivateArgs{.kind = ActivationOf(kind), .gate = buffers.gate, .x = buffers.up}});
+  AddToStream(buffers.up, layer.down, layer.mlp_post_norm, buffers);
 }
 
 // Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences
@@ -202,6 +236,8 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
   const LinearWeights& head = model_->weights.output;
   const MatMulPart part{head.weight, head.bias, buffers.logits};
   backend_->MatMul({.x = buffers.wanted, .parts = {&part, 1}, .compute = compute_});
+  const std::optional<double> cap = model_->config.logit_cap;
+  if (cap) backend_->SoftCap({.x = buffers.logits, .cap = static_cast<float>(*cap)});
   const bool takes_best =
       std::ranges::any_of(sequences, [](const StepSequence& each) { return each.takes_best && !each.wanted.empty(); });
   if (takes_best && device.HostView(buffers.logits.data) == nullptr) {
@@ -219,11 +255,17 @@ void Decoder::RunLayers(Buffers& buffers) {
   const ModelConfig& config = model_->config;
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
+    if (config.norm_places == NormPlaces::kAfter) {
+      Attend(layer_idx, buffers.x, std::nullopt, buffers);
+      AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
+      Mlp(layer, buffers.x, std::nullopt, buffers);
+      continue;
+    }
     const NormArgs norm = NormOf(layer.norm, buffers.x, buffers.normed);
     if (config.residual == ResidualKind::kSerial) {
       // Each norm has one reader, which may do it on the way.
-      Attend(layer_idx, norm, buffers);
-      Add(buffers.attended, layer.o, buffers.x);
+      Attend(layer_idx, buffers.normed, norm, buffers);
+      AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
       Mlp(layer, buffers.normed, NormOf(layer.mlp_norm, buffers.x, buffers.normed), buffers);
       continue;
     }
@@ -231,8 +273,8 @@ void Decoder::RunLayers(Buffers& buffers) {
     const bool has_two_norms = config.residual == ResidualKind::kParallelTwoNorms;
     backend_->Norm(norm);
     if (has_two_norms) backend_->Norm(NormOf(layer.mlp_norm, buffers.x, buffers.mlp_normed));
-    Attend(layer_idx, std::nullopt, buffers);
-    Add(buffers.attended, layer.o, buffers.x);
+    Attend(layer_idx, buffers.normed, std::nullopt, buffers);
+    AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
     Mlp(layer, has_two_norms ? buffers.mlp_normed : buffers.normed, std::nullopt, buffers);
   }
 }
@@ -253,6 +295,7 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
 Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& output) {
   const ModelConfig& config = model_->config;
   ids_.clear();
+  positions_.clear();
   wanted_rows_.clear();
   angled_.clear();
   for (const StepSequence& sequence : sequences) {
@@ -261,6 +304,9 @@ Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& out
              sequence.cache->planned_tokens());
     for (const int32_t idx : sequence.wanted) wanted_rows_.push_back(static_cast<int32_t>(ids_.size()) + idx);
     ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
+    for (int64_t i = 0; config.positions == PositionKind::kLearned && i < num_new; ++i) {
+      positions_.push_back(static_cast<int32_t>(sequence.cache->num_tokens() + i));
+    }
     angled_.push_back({.cache = sequence.cache, .num_new = num_new, .frequencies = sequence.rope_frequencies});
   }
   angles_.Fill(config, angled_);
@@ -276,7 +322,12 @@ Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& out
   for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
   cache_step_->Begin();
 
-  backend_->Embed({.table = model_->weights.embedding, .ids = ids_, .out = buffers.x});
+  backend_->Embed({.table = model_->weights.embedding,
+                   .ids = ids_,
+                   .out = buffers.x,
+                   .scale = static_cast<float>(config.embedding_scale),
+                   .positions = model_->weights.positions,
+                   .position_ids = positions_});
   RunLayers(buffers);
   cache_step_->Finish();
 

@@ -17,6 +17,9 @@
 
 namespace headwise {
 
+// What a backend calls it.
+ActivateArgs::Kind ActivationOf(MlpKind kind);
+
 // One sequence's share of a step.
 struct StepSequence {
   KvCache* cache = nullptr;
@@ -54,14 +57,16 @@ class Decoder {
   void RunLayers(Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
-  // `norm`: what the input still has to go through, in place of buffers.normed.
-  void Attend(int64_t layer_idx, const std::optional<NormArgs>& norm, Buffers& buffers);
+  // `norm`: what the input still has to go through, whose output it then is.
+  void Attend(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
+  void NormHeads(const LayerWeights& layer, const Buffers& buffers);
   void Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
   // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
   void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers, StepOutput& output);
   std::span<float> OnHost(const TensorView& view, std::span<const StepSequence> sequences, std::vector<float>& copy);
-  void Add(const TensorView& x, const LinearWeights& weights, const TensorView& out);
+  // buffers.x += x W^T + bias, through `norm` where there is one.
+  void AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers);
 
   const Model* model_;
   Backend* backend_;
@@ -72,6 +77,7 @@ class Decoder {
   StepAngles angles_;
   std::vector<AngledSequence> angled_;
   std::vector<int32_t> ids_;          // [T]
+  std::vector<int32_t> positions_;    // [T] of learned positions, else empty
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way
   // Of the output, where the host cannot read the device's memory.

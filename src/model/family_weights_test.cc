@@ -56,22 +56,36 @@ void ExpectShapes(const ModelConfig& c, const ModelWeights& w) {
     expect_vector(norm.weight, c.model_dim, present);
     expect_vector(norm.bias, c.model_dim, present && c.norm_bias);
   };
+  // One for all heads, or one for each.
+  const auto expect_heads_norm = [&](const NormWeights& norm, int64_t num_heads) {
+    ASSERT_EQ(norm.weight.present(), c.qk_norm != QkNorm::kNone);
+    if (!norm.weight.present()) return;
+    const int64_t size = norm.weight.shape.num_elements();
+    EXPECT_TRUE(size == num_heads * c.head_dim || (c.qk_norm == QkNorm::kHeads && size == c.head_dim)) << size;
+  };
+  EXPECT_EQ(w.positions.present(), c.positions == PositionKind::kLearned);
   EXPECT_EQ(w.embedding.shape, Shape({c.vocab_size, c.model_dim}));
   EXPECT_EQ(w.output.weight.shape, Shape({c.vocab_size, c.model_dim}));
   EXPECT_EQ(w.output.weight == w.embedding, c.tied_embeddings);
   expect_norm(w.final_norm, true);
   ASSERT_EQ(static_cast<int64_t>(w.layers.size()), c.num_layers);
   for (const LayerWeights& layer : w.layers) {
-    expect_norm(layer.norm, true);
-    expect_norm(layer.mlp_norm, c.residual != ResidualKind::kParallelSharedNorm);
+    const bool has_before = c.norm_places != NormPlaces::kAfter;
+    const bool has_after = c.norm_places != NormPlaces::kBefore;
+    expect_norm(layer.norm, has_before);
+    expect_norm(layer.post_norm, has_after);
+    expect_norm(layer.mlp_norm, has_before && c.residual != ResidualKind::kParallelSharedNorm);
+    expect_norm(layer.mlp_post_norm, has_after);
+    expect_heads_norm(layer.q_norm, c.num_q_heads);
+    expect_heads_norm(layer.k_norm, c.num_kv_heads);
     expect_linear(layer.q, q_rows, c.model_dim, c.qkv_bias);
     expect_linear(layer.k, kv_rows, c.model_dim, c.qkv_bias);
     expect_linear(layer.v, kv_rows, c.model_dim, c.qkv_bias);
     expect_linear(layer.o, c.model_dim, q_rows, c.o_bias);
     expect_linear(layer.up, c.ffn_dim, c.model_dim, c.mlp_bias);
     expect_linear(layer.down, c.model_dim, c.ffn_dim, c.mlp_bias);
-    if (c.mlp == MlpKind::kGatedSilu) expect_linear(layer.gate, c.ffn_dim, c.model_dim, c.mlp_bias);
-    EXPECT_EQ(layer.gate.weight.present(), c.mlp == MlpKind::kGatedSilu);
+    if (IsGated(c.mlp)) expect_linear(layer.gate, c.ffn_dim, c.model_dim, c.mlp_bias);
+    EXPECT_EQ(layer.gate.weight.present(), IsGated(c.mlp));
     expect_vector(layer.sink_logits, c.num_q_heads, c.learned_sinks);
   }
 }
@@ -219,7 +233,7 @@ TEST(FamilyWeights, Baichuan2ScalesTheRowsOfItsOutput) {
 }
 
 TEST(Families, AreFoundByEveryNameTheyAnswerTo) {
-  EXPECT_EQ(ModelFamilies().size(), 7u);
+  EXPECT_EQ(ModelFamilies().size(), 20u);
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindFamily(family.name, "c").value()->name, family.name);
     for (const std::string_view name : family.other_names) {

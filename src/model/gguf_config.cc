@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "model/gguf_model.h"
 #include "model/gguf_names.h"
+#include "model/rope.h"
 
 namespace headwise {
 namespace {
@@ -143,6 +144,18 @@ Status RefuseOthers(const Source& source) {
   return Status::Ok();
 }
 
+Status AddYarn(const Source& source, double factor, Json& scaling) {
+  const Keys& keys = source.keys;
+  if (keys.Has("rope.scaling.original_context_length")) {
+    HW_ASSIGN_OR_RETURN(scaling["original_max_position_embeddings"], keys.Size("rope.scaling.original_context_length"));
+  }
+  HW_ASSIGN_OR_RETURN(const double attn_factor, keys.NumberOr("rope.scaling.attn_factor", 1.0));
+  scaling["attention_factor"] = attn_factor * YarnAmplitude(factor);
+  HW_ASSIGN_OR_RETURN(scaling["beta_fast"], keys.NumberOr("rope.scaling.yarn_beta_fast", 32.0));
+  HW_ASSIGN_OR_RETURN(scaling["beta_slow"], keys.NumberOr("rope.scaling.yarn_beta_slow", 1.0));
+  return Status::Ok();
+}
+
 Status AddRope(const Source& source, const Heads& heads, Json& config) {
   const Keys& keys = source.keys;
   constexpr const char* kDims = "rope.dimension_count";
@@ -157,8 +170,8 @@ Status AddRope(const Source& source, const Heads& heads, Json& config) {
   config["rope_theta"] = theta;
   HW_ASSIGN_OR_RETURN(const std::string type, keys.StringOr("rope.scaling.type", "linear"));
   if (type == "none") return Status::Ok();
-  if (type != "linear" && type != "dynamic") {
-    return keys.Unsupported("rope.scaling.type", fmt::format("\"{}\"", type), "none, linear or dynamic");
+  if (type != "linear" && type != "dynamic" && type != "yarn") {
+    return keys.Unsupported("rope.scaling.type", fmt::format("\"{}\"", type), "none, linear, dynamic or yarn");
   }
   // The second name is the older one. Neither, or 0, is no scaling.
   const char* key = keys.Has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
@@ -166,7 +179,7 @@ Status AddRope(const Source& source, const Heads& heads, Json& config) {
   if (factor == 0.0 || factor == 1.0) return Status::Ok();
   if (factor < 1.0) return keys.Wrong(key, fmt::to_string(factor), "at least 1");
   config["rope_scaling"] = {{"rope_type", type}, {"factor", factor}};
-  return Status::Ok();
+  return type == "yarn" ? AddYarn(source, factor, config["rope_scaling"]) : Status::Ok();
 }
 
 // As many as the tokenizer has, and as the file says where it has none.

@@ -51,7 +51,7 @@ TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
   size_t num_compared = 0;
   for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
     ModelConfig expected = ReadModelConfig(folder).value();
-    if (expected.family == "baichuan") continue;
+    if (FindGgufArchitecture(expected.family) == nullptr) continue;
     const auto file = SampleFile(expected, *OpenSafetensorsFolder(folder).value(), folder);
     const auto found = GgufModelConfig(*file);
     ASSERT_TRUE(found.ok()) << found.status().message();
@@ -274,7 +274,10 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"llama-mha", "llama.rope.dimension_count", {u32, int64_t{8}}, "\"llama.rope.dimension_count\" is 8"},
       {"llama-mha", "llama.rope.freq_base", {f32, 0.5}, "rope theta is 0.5"},
       {"llama-mha", "llama.rope.freq_base", {f32, std::nan("")}, "\"llama.rope.freq_base\" is nan"},
-      {"llama-mha", "llama.rope.scaling.type", {text, std::string("yarn")}, "\"llama.rope.scaling.type\" is \"yarn\""},
+      {"llama-mha",
+       "llama.rope.scaling.type",
+       {text, std::string("longrope")},
+       "\"llama.rope.scaling.type\" is \"longrope\""},
       {"llama-rope-linear", "llama.rope.scaling.factor", {f32, 0.5}, "\"llama.rope.scaling.factor\" is 0.5"},
       {"llama-mha", "llama.attention.layer_norm_rms_epsilon", {f32, -1.0}, "norm epsilon is -1"},
       {"llama-mha", "llama.expert_count", {u32, int64_t{8}}, "\"llama.expert_count\" is 8"},

@@ -27,13 +27,25 @@ class KeyWriter {
   std::string architecture_;
 };
 
+// Readers of the format round YaRN's range, and multiply what the factor makes of its amplitude by attn_factor.
+void SetYarn(const RopeConfig& rope, KeyWriter& keys) {
+  keys.Size("rope.scaling.original_context_length", rope.original_max_position);
+  keys.Number("rope.scaling.attn_factor", rope.amplitude / YarnAmplitude(rope.factor));
+  keys.Number("rope.scaling.yarn_beta_fast", rope.beta_fast);
+  keys.Number("rope.scaling.yarn_beta_slow", rope.beta_slow);
+}
+
 void SetRope(const RopeConfig& rope, KeyWriter& keys) {
   keys.Size("rope.dimension_count", rope.rotary_dims);
   keys.Number("rope.freq_base", rope.theta);
-  const bool is_linear = rope.scaling == RopeConfig::Scaling::kLinear;
-  if (!is_linear && rope.scaling != RopeConfig::Scaling::kDynamicNtk) return;
-  keys.String("rope.scaling.type", is_linear ? "linear" : "dynamic");
+  const char* type = nullptr;
+  if (rope.scaling == RopeConfig::Scaling::kLinear) type = "linear";
+  if (rope.scaling == RopeConfig::Scaling::kDynamicNtk) type = "dynamic";
+  if (rope.scaling == RopeConfig::Scaling::kYarn) type = "yarn";
+  if (type == nullptr) return;
+  keys.String("rope.scaling.type", type);
   keys.Number("rope.scaling.factor", rope.factor);
+  if (rope.scaling == RopeConfig::Scaling::kYarn) SetYarn(rope, keys);
 }
 
 // The family's config keeps it; slopes are made from it in ways that differ.
@@ -58,6 +70,12 @@ Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& check
     return Status::Unsupported(
         fmt::format("family {}: windows or positions differ from layer to layer, for which architecture {} has no keys",
                     config.family, architecture->name));
+  }
+  for (const RopeConfig& rope : config.ropes) {
+    if (rope.scaling != RopeConfig::Scaling::kYarn || rope.rounds_range) continue;
+    return Status::Unsupported(
+        fmt::format("family {}: YaRN with \"truncate\" false, for which architecture {} has no key", config.family,
+                    architecture->name));
   }
   GgufMetadata metadata;
   metadata.SetString("general.architecture", std::string(architecture->name));
@@ -100,8 +118,8 @@ std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
   if (rope.scaling != RopeConfig::Scaling::kLlama3) return {};
   RopeConfig unscaled = rope;
   unscaled.scaling = RopeConfig::Scaling::kNone;
-  const std::vector<double> before = RopeFrequencies(unscaled, config.trained_length, 0);
-  const std::vector<double> after = RopeFrequencies(rope, config.trained_length, 0);
+  const std::vector<double> before = RopeFrequencies(unscaled, {.trained = config.trained_length});
+  const std::vector<double> after = RopeFrequencies(rope, {.trained = config.trained_length});
   std::vector<float> divisors;
   for (size_t i = 0; i < before.size(); ++i) divisors.push_back(static_cast<float>(before[i] / after[i]));
   return divisors;

@@ -29,7 +29,7 @@ TEST(GgufNames, EveryTensorOfTheFamiliesGoesBothWays) {
   size_t num_names = 0;
   for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
     const ModelConfig config = ReadModelConfig(folder).value();
-    if (config.family == "baichuan") continue;
+    if (FindGgufArchitecture(config.family) == nullptr) continue;
     const GgufArchitecture& architecture = Of(config.family);
     std::vector<std::string> in_file;
     for (const std::string& name : OpenSafetensorsFolder(folder).value()->Names()) {

@@ -11,16 +11,30 @@ namespace headwise {
 // Rotary embedding. Frequency i of rotary_dims / 2 is theta^(-2i / rotary_dims), then scaled as `scaling` says, then
 // divided by freq_divisors[i].
 struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kLlama3, kDynamicNtk };
+  enum class Scaling {
+    kNone,
+    kLinear,
+    kLlama3,
+    kDynamicNtk,
+    kYarn,      // [YaRN, arXiv 2309.00071 §3.2]
+    kLongRope,  // [LongRoPE, arXiv 2402.13753]
+  };
   int64_t rotary_dims = 0;  // the first rotary_dims of head_dim are rotated, in halves (Hugging Face order)
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;           // kLlama3
   double high_freq_factor = 4.0;          // kLlama3
-  int64_t original_max_position = 0;      // kLlama3
+  double beta_fast = 32.0;                // kYarn: turns within the original length above which a frequency stays
+  double beta_slow = 1.0;                 // kYarn: turns below which it is divided by factor
+  bool rounds_range = true;               // kYarn: the two as whole dimensions
+  int64_t original_max_position = 0;      // kLlama3, kYarn, kLongRope
   std::vector<float> freq_divisors = {};  // [rotary_dims / 2], or empty: all 1
-  // kDynamicNtk: the base is computed once, at admission, from max(trained length, prompt tokens), and stays.
+  std::vector<float> long_divisors = {};  // kLongRope, in place of freq_divisors: of sequences that may become longer
+                                          // than original_max_position
+  double amplitude = 1.0;                 // of cosines and sines: what kYarn and kLongRope make of scores
+  // What depends on the length is settled once, at admission, and stays: kDynamicNtk's base by max(trained length,
+  // prompt tokens), kLongRope's divisors by the most tokens that the sequence may come to have.
 };
 
 // More than any published model has.

@@ -194,8 +194,8 @@ TEST(LoadConfig, DefaultsOfAbsentKeys) {
   EXPECT_EQ(
       Describe(MustParse({{"model_type", "llama"}})),
       "llama L32 E4096 F11008 Hq32 Hkv32 D128 V32000 length 2048 norm 0 1e-06 mlp 0 residual 0 tied false bias "
-      "false false false false positions 0 rope 128 10000 0 1 1 4 0 divisors [] slopes [] scale 0.0883883 clip -1 "
-      "rope 0 window -1 sinks false false bos 1 eos [2]");
+      "false false false false norms 0 0 caps 0 0 scales 1 1 positions 0 0 rope 128 10000 0 1 1 4 0 divisors [] [] "
+      "betas 32 1 true amplitude 1 slopes [] scale 0.0883883 clip -1 rope 0 window -1 sinks false false bos 1 eos [2]");
   const ModelConfig mistral = MustParse({{"model_type", "mistral"}});
   EXPECT_EQ(mistral.num_kv_heads, 8);
   EXPECT_EQ(WindowOfAll(mistral), 4096);
@@ -298,7 +298,10 @@ TEST(LoadConfig, QwenWindowsAreOfTheUpperLayers) {
   EXPECT_THAT(Windows(MustParse(json)), ElementsAre(16, -1));
   Json mistral = GoldenJson("mistral-window");
   mistral["layer_types"] = json["layer_types"];
-  EXPECT_EQ(ParseStatus(mistral).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(Windows(MustParse(mistral)), ElementsAre(16, -1));
+  Json llama = GoldenJson("llama-mha");
+  llama["layer_types"] = json["layer_types"];
+  EXPECT_THAT(ParseStatus(llama).message(), HasSubstr("say sliding attention, but there is no window"));
   json["layer_types"] = {"full_attention"};
   EXPECT_EQ(ParseStatus(json).code(), StatusCode::kInvalidInput);
   json["use_sliding_window"] = false;
@@ -315,9 +318,11 @@ struct Refusal {
 TEST(LoadConfig, UnsupportedOptionsAreRefusedByName) {
   const Refusal refusals[] = {
       {"llama-mha", R"({"model_type": "no_such"})", "\"no_such\" is not supported, expected one of: llama"},
-      {"llama-mha", R"({"rope_parameters": {"rope_type": "yarn", "factor": 4}})", "\"yarn\""},
-      {"llama-mha", R"({"rope_parameters": {"rope_type": "longrope"}})", "\"longrope\""},
-      {"llama-mha", R"({"rope_scaling": {"type": "su", "factor": 2}})", "\"su\""},
+      {"llama-mha", R"({"rope_parameters": {"rope_type": "no_such"}})", "rope type \"no_such\" is not supported"},
+      {"phi3", R"({"rope_parameters": {"short_mscale": 1.1}})", "option \"short_mscale\""},
+      {"gemma2", R"({"use_bidirectional_attention": true})", "\"use_bidirectional_attention\": true"},
+      {"gemma2", R"({"hidden_activation": "gelu"})", "\"hidden_activation\" is \"gelu\""},
+      {"gpt2", R"({"scale_attn_by_inverse_layer_idx": true})", "\"scale_attn_by_inverse_layer_idx\": true"},
       {"llama-mha", R"({"rope_parameters": {"mrope_section": [1]}})", "\"mrope_section\""},
       {"llama-mha", R"({"rope_parameters": {"full_attention": {"rope_type": "linear"}}})", "\"full_attention\""},
       {"llama-mha", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", "partial_rotary_factor"},
@@ -383,7 +388,18 @@ TEST(LoadConfig, WrongValuesAreRefusedByName) {
       {"llama-mha", R"({"rope_parameters": {"rope_type": 3}})", "\"rope_type\" is 3"},
       {"llama-rope-llama3", R"({"rope_parameters": {"low_freq_factor": 4}})", "low_freq_factor 4"},
       {"mistral-window", R"({"sliding_window": 0})", "\"sliding_window\" is 0"},
-      {"mistral-window", R"({"layer_types": ["full_attention", "full_attention"]})", "there is a window"},
+      {"mistral-gqa", R"({"layer_types": ["full_attention", "sliding_attention"]})", "there is no window"},
+      {"gemma2", R"({"layer_types": ["full_attention"]})", "\"layer_types\" is not a list of 2"},
+      {"gemma2", R"({"attn_logit_softcapping": 0})", "\"attn_logit_softcapping\" is 0, expected more than 0"},
+      {"gemma3", R"({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": null}}})", "\"factor\""},
+      {"phi3", R"({"rope_parameters": {"short_factor": null}})", "\"short_factor\" is missing"},
+      {"phi3", R"({"rope_parameters": {"long_factor": [1, 2]}})", "\"long_factor\" has 2 numbers, expected one for"},
+      {"phi3", R"({"rope_parameters": {"long_factor": [1, 2, 3, 0]}})", "has the divisor 0"},
+      {"llama-yarn", R"({"rope_parameters": {"beta_fast": 0}})", "rope beta_fast is 0"},
+      {"llama-yarn", R"({"rope_parameters": {"attention_factor": 0}})", "rope amplitude is 0"},
+      {"granite", R"({"residual_multiplier": 0})", "\"residual_multiplier\" is 0, expected more than 0"},
+      {"cohere", R"({"logit_scale": 1e300})", "logit scale is 1e+300"},
+      {"smollm3", R"({"no_rope_layers": [1]})", "\"no_rope_layers\" has 1 entries, expected one for each of 2"},
       {"qwen2", R"({"max_window_layers": -1})", "\"max_window_layers\" is -1"},
       {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 1.5}})", "1.5 of each head"},
       {"gpt_neox", R"({"rope_parameters": {"partial_rotary_factor": 0.01}})", "0 rotary dimensions"},

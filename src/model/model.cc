@@ -1,7 +1,10 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "model/gguf_model.h"
 #include "model/load_config.h"
@@ -65,6 +68,25 @@ class Adoption {
   const WeightSource* source_;
 };
 
+// What the model asks of operations that the backend does not do.
+Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, const Backend& backend) {
+  const bool has_own_norms = !weights.layers.empty() && weights.layers.front().q_norm.weight.shape.rank() == 2;
+  const std::pair<bool, Feature> asked[] = {
+      {config.mlp == MlpKind::kGatedGeluTanh, Feature::kGatedGelu},
+      {config.positions == PositionKind::kLearned, Feature::kLearnedPositions},
+      {config.norm_places != NormPlaces::kBefore, Feature::kNormAdded},
+      {has_own_norms, Feature::kNormsByHead},
+      {config.embedding_scale != 1.0, Feature::kScaledEmbedding},
+      {config.score_cap || config.logit_cap, Feature::kSoftCaps},
+  };
+  for (const auto& [is_asked, feature] : asked) {
+    if (!is_asked || backend.Has(feature)) continue;
+    return Status::Unsupported(fmt::format("backend {}: {} are not supported, which models of the family {} have",
+                                           backend.name(), NameOf(feature), config.family));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::vector<DType> Model::MatrixTypes() const {
@@ -85,6 +107,7 @@ std::vector<DType> Model::MatrixTypes() const {
 
 Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend,
                                          const WeightSource* source) {
+  HW_RETURN_IF_ERROR(CheckFeatures(config, host_weights, backend));
   auto model = std::make_unique<Model>();
   model->config = std::move(config);
   model->weights = std::move(host_weights);
@@ -92,6 +115,7 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   Adoption adoption(backend, *model, source);
   const bool is_tied = w.output.weight == w.embedding;
   HW_RETURN_IF_ERROR(adoption.Matrix(w.embedding));
+  HW_RETURN_IF_ERROR(adoption.Matrix(w.positions));
   if (is_tied) {
     w.output.weight = w.embedding;
     HW_RETURN_IF_ERROR(adoption.Vector(w.output.bias));
@@ -100,7 +124,10 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
   }
   HW_RETURN_IF_ERROR(adoption.Norm(w.final_norm));
   for (LayerWeights& layer : w.layers) {
-    for (NormWeights* norm : {&layer.norm, &layer.mlp_norm}) HW_RETURN_IF_ERROR(adoption.Norm(*norm));
+    for (NormWeights* norm :
+         {&layer.norm, &layer.post_norm, &layer.mlp_norm, &layer.mlp_post_norm, &layer.q_norm, &layer.k_norm}) {
+      HW_RETURN_IF_ERROR(adoption.Norm(*norm));
+    }
     for (LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
       HW_RETURN_IF_ERROR(adoption.Linear(*linear));
     }

@@ -53,6 +53,19 @@ Status CheckNumbers(const std::vector<Number>& numbers, const std::string& origi
   return Status::Ok();
 }
 
+Status CheckDivisors(const std::vector<float>& divisors, int64_t num_frequencies, const std::string& origin) {
+  if (!divisors.empty() && static_cast<int64_t>(divisors.size()) != num_frequencies) {
+    return Status::InvalidInput(
+        fmt::format("{}: {} divisors of {} rope frequencies", origin, divisors.size(), num_frequencies));
+  }
+  for (const float divisor : divisors) {
+    if (divisor > 0.0f && std::isfinite(divisor)) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: a rope frequency has the divisor {}, expected more than 0", origin, divisor));
+  }
+  return Status::Ok();
+}
+
 Status CheckRope(const ModelConfig& config, const RopeConfig& rope, const std::string& origin) {
   if (rope.rotary_dims < 2 || rope.rotary_dims % 2 != 0 || rope.rotary_dims > config.head_dim) {
     return Status::InvalidInput(fmt::format("{}: {} rotary dimensions of a head dim of {}, expected an even number",
@@ -65,22 +78,29 @@ Status CheckRope(const ModelConfig& config, const RopeConfig& rope, const std::s
   }
   constexpr double kMostFactor = 1e9;
   HW_RETURN_IF_ERROR(CheckNumbers({{"rope factor", rope.factor, 1, kMostFactor},
+                                   {"rope amplitude", rope.amplitude, 1e-3, 1e3},
+                                   {"rope beta_fast", rope.beta_fast, 1e-6, kMostFactor},
+                                   {"rope beta_slow", rope.beta_slow, 1e-6, kMostFactor},
                                    {"rope low_freq_factor", rope.low_freq_factor, 0, kMostFactor},
                                    {"rope high_freq_factor", rope.high_freq_factor, 0, kMostFactor}},
                                   origin));
-  if (!rope.freq_divisors.empty() && static_cast<int64_t>(rope.freq_divisors.size()) != rope.rotary_dims / 2) {
+  const bool needs_length =
+      rope.scaling == RopeConfig::Scaling::kYarn || rope.scaling == RopeConfig::Scaling::kLongRope;
+  if (needs_length && rope.original_max_position < 1) {
     return Status::InvalidInput(
-        fmt::format("{}: {} divisors of {} rope frequencies", origin, rope.freq_divisors.size(), rope.rotary_dims / 2));
+        fmt::format("{}: rope has an original length of {}, expected at least 1", origin, rope.original_max_position));
   }
-  for (const float divisor : rope.freq_divisors) {
-    if (divisor > 0.0f && std::isfinite(divisor)) continue;
-    return Status::InvalidInput(
-        fmt::format("{}: a rope frequency has the divisor {}, expected more than 0", origin, divisor));
+  for (const std::vector<float>* divisors : {&rope.freq_divisors, &rope.long_divisors}) {
+    HW_RETURN_IF_ERROR(CheckDivisors(*divisors, rope.rotary_dims / 2, origin));
   }
   return Status::Ok();
 }
 
 Status CheckPositions(const ModelConfig& config, const std::string& origin) {
+  if ((config.positions == PositionKind::kLearned) != (config.num_positions > 0)) {
+    return Status::InvalidInput(fmt::format("{}: {} learned positions", origin, config.num_positions));
+  }
+  if (config.positions == PositionKind::kLearned) return Status::Ok();
   if (config.positions == PositionKind::kRope) {
     for (const RopeConfig& rope : config.ropes) HW_RETURN_IF_ERROR(CheckRope(config, rope, origin));
     return Status::Ok();
@@ -117,7 +137,11 @@ Status CheckLayers(const ModelConfig& config, const std::string& origin) {
 
 Status CheckScales(const ModelConfig& config, const std::string& origin) {
   std::vector<Number> numbers = {{"norm epsilon", config.norm_eps, 0, 1},
+                                 {"embedding scale", config.embedding_scale, 1e-6, 1e6},
+                                 {"logit scale", config.logit_scale, 1e-6, 1e6},
                                  {"softmax scale", config.softmax_scale, 1e-6, 1e3}};
+  if (config.score_cap) numbers.push_back({"cap of scores", *config.score_cap, 1e-3, 1e6});
+  if (config.logit_cap) numbers.push_back({"cap of logits", *config.logit_cap, 1e-3, 1e6});
   if (config.qkv_clip) numbers.push_back({"limit of queries, keys and values", *config.qkv_clip, 1e-6, 1e30});
   for (const float slope : config.alibi_slopes) numbers.push_back({"ALiBi slope", slope, 0, 1e3});
   return CheckNumbers(numbers, origin);
@@ -134,6 +158,10 @@ Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
 }
 
 }  // namespace
+
+bool IsGated(MlpKind kind) {
+  return kind == MlpKind::kGatedSilu || kind == MlpKind::kGatedGeluTanh;
+}
 
 void ModelConfig::SetLayersAlike(std::optional<RopeConfig> rope, std::optional<int64_t> window) {
   LayerConfig layer{.window = window, .rope = {}};

@@ -18,18 +18,38 @@ namespace headwise {
 enum class NormKind { kRms, kLayer };
 
 enum class MlpKind {
-  kGatedSilu,  // down(silu(gate(x)) * up(x))
-  kGelu,       // down(gelu(up(x))), exact (erf)
-  kGeluTanh,   // down(gelu(up(x))), tanh approximation
+  kGatedSilu,      // down(silu(gate(x)) * up(x))
+  kGatedGeluTanh,  // down(gelu(gate(x)) * up(x)), tanh approximation
+  kGelu,           // down(gelu(up(x))), exact (erf)
+  kGeluTanh,       // down(gelu(up(x))), tanh approximation
 };
+bool IsGated(MlpKind kind);
 
 enum class ResidualKind {
-  kSerial,              // x += attention(norm(x)); x += mlp(mlp_norm(x))
+  kSerial,              // x += attention(norm(x)); x += mlp(mlp_norm(x)); norms elsewhere as NormPlaces says
   kParallelSharedNorm,  // x += attention(norm(x)) + mlp(norm(x))          [falcon 7B]
   kParallelTwoNorms,    // x += attention(norm(x)) + mlp(mlp_norm(x))      [gpt_neox, falcon grouped]
 };
 
-enum class PositionKind { kRope, kAlibi };
+// Where a layer of kSerial has its norms. The others have theirs before.
+enum class NormPlaces {
+  kBefore,  // of what attention and MLP read
+  kAfter,   // of what they add to x [olmo 2]
+  kBoth,    // [gemma 2, glm 4]
+};
+
+// Norms of queries and keys, of the model's kind and epsilon, before they are rotated.
+enum class QkNorm {
+  kNone,
+  kHeads,  // of each head [D]; weights are the same for all heads [qwen 3, gemma 3] or each head's own [cohere]
+  kRows,   // of all heads of a token together [Hq*D], [Hkv*D] [olmo 2]
+};
+
+enum class PositionKind {
+  kRope,
+  kAlibi,
+  kLearned,  // a vector for each position joins the embedding [gpt2]
+};
 
 struct ModelConfig {
   std::string family;  // registry name, the plan's `architecture`
@@ -47,6 +67,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   MlpKind mlp = MlpKind::kGatedSilu;
   ResidualKind residual = ResidualKind::kSerial;
+  NormPlaces norm_places = NormPlaces::kBefore;
+  QkNorm qk_norm = QkNorm::kNone;
   bool tied_embeddings = false;  // the output matrix is the embedding table
   bool norm_bias = false;
   bool qkv_bias = false;
@@ -58,7 +80,12 @@ struct ModelConfig {
   std::vector<LayerConfig> layers;  // [L]
   std::vector<float> alibi_slopes;  // kAlibi: [Hq], score += slope * (j - t), in the scale the model adds them:
                                     // falcon's are already times 1 / sqrt(D)
+  int64_t num_positions = 0;        // kLearned: P, more than which no sequence can have
+  double embedding_scale = 1.0;     // of tokens' embeddings
+  double logit_scale = 1.0;         // readers put it into the last norm, so hidden states show it
   double softmax_scale = 0;         // 1 / sqrt(D) unless the model says otherwise
+  std::optional<double> score_cap;  // scores become cap * tanh(score / cap) [gemma 2]
+  std::optional<double> logit_cap;  // and so do logits
   std::optional<double> qkv_clip;   // q, k, v are clamped to +-this after the projection [mpt clip_qkv]
   // Sink logit per query head in the softmax denominator [streaming-llm §3.3 eq.2]: `zero_sink` means 0 everywhere;
   // learned values come with the layer's weights.

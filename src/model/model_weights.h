@@ -17,25 +17,30 @@ struct LinearWeights {
 };
 
 struct NormWeights {
-  ConstTensorView weight;  // [E] f32
-  ConstTensorView bias;    // [E] f32, or absent
+  ConstTensorView weight;  // [E] f32, or another row: see q_norm
+  ConstTensorView bias;    // as weight, or absent
 };
 
 struct LayerWeights {
-  NormWeights norm;             // before attention
+  NormWeights norm;             // before attention; absent under NormPlaces::kAfter
+  NormWeights post_norm;        // of what attention adds; under kAfter and kBoth
   LinearWeights q;              // [Hq*D, E]
   LinearWeights k;              // [Hkv*D, E]
   LinearWeights v;              // [Hkv*D, E]
+  NormWeights q_norm;           // QkNorm::kHeads: [D] or [Hq, D]; kRows: [Hq*D]; absent without one
+  NormWeights k_norm;           // the same with Hkv
   LinearWeights o;              // [E, Hq*D]
   ConstTensorView sink_logits;  // [Hq] f32, or absent: no sink logit
-  NormWeights mlp_norm;         // absent where the residual is kParallelSharedNorm
-  LinearWeights gate;           // [F, E], kGatedSilu only
+  NormWeights mlp_norm;         // absent where the residual is kParallelSharedNorm, and under kAfter
+  NormWeights mlp_post_norm;    // as post_norm
+  LinearWeights gate;           // [F, E], only where gated
   LinearWeights up;             // [F, E]
   LinearWeights down;           // [E, F]
 };
 
 struct ModelWeights {
   WeightMatrix embedding;  // [V, E]
+  WeightMatrix positions;  // [P, E], PositionKind::kLearned only
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   LinearWeights output;  // [V, E]; the embedding where they are tied

@@ -32,6 +32,8 @@ class RecordingSource final : public WeightSource {
   }
   void Release(const ConstTensorView& view) const override { source_.Release(view); }
   std::vector<int64_t> RowOrder(std::string_view name) const override { return source_.RowOrder(name); }
+  double Offset(std::string_view name) const override { return source_.Offset(name); }
+  bool IsTransposed(std::string_view name) const override { return source_.IsTransposed(name); }
   std::string RecordedHash() const override { return source_.RecordedHash(); }
 
   const std::set<std::string>& names() const { return names_; }
@@ -60,14 +62,25 @@ bool IsBuffer(std::string_view name) {
   constexpr std::string_view kRotary[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
   if (std::ranges::any_of(kRotary, [&](std::string_view end) { return name.ends_with(end); })) return true;
   // The causal mask and what is added where it hides a key; the bias of the projections has a name of its own.
+  for (const std::string_view gpt2_layer : {"h.", "transformer.h."}) {
+    if (IsOfLayer(name, gpt2_layer, ".attn.bias") || IsOfLayer(name, gpt2_layer, ".attn.masked_bias")) return true;
+  }
   constexpr std::string_view kNeoxLayer = "gpt_neox.layers.";
   return IsOfLayer(name, kNeoxLayer, ".attention.bias") || IsOfLayer(name, kNeoxLayer, ".attention.masked_bias");
+}
+
+// What a family of models that see and read has for seeing.
+bool IsOfVision(std::string_view name, const ModelConfig& config) {
+  if (config.family != "gemma3_text") return false;
+  constexpr std::string_view kParts[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                         "model.multi_modal_projector."};
+  return std::ranges::any_of(kParts, [&](std::string_view part) { return name.starts_with(part); });
 }
 
 // Whether it is a copy of the embedding that the output matrix is tied to.
 bool IsTiedOutput(std::string_view name, const ModelConfig& config, const ModelWeights& weights,
                   const WeightSource& source) {
-  if (!config.tied_embeddings || (name != "lm_head.weight" && name != "embed_out.weight")) return false;
+  if (!config.tied_embeddings || (!name.ends_with("lm_head.weight") && name != "embed_out.weight")) return false;
   const auto copy = source.Get(name);
   if (!copy.ok()) return false;
   const ConstTensorView embedding = weights.embedding.rows();
@@ -81,7 +94,9 @@ Status CheckAllRead(const ModelConfig& config, const ModelWeights& weights, cons
   std::string first;
   int64_t num_left = 0;
   for (const std::string& name : source.Names()) {
-    if (source.HasRead(name) || IsBuffer(name) || IsTiedOutput(name, config, weights, source)) continue;
+    if (source.HasRead(name) || IsBuffer(name) || IsOfVision(name, config) ||
+        IsTiedOutput(name, config, weights, source))
+      continue;
     if (num_left++ == 0) first = name;
   }
   if (num_left == 0) return Status::Ok();

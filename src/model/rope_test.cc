@@ -25,17 +25,17 @@ TEST(RopeFrequencies, Llama3ScalingAsDivisors) {
   by_divisors.ropes[0].freq_divisors = Llama3Divisors(by_formula);
   EXPECT_EQ(by_divisors.ropes[0].freq_divisors.front(), 1.0f);
   EXPECT_EQ(by_divisors.ropes[0].freq_divisors.back(), 8.0f);
-  const std::vector<double> expected = RopeFrequencies(by_formula, 1)[0];
-  const std::vector<double> found = RopeFrequencies(by_divisors, 1)[0];
+  const std::vector<double> expected = RopeFrequencies(by_formula, 1, 1)[0];
+  const std::vector<double> found = RopeFrequencies(by_divisors, 1, 1)[0];
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-7 * expected[i]) << i;
 }
 
 TEST(RopeFrequencies, DivisorsComeAfterScaling) {
   ModelConfig config = Golden("llama-rope-linear");
-  const std::vector<double> linear = RopeFrequencies(config, 1)[0];
+  const std::vector<double> linear = RopeFrequencies(config, 1, 1)[0];
   config.ropes[0].freq_divisors.assign(linear.size(), 4.0f);
-  for (size_t i = 0; i < linear.size(); ++i) EXPECT_DOUBLE_EQ(RopeFrequencies(config, 1)[0][i], linear[i] / 4) << i;
+  for (size_t i = 0; i < linear.size(); ++i) EXPECT_DOUBLE_EQ(RopeFrequencies(config, 1, 1)[0][i], linear[i] / 4) << i;
 }
 
 TEST(RopeFrequencies, DivisorsThatCannotBeAreRefused) {
@@ -51,15 +51,15 @@ TEST(RopeFrequencies, DivisorsThatCannotBeAreRefused) {
 
 // As sines of the whole angle give them, at any distance.
 TEST(AngleTable, IsWhatSinesSay) {
-  const std::vector<double> frequencies = RopeFrequencies(Golden("llama-rope-llama3"), 1)[0];
+  const std::vector<double> frequencies = RopeFrequencies(Golden("llama-rope-llama3"), 1, 1)[0];
   AngleTable table(frequencies);
   for (const int64_t pos : {0, 1, 255, 256, 257, 511, 4095, 131071, 1000003, 987654321}) {
     std::vector<float> expected, found;
-    AppendRopeAngles(frequencies, pos, expected);
-    table.Append(pos, found);
+    AppendRopeAngles(frequencies, 1.5, pos, expected);
+    table.Append(pos, 1.5, found);
     ASSERT_EQ(found.size(), expected.size());
     // One unit in the last place of a float, and what a double can say of an angle so large.
-    const double tolerance = 6e-8 + 1e-15 * static_cast<double>(pos);
+    const double tolerance = 1.2e-7 + 1.5e-15 * static_cast<double>(pos);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], tolerance) << pos << " " << i;
   }
 }

@@ -29,7 +29,7 @@ std::vector<double> AngleTable::AnglesAt(int64_t pos) const {
   return angles;
 }
 
-void AngleTable::Append(int64_t pos, std::vector<float>& angles) {
+void AngleTable::Append(int64_t pos, double amplitude, std::vector<float>& angles) {
   const int64_t begin = pos / kBlock * kBlock;
   if (blocks_.size() >= kMaxBlocks && !blocks_.contains(begin)) blocks_.clear();
   auto block = blocks_.find(begin);
@@ -37,8 +37,8 @@ void AngleTable::Append(int64_t pos, std::vector<float>& angles) {
   const std::vector<double>& at_begin = block->second;
   const double* within = within_.data() + static_cast<size_t>(pos - begin) * at_begin.size();
   for (size_t i = 0; i < at_begin.size(); i += 2) {
-    angles.push_back(static_cast<float>(at_begin[i] * within[i] - at_begin[i + 1] * within[i + 1]));
-    angles.push_back(static_cast<float>(at_begin[i + 1] * within[i] + at_begin[i] * within[i + 1]));
+    angles.push_back(static_cast<float>(amplitude * (at_begin[i] * within[i] - at_begin[i + 1] * within[i + 1])));
+    angles.push_back(static_cast<float>(amplitude * (at_begin[i + 1] * within[i] + at_begin[i] * within[i + 1])));
   }
 }
 
@@ -63,7 +63,7 @@ void StepAngles::Fill(const ModelConfig& config, std::span<const AngledSequence>
       AngleTable& angles = TableOf((*sequence.frequencies)[rope]);
       for (int64_t i = 0; i < sequence.num_new; ++i) {
         if (rope == 0) text_rows_.push_back(static_cast<int32_t>(text_rows_.size()));
-        angles.Append(sequence.cache->num_tokens() + i, table.values);
+        angles.Append(sequence.cache->num_tokens() + i, config.ropes[rope].amplitude, table.values);
       }
     }
   }
@@ -96,7 +96,7 @@ void StepAngles::FillSinkRows(const ModelConfig& config, std::span<const AngledS
         auto end = std::find_if(ends.begin(), ends.end(), [&](const auto& known) { return known.first == sink_pos; });
         if (end == ends.end()) {
           end = ends.insert(ends.end(), {sink_pos, static_cast<int32_t>(table.num_rows())});
-          angles.Append(sink_pos, table.values);
+          angles.Append(sink_pos, config.ropes[static_cast<size_t>(*rope)].amplitude, table.values);
         }
         rows.push_back(end->second);
       }

@@ -23,8 +23,8 @@ class AngleTable {
   explicit AngleTable(std::vector<double> frequencies);
 
   const std::vector<double>& frequencies() const { return frequencies_; }
-  // Appends cos, sin pairs [rotary_dims / 2, 2] of one position.
-  void Append(int64_t pos, std::vector<float>& angles);
+  // Appends cos, sin pairs [rotary_dims / 2, 2] of one position, times `amplitude`.
+  void Append(int64_t pos, double amplitude, std::vector<float>& angles);
 
  private:
   static constexpr int64_t kBlock = 256;

@@ -39,6 +39,10 @@ class WeightSource {
   // Where the rows of a tensor are in another order than in the family's own checkpoints: row i of what Get gives is
   // row [i] of the checkpoint's. Empty where both have the same.
   virtual std::vector<int64_t> RowOrder(std::string_view /*name*/) const { return {}; }
+  // What every number of a tensor has more than in the family's own checkpoints: 1 where these hold norms less one.
+  virtual double Offset(std::string_view /*name*/) const { return 0.0; }
+  // Whether a matrix is the transpose of the one in the family's own checkpoints.
+  virtual bool IsTransposed(std::string_view /*name*/) const { return false; }
   // The hash of the checkpoint that these weights were made of, where they say; else empty.
   virtual std::string RecordedHash() const { return {}; }
 };

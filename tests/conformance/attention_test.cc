@@ -133,8 +133,10 @@ class OracleQuery {
 
   void Add(const Row& key, const Row& value, int64_t query_pos, double key_pos, double log_weight) {
     const Row& q = At(query_pos);
-    double score = log_weight;
+    double score = 0;
     for (size_t d = 0; d < q.size(); ++d) score += q[d] * key[d] / std::sqrt(static_cast<double>(case_.head_dim));
+    if (case_.score_cap != 0) score = case_.score_cap * std::tanh(score / case_.score_cap);
+    score += log_weight;
     if (case_.alibi) score += data_.slopes[static_cast<size_t>(q_head_)] * (key_pos - static_cast<double>(query_pos));
     terms_.emplace_back(std::exp(score), &value);
   }
@@ -319,6 +321,7 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
     const std::vector<int64_t> chunks = RandomChunks(rng, test_case, max_chunk);
     const std::vector<double> expected = Oracle(test_case, data, chunks);
     for (const NamedBackend& named : backends) {
+      if (test_case.score_cap != 0 && !named.backend->Has(Feature::kSoftCaps)) continue;
       const std::vector<float> out =
           RunAttention(*named.backend, test_case, data, chunks,
                        [&](const KvCache& cache, const KvPools& pools) { ExpectKeptPages(test_case, cache, pools); });
@@ -347,6 +350,8 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
     test_case.compute = seed % 4 == 3 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
+    // Around the size of scores, so that it bends many of them.
+    if (!test_case.alibi && seed % 3 == 1) test_case.score_cap = seed % 2 == 0 ? 0.7f : 3.0f;
     test_case.seed = seed;
     for (int64_t i = 0; i < test_case.num_kv_heads; ++i) {
       test_case.rules.push_back(RandomRule(rng, test_case.num_tokens));

@@ -47,26 +47,30 @@ class Elementwise : public testing::TestWithParam<size_t> {
 struct NormCase {
   NormArgs::Kind kind;
   int64_t num_rows, dim;
+  int64_t num_weights;
   Floats x, weight;
   std::optional<Floats> bias;
   float eps;
   Place place;
+  std::optional<Floats> added_to;
 };
 
 Floats RunNorm(Backend& backend, const NormCase& norm) {
   const Shape shape{norm.num_rows, norm.dim};
   const Held x(backend, shape, norm.x);
-  const Held weight(backend, {norm.dim}, norm.weight);
+  const Shape weight_shape = norm.num_weights == 1 ? Shape{norm.dim} : Shape{norm.num_weights, norm.dim};
+  const Held weight(backend, weight_shape, norm.weight);
   std::optional<Held> bias;
-  if (norm.bias) bias.emplace(backend, Shape{norm.dim}, *norm.bias);
-  const Held apart = Held::Poisoned(backend, shape);
+  if (norm.bias) bias.emplace(backend, weight_shape, *norm.bias);
+  const Held apart = norm.added_to ? Held(backend, shape, *norm.added_to) : Held::Poisoned(backend, shape);
   const Held& out = norm.place == Place::kInPlace ? x : apart;
   backend.Norm({.kind = norm.kind,
                 .x = x.view(),
                 .weight = weight.view(),
                 .bias = bias ? ConstTensorView(bias->view()) : ConstTensorView(),
                 .eps = norm.eps,
-                .out = out.view()});
+                .out = out.view(),
+                .write = norm.added_to ? NormArgs::Write::kAdd : NormArgs::Write::kStore});
   return out.Read();
 }
 
@@ -74,7 +78,8 @@ TEST_P(Elementwise, Norm) {
   ForSeeds(60, [&](Random& random) {
     NormCase norm;
     norm.kind = random.Coin() ? NormArgs::Kind::kRms : NormArgs::Kind::kLayer;
-    norm.num_rows = random.NumRows();
+    norm.num_weights = backend().Has(Feature::kNormsByHead) && random.Coin() ? random.Between(2, 5) : 1;
+    norm.num_rows = random.NumRows() * norm.num_weights;
     norm.dim = random.Dim();
     norm.x = random.Normal(norm.num_rows * norm.dim);
     // Rows of all sizes, one of zeros, and a mean that is not zero.
@@ -85,16 +90,23 @@ TEST_P(Elementwise, Norm) {
         x = size * (x + 0.5f);
       }
     }
-    norm.weight = random.Normal(norm.dim);
-    if (random.Coin()) norm.bias = random.Normal(norm.dim);
+    norm.weight = random.Normal(norm.num_weights * norm.dim);
+    if (random.Coin()) norm.bias = random.Normal(norm.num_weights * norm.dim);
     norm.eps = random.Coin() ? 1e-5f : 1e-6f;
     norm.place = random.Coin() ? Place::kInPlace : Place::kApart;
+    if (norm.place == Place::kApart && backend().Has(Feature::kNormAdded) && random.Coin()) {
+      norm.added_to = random.Normal(norm.num_rows * norm.dim);
+    }
     const Floats expected = RunNorm(ref(), norm);
+    const auto dim = static_cast<size_t>(norm.dim);
     ExpectNear(RunNorm(backend(), norm), expected, [&](size_t i) {
-      const size_t row = i / static_cast<size_t>(norm.dim) * static_cast<size_t>(norm.dim);
-      return NormTolerance(norm.kind, std::span(norm.x).subspan(row, static_cast<size_t>(norm.dim)), norm.eps) *
-                 std::abs(norm.weight[i - row]) +
-             kElementwiseRounding * std::abs(expected[i]);
+      const size_t row = i / dim;
+      const size_t in_weights = row % static_cast<size_t>(norm.num_weights) * dim + i % dim;
+      // Of a sum its parts round, too.
+      const double size = std::abs(expected[i]) + (norm.added_to ? 2 * std::abs((*norm.added_to)[i]) : 0);
+      return NormTolerance(norm.kind, std::span(norm.x).subspan(row * dim, dim), norm.eps) *
+                 std::abs(norm.weight[in_weights]) +
+             kElementwiseRounding * size;
     });
   });
 }
@@ -157,7 +169,7 @@ TEST_P(Elementwise, Rope) {
 }
 
 Floats RunActivate(Backend& backend, ActivateArgs::Kind kind, const Shape& shape, const Floats& gate, const Floats& x) {
-  const bool is_gated = kind == ActivateArgs::Kind::kGatedSilu;
+  const bool is_gated = IsGated(kind);
   const Held held_gate(backend, shape, gate);
   const Held held_x(backend, shape, x);
   backend.Activate(
@@ -167,18 +179,21 @@ Floats RunActivate(Backend& backend, ActivateArgs::Kind kind, const Shape& shape
 }
 
 TEST_P(Elementwise, Activate) {
-  for (const auto kind : {ActivateArgs::Kind::kGatedSilu, ActivateArgs::Kind::kGelu, ActivateArgs::Kind::kGeluTanh}) {
+  using Kind = ActivateArgs::Kind;
+  for (const auto kind : {Kind::kGatedSilu, Kind::kGatedGeluTanh, Kind::kGelu, Kind::kGeluTanh}) {
+    if (kind == Kind::kGatedGeluTanh && !backend().Has(Feature::kGatedGelu)) continue;
+    const bool is_gated = IsGated(kind);
     SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)));
     ForSeeds(30, [&](Random& random) {
       const Shape shape{random.NumRows(), random.Dim()};
       // From where they bend to where e^x is beyond f32.
       const float most = random.Coin() ? 6.0f : 120.0f;
       const Floats gate = random.Uniform(shape.num_elements(), most);
-      const Floats x = kind == ActivateArgs::Kind::kGatedSilu ? random.Normal(shape.num_elements())
-                                                              : random.Uniform(shape.num_elements(), most);
+      const Floats x = is_gated ? random.Normal(shape.num_elements()) : random.Uniform(shape.num_elements(), most);
       const Floats expected = RunActivate(ref(), kind, shape, gate, x);
       ExpectNear(RunActivate(backend(), kind, shape, gate, x), expected, [&](size_t i) {
-        return ActivateTolerance(kind, kind == ActivateArgs::Kind::kGatedSilu ? gate[i] : x[i], expected[i]);
+        if (kind == Kind::kGatedGeluTanh) return kElementwiseRounding * std::abs(double{gate[i]} * x[i]);
+        return ActivateTolerance(kind, is_gated ? gate[i] : x[i], expected[i]);
       });
     });
   }
@@ -206,6 +221,31 @@ TEST_P(Elementwise, Clamp) {
     for (size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(std::isnan(found[i]), std::isnan(x[i])) << "element " << i;
       ASSERT_FALSE(std::abs(found[i]) > limit) << "element " << i;
+    }
+  });
+}
+
+Floats RunSoftCap(Backend& backend, const Shape& shape, const Floats& x, float cap) {
+  const Held held(backend, shape, x);
+  backend.SoftCap({.x = held.view(), .cap = cap});
+  return held.Read();
+}
+
+// What is no number stays so.
+TEST_P(Elementwise, SoftCap) {
+  if (!backend().Has(Feature::kSoftCaps)) GTEST_SKIP() << "the backend has none";
+  ForSeeds(30, [&](Random& random) {
+    const Shape shape{random.NumRows(), random.Between(1, 9000)};
+    Floats x = random.Uniform(shape.num_elements(), random.Coin() ? 40.0f : 1e4f);
+    const auto nan_at = static_cast<size_t>(random.Between(0, static_cast<int64_t>(x.size()) - 1));
+    x[nan_at] = kNan;
+    const float cap = random.Coin() ? 30.0f : 2.5f;
+    const Floats expected = RunSoftCap(ref(), shape, x, cap);
+    const Floats found = RunSoftCap(backend(), shape, x, cap);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(std::isnan(found[i]), i == nan_at) << "element " << i;
+      if (i == nan_at) continue;
+      ASSERT_NEAR(found[i], expected[i], 4 * kElementwiseRounding * cap) << "element " << i;
     }
   });
 }
@@ -290,6 +330,37 @@ TEST_P(Elementwise, EmbedOfPlainFormats) {
       ExpectSameBits(RunEmbed(backend(), view, ids), RunEmbed(ref(), view, ids));
     });
   }
+}
+
+// Scaled, and with a learned position each.
+TEST_P(Elementwise, EmbedWithPositions) {
+  if (!backend().Has(Feature::kLearnedPositions)) GTEST_SKIP() << "the backend has none";
+  ForSeeds(20, [&](Random& random) {
+    const int64_t dim = 32 * random.Between(1, 3);
+    const Floats values = random.Normal(random.Between(1, 60) * dim);
+    const Shape shape{static_cast<int64_t>(values.size()) / dim, dim};
+    const ConstTensorView host_table(values.data(), DType::kF32, shape);
+    const std::vector<std::byte> places = RandomBlocks(DType::kQ8_0, {random.Between(1, 40), dim}, random.rng());
+    const ConstTensorView host_places(places.data(), DType::kQ8_0,
+                                      {static_cast<int64_t>(places.size()) / BytesOf(DType::kQ8_0, dim), dim});
+    const int64_t num_rows = random.NumRows();
+    const std::vector<int32_t> ids = random.Indices(num_rows, shape[0]);
+    const std::vector<int32_t> positions = random.Indices(num_rows, host_places.shape[0]);
+    const Held out = Held::Poisoned(backend(), {num_rows, dim});
+    backend().Embed({.table = backend().AdoptWeights(host_table).value(),
+                     .ids = ids,
+                     .out = out.view(),
+                     .scale = 5.5f,
+                     .positions = backend().AdoptWeights(host_places).value(),
+                     .position_ids = positions});
+    const Floats at_positions = RunEmbed(ref(), host_places, positions);
+    const Floats found = out.Read();
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto row = i / static_cast<size_t>(dim);
+      const float token = values[static_cast<size_t>(ids[row] * dim) + i % static_cast<size_t>(dim)];
+      ASSERT_NEAR(found[i], 5.5f * token + at_positions[i], 1e-5) << "element " << i;
+    }
+  });
 }
 
 // To the last digit; packing does not keep the sign of a zero. On a device blocks are unpacked to bf16.

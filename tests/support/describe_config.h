@@ -20,11 +20,16 @@ inline std::string Describe(const ModelConfig& c) {
   text += fmt::format("norm {} {} mlp {} residual {} tied {} bias {} {} {} {} ", static_cast<int>(c.norm), c.norm_eps,
                       static_cast<int>(c.mlp), static_cast<int>(c.residual), c.tied_embeddings, c.norm_bias, c.qkv_bias,
                       c.o_bias, c.mlp_bias);
-  text += fmt::format("positions {} ", static_cast<int>(c.positions));
+  text +=
+      fmt::format("norms {} {} caps {} {} scales {} {} ", static_cast<int>(c.norm_places), static_cast<int>(c.qk_norm),
+                  c.score_cap.value_or(0), c.logit_cap.value_or(0), c.embedding_scale, c.logit_scale);
+  text += fmt::format("positions {} {} ", static_cast<int>(c.positions), c.num_positions);
   for (const RopeConfig& rope : c.ropes) {
-    text += fmt::format("rope {} {} {} {} {} {} {} divisors [{:.6}] ", rope.rotary_dims, rope.theta,
-                        static_cast<int>(rope.scaling), rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-                        rope.original_max_position, fmt::join(rope.freq_divisors, ", "));
+    text += fmt::format("rope {} {} {} {} {} {} {} divisors [{:.6}] [{:.6}] betas {} {} {} amplitude {:.6} ",
+                        rope.rotary_dims, rope.theta, static_cast<int>(rope.scaling), rope.factor, rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_max_position, fmt::join(rope.freq_divisors, ", "),
+                        fmt::join(rope.long_divisors, ", "), rope.beta_fast, rope.beta_slow, rope.rounds_range,
+                        rope.amplitude);
   }
   text += fmt::format("slopes [{}] scale {:.6} clip {} ", fmt::join(c.alibi_slopes, ", "), c.softmax_scale,
                       c.qkv_clip.value_or(-1));

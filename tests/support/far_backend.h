@@ -161,9 +161,12 @@ class FarBackend final : public Backend {
   }
 
   void Embed(const EmbedArgs& args) override {
-    device_.queue().Put([this, near = args, ids = std::vector<int32_t>(args.ids.begin(), args.ids.end())]() mutable {
+    const auto copy = [](std::span<const int32_t> ids) { return std::vector<int32_t>(ids.begin(), ids.end()); };
+    device_.queue().Put([this, near = args, ids = copy(args.ids), positions = copy(args.position_ids)]() mutable {
       near.table = Near(near.table);
       near.ids = ids;
+      near.positions = Near(near.positions);
+      near.position_ids = positions;
       near.out = Near(near.out);
       near_->Embed(near);
     });
@@ -206,6 +209,12 @@ class FarBackend final : public Backend {
     device_.queue().Put([this, near = args]() mutable {
       near.x = Near(near.x);
       near_->Clamp(near);
+    });
+  }
+  void SoftCap(const SoftCapArgs& args) override {
+    device_.queue().Put([this, near = args]() mutable {
+      near.x = Near(near.x);
+      near_->SoftCap(near);
     });
   }
   void GatherRows(const GatherRowsArgs& args) override {

@@ -75,9 +75,9 @@ class FakeGgufFile final : public GgufFile {
 inline std::vector<float> Llama3Divisors(const ModelConfig& config) {
   RopeConfig plain = config.ropes.at(0);
   plain.scaling = RopeConfig::Scaling::kNone;
-  const std::vector<double> scaled = RopeFrequencies(config, 1).at(0);
+  const std::vector<double> scaled = RopeFrequencies(config, 1, 1).at(0);
   std::vector<float> divisors;
-  for (const double frequency : RopeFrequencies(plain, config.trained_length, 1)) {
+  for (const double frequency : RopeFrequencies(plain, {.trained = config.trained_length, .prompt = 1, .most = 1})) {
     divisors.push_back(static_cast<float>(frequency / scaled[divisors.size()]));
   }
   return divisors;
@@ -113,6 +113,12 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
     if (linear || rope.scaling == RopeConfig::Scaling::kDynamicNtk) {
       metadata.SetString(key("rope.scaling.type"), linear ? "linear" : "dynamic");
       set_float("rope.scaling.factor", rope.factor);
+    }
+    if (rope.scaling == RopeConfig::Scaling::kYarn) {
+      metadata.SetString(key("rope.scaling.type"), "yarn");
+      set_float("rope.scaling.factor", rope.factor);
+      metadata.SetU32(key("rope.scaling.original_context_length"), rope.original_max_position);
+      set_float("rope.scaling.attn_factor", rope.amplitude / YarnAmplitude(rope.factor));
     }
   } else {
     set_float("attention.max_alibi_bias", 8.0);

@@ -47,7 +47,7 @@ class PlantedModel {
     config.softmax_scale = 1.0 / std::sqrt(static_cast<double>(kDim));
     // Fast frequencies: one token more or less is far.
     config.SetLayersAlike(RopeConfig{.rotary_dims = kDim / 2, .theta = 20.0}, /*window=*/{});
-    frequencies_ = RopeFrequencies(config, 0).at(0);
+    frequencies_ = RopeFrequencies(config, 0, 0).at(0);
 
     ModelWeights weights;
     std::vector<float> embedding(kVocab * kModelDim);

@@ -28,6 +28,7 @@ struct AttentionCase {
   Compute compute = Compute::kF32;
   bool alibi = false;
   bool sink_logits = false;
+  float score_cap = 0.0f;
   std::vector<ResolvedRule> rules = {};  // [Hkv]
   uint64_t seed = 1;
 };
@@ -99,10 +100,10 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
       std::vector<int32_t> text_rows, sink_rows;
       for (int64_t i = 0; i < chunk; ++i) {
         text_rows.push_back(static_cast<int32_t>(angles.size() / data.frequencies.size() / 2));
-        AppendRopeAngles(data.frequencies, begin + i, angles);
+        AppendRopeAngles(data.frequencies, 1.0, begin + i, angles);
         for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
           sink_rows.push_back(static_cast<int32_t>(angles.size() / data.frequencies.size() / 2));
-          AppendRopeAngles(data.frequencies, cache.rule(0, h).SinkPosition(begin + i), angles);
+          AppendRopeAngles(data.frequencies, 1.0, cache.rule(0, h).SinkPosition(begin + i), angles);
         }
       }
       const auto half = static_cast<int64_t>(data.frequencies.size());
@@ -133,6 +134,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                       .sink_logits = test_case.sink_logits ? logits : TensorView{},
                       .num_q_heads = test_case.num_q_heads,
                       .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
+                      .score_cap = test_case.score_cap,
                       .compute = test_case.compute});
     step.Finish();
     backend.device().CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);

@@ -230,6 +230,7 @@ class DecodeBatch {
             .q = q_ + q_offset,
             .q_sink = q_sink_ + q_offset,
             .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
+            .score_cap = static_cast<float>(args_.score_cap * kLog2E),
             .query_pos = work.first_pos,
             .sink_query_pos = work.mask().SinkPos(work.first_pos),
             .sink_begin = piece.sink_begin,
@@ -355,6 +356,7 @@ void RunPrefill(const AttentionArgs& args, const KernelTable& kernels, ThreadPoo
                                .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + q_head : nullptr,
                                .sink_logits = args.sink_logits.present() ? F32(args.sink_logits) + q_head : nullptr,
                                .scale = args.scale,
+                               .score_cap = args.score_cap,
                                .mask = work.mask(),
                                .use_bf16 = args.compute != Compute::kF32,
                                .scratch = scratch.OfThread(thread_idx)});
@@ -479,6 +481,7 @@ void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPo
          .lse_stride = args.num_q_heads,
          .num_q = group,
          .scale = args.scale,
+         .score_cap = args.score_cap,
          .slopes = args.alibi_slopes.present() ? F32(args.alibi_slopes) + work.kv_head * group : nullptr});
   };
   ForHeads(*args.step, Spread::kThreads, pool, fold);

@@ -75,20 +75,27 @@ class CpuBackend final : public Backend {
       } else {
         ToF32(args.table.dtype, args.table.rows().Rows(id, 1).data, dim, out);
       }
+      if (args.scale != 1.0f) {
+        for (int64_t i = 0; i < dim; ++i) out[i] *= args.scale;
+      }
+      if (args.positions.present()) AddPosition(args, row, out);
     });
   }
 
   void Norm(const NormArgs& args) override {
     Validate(args);
     const int64_t dim = args.x.shape[1];
+    const int64_t num_weights = args.num_weights();
     ForRows(args.x.shape[0], dim, [&](int64_t row) {
+      const int64_t weight_row = row % num_weights * dim;
       kernels_.elementwise.norm_row({.x = F32(args.x) + row * dim,
-                                     .weight = F32(args.weight),
-                                     .bias = args.bias.present() ? F32(args.bias) : nullptr,
+                                     .weight = F32(args.weight) + weight_row,
+                                     .bias = args.bias.present() ? F32(args.bias) + weight_row : nullptr,
                                      .out = F32(args.out) + row * dim,
                                      .n = dim,
                                      .eps = args.eps,
-                                     .subtract_mean = args.kind == NormArgs::Kind::kLayer});
+                                     .subtract_mean = args.kind == NormArgs::Kind::kLayer,
+                                     .adds = args.write == NormArgs::Write::kAdd});
     });
   }
 
@@ -122,6 +129,8 @@ class CpuBackend final : public Backend {
       switch (args.kind) {
         case ActivateArgs::Kind::kGatedSilu:
           return kernels_.elementwise.gated_silu(F32(args.gate) + row * dim, x, dim);
+        case ActivateArgs::Kind::kGatedGeluTanh:
+          return kernels_.elementwise.gated_gelu_tanh(F32(args.gate) + row * dim, x, dim);
         case ActivateArgs::Kind::kGelu:
           return kernels_.elementwise.gelu(x, dim);
         case ActivateArgs::Kind::kGeluTanh:
@@ -133,6 +142,15 @@ class CpuBackend final : public Backend {
   void Clamp(const ClampArgs& args) override {
     Validate(args);
     kernels_.elementwise.clamp(F32(args.x), args.x.shape.num_elements(), args.limit);
+  }
+
+  void SoftCap(const SoftCapArgs& args) override {
+    Validate(args);
+    constexpr int64_t kRun = 4096;
+    const int64_t size = args.x.shape.num_elements();
+    ForRows((size + kRun - 1) / kRun, kRun, [&](int64_t run) {
+      kernels_.elementwise.soft_cap(F32(args.x) + run * kRun, std::min(kRun, size - run * kRun), args.cap);
+    });
   }
 
   void GatherRows(const GatherRowsArgs& args) override {
@@ -176,6 +194,19 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  static void AddPosition(const EmbedArgs& args, int64_t row, float* out) {
+    const int64_t dim = args.positions.shape[1];
+    const int64_t id = args.position_ids[static_cast<size_t>(row)];
+    thread_local std::vector<float> position;
+    position.resize(static_cast<size_t>(dim));
+    if (cpu::IsPacked(args.positions)) {
+      cpu::UnpackRow(args.positions, id, position.data());
+    } else {
+      ToF32(args.positions.dtype, args.positions.rows().Rows(id, 1).data, dim, position.data());
+    }
+    for (int64_t i = 0; i < dim; ++i) out[i] += position[static_cast<size_t>(i)];
+  }
+
   Result<std::byte*> TakePacked(size_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     if (bytes > packed_left_) {

@@ -33,6 +33,7 @@ class CudaBackend final : public Backend {
   }
   std::string_view isa() const override { return "cuda"; }
   bool IsFast(Compute compute) const override { return compute == Compute::kBF16; }
+  bool Has(Feature /*feature*/) const override { return false; }
   Device& device() override { return *device_; }
 
   // Plain formats as they are, block formats as bf16.
@@ -86,6 +87,7 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::Clamp(args, *device_);
   }
+  void SoftCap(const SoftCapArgs& /*args*/) override { HW_CHECK(Has(Feature::kSoftCaps)); }
   void GatherRows(const GatherRowsArgs& args) override {
     Validate(args);
     cuda::GatherRows(args, *device_);

@@ -29,6 +29,11 @@ class PagedTokens {
   const HeadWork& work_;
 };
 
+// The score that counts, of one scaled product.
+double Capped(double score, float cap) {
+  return cap == 0.0f ? score : cap * std::tanh(score / cap);
+}
+
 void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
   const int64_t dim = work.layout().head_dim;
   const PagedTokens tokens(work);
@@ -47,7 +52,8 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
     const float* q = F32(is_sink && args.q_sink.present() ? args.q_sink : args.q) + q_offset;
     double dot = 0;
     for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * tokens.Key(j, d);
-    const double score = dot * args.scale + slope * static_cast<double>(j - (is_sink ? sink_pos : pos));
+    const double score =
+        Capped(dot * args.scale, args.score_cap) + slope * static_cast<double>(j - (is_sink ? sink_pos : pos));
     keys.push_back(j);
     scores.push_back(score);
     max_score = std::max(max_score, score);
@@ -78,7 +84,7 @@ void MergeMeanToken(const CompensateArgs& args, const HeadWork& work, int64_t nu
   const float* state = work.State();
   double dot = 0;
   for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * state[d];
-  double score = dot * args.scale + std::log(static_cast<double>(num_folded));
+  double score = Capped(dot * args.scale, args.score_cap) + std::log(static_cast<double>(num_folded));
   if (args.alibi_slopes.present()) {
     const double mean_pos = static_cast<double>(work.head->fold_from) + static_cast<double>(num_folded - 1) / 2;
     const auto pos = static_cast<double>(work.first_pos + row - work.first_row);

@@ -12,8 +12,13 @@ void Embed(const EmbedArgs& args) {
   Validate(args);
   const int64_t dim = args.table.shape[1];
   for (size_t t = 0; t < args.ids.size(); ++t) {
-    ToF32(args.table.dtype, args.table.rows().Rows(args.ids[t], 1).data, dim,
-          F32(args.out) + static_cast<int64_t>(t) * dim);
+    float* out = F32(args.out) + static_cast<int64_t>(t) * dim;
+    ToF32(args.table.dtype, args.table.rows().Rows(args.ids[t], 1).data, dim, out);
+    for (int64_t e = 0; e < dim; ++e) out[e] *= args.scale;
+    if (!args.positions.present()) continue;
+    std::vector<float> position(static_cast<size_t>(dim));
+    ToF32(args.positions.dtype, args.positions.rows().Rows(args.position_ids[t], 1).data, dim, position.data());
+    for (int64_t e = 0; e < dim; ++e) out[e] += position[static_cast<size_t>(e)];
   }
 }
 
@@ -31,9 +36,11 @@ void Norm(const NormArgs& args) {
     double variance = 0;
     for (int64_t e = 0; e < dim; ++e) variance += (x[e] - mean) * (x[e] - mean);
     const double inv = 1.0 / std::sqrt(variance / static_cast<double>(dim) + args.eps);
+    const int64_t weight_row = t % args.num_weights() * dim;
     for (int64_t e = 0; e < dim; ++e) {
-      const double bias = args.bias.present() ? F32(args.bias)[e] : 0.0;
-      out[e] = static_cast<float>((x[e] - mean) * inv * F32(args.weight)[e] + bias);
+      const double bias = args.bias.present() ? F32(args.bias)[weight_row + e] : 0.0;
+      const double normed = (x[e] - mean) * inv * F32(args.weight)[weight_row + e] + bias;
+      out[e] = static_cast<float>(args.write == NormArgs::Write::kAdd ? out[e] + normed : normed);
     }
   }
 }
@@ -86,7 +93,9 @@ void Rope(const RopeArgs& args) {
 
 void Activate(const ActivateArgs& args) {
   Validate(args);
-  const double kSqrt2OverPi = std::sqrt(2.0 / M_PI);
+  const auto gelu_tanh = [](double v) {
+    return 0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v)));
+  };
   for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
     float& x = F32(args.x)[i];
     const double v = x;
@@ -96,11 +105,14 @@ void Activate(const ActivateArgs& args) {
         x = static_cast<float>(gate / (1.0 + std::exp(-gate)) * v);
         break;
       }
+      case ActivateArgs::Kind::kGatedGeluTanh:
+        x = static_cast<float>(gelu_tanh(F32(args.gate)[i]) * v);
+        break;
       case ActivateArgs::Kind::kGelu:
         x = static_cast<float>(0.5 * v * (1.0 + std::erf(v / std::sqrt(2.0))));
         break;
       case ActivateArgs::Kind::kGeluTanh:
-        x = static_cast<float>(0.5 * v * (1.0 + std::tanh(kSqrt2OverPi * (v + 0.044715 * v * v * v))));
+        x = static_cast<float>(gelu_tanh(v));
         break;
     }
   }
@@ -111,6 +123,14 @@ void Clamp(const ClampArgs& args) {
   for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
     float& x = F32(args.x)[i];
     x = x < -args.limit ? -args.limit : x > args.limit ? args.limit : x;  // NaN stays NaN
+  }
+}
+
+void SoftCap(const SoftCapArgs& args) {
+  Validate(args);
+  const double cap = args.cap;
+  for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
+    F32(args.x)[i] = static_cast<float>(cap * std::tanh(F32(args.x)[i] / cap));
   }
 }
 

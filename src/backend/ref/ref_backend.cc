@@ -21,6 +21,7 @@ class RefBackend final : public Backend {
   void Rope(const RopeArgs& args) override { ref::Rope(args); }
   void Activate(const ActivateArgs& args) override { ref::Activate(args); }
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
+  void SoftCap(const SoftCapArgs& args) override { ref::SoftCap(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
   void ArgMax(const ArgMaxArgs& args) override { ref::ArgMax(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }

@@ -13,6 +13,7 @@ void MatMul(const MatMulArgs& args);
 void Rope(const RopeArgs& args);
 void Activate(const ActivateArgs& args);
 void Clamp(const ClampArgs& args);
+void SoftCap(const SoftCapArgs& args);
 void GatherRows(const GatherRowsArgs& args);
 void ArgMax(const ArgMaxArgs& args);
 

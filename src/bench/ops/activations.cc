@@ -4,6 +4,7 @@
 
 #include "bench/op_data.h"
 #include "bench/op_method.h"
+#include "model/decoder.h"
 #include "model/rope.h"
 
 namespace headwise {
@@ -59,11 +60,12 @@ Status TimeRope(const OpRun& run) {
   const ModelConfig& config = run.config();
   const RopeConfig& rope = config.ropes.front();  // of several, all take as long
   for (const int64_t num_rows : run.options().rows) {
-    const std::vector<double> frequencies = RopeFrequencies(rope, config.trained_length, num_rows);
+    const std::vector<double> frequencies =
+        RopeFrequencies(rope, {.trained = config.trained_length, .prompt = num_rows, .most = num_rows});
     std::vector<float> table;
     std::vector<int32_t> text_rows;
     for (int64_t pos = 0; pos < num_rows; ++pos) {
-      AppendRopeAngles(frequencies, pos, table);
+      AppendRopeAngles(frequencies, rope.amplitude, pos, table);
       text_rows.push_back(static_cast<int32_t>(pos));
     }
     HW_ASSIGN_OR_RETURN(const RandomTensor angles,
@@ -102,17 +104,15 @@ Status TimeRope(const OpRun& run) {
 
 Status TimeActivate(const OpRun& run) {
   const ModelConfig& config = run.config();
-  const bool is_gated = config.mlp == MlpKind::kGatedSilu;
-  const ActivateArgs::Kind kind = is_gated                       ? ActivateArgs::Kind::kGatedSilu
-                                  : config.mlp == MlpKind::kGelu ? ActivateArgs::Kind::kGelu
-                                                                 : ActivateArgs::Kind::kGeluTanh;
+  const ActivateArgs::Kind kind = ActivationOf(config.mlp);
+  const bool is_gated = IsGated(config.mlp);
   for (const int64_t num_rows : run.options().rows) {
     const Shape shape{num_rows, config.ffn_dim};
     HW_ASSIGN_OR_RETURN(const RandomTensor gate, RandomTensor::Make(run.backend(), shape, run.options().seed));
     HW_ASSIGN_OR_RETURN(const RandomTensor up, RandomTensor::Make(run.backend(), shape, run.options().seed + 1));
     HW_ASSIGN_OR_RETURN(const RandomTensor x, RandomTensor::Make(run.backend(), shape, run.options().seed));
     OpCase op_case;
-    op_case.point = {.part = is_gated ? "silu" : "gelu",
+    op_case.point = {.part = kind == ActivateArgs::Kind::kGatedSilu ? "silu" : "gelu",
                      .shape = fmt::format("{}", config.ffn_dim),
                      .format = "f32",
                      .rows = num_rows,

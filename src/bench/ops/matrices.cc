@@ -48,7 +48,7 @@ std::vector<Launch> ShapesOf(const ModelConfig& config, DType dtype) {
   layer.k = layer.v = ShapeOf(dtype, kv_dim, config.model_dim);
   layer.o = ShapeOf(dtype, config.model_dim, q_dim);
   layer.up = ShapeOf(dtype, config.ffn_dim, config.model_dim);
-  if (config.mlp == MlpKind::kGatedSilu) layer.gate = layer.up;
+  if (IsGated(config.mlp)) layer.gate = layer.up;
   layer.down = ShapeOf(dtype, config.model_dim, config.ffn_dim);
   std::vector<Launch> launches = LaunchesOf(layer);
   launches.push_back(LogitsLaunch(ShapeOf(dtype, config.vocab_size, config.model_dim)));

@@ -6,6 +6,7 @@
 #include "model/families/config_reader.h"
 #include "model/families/families.h"
 #include "model/families/llama_like.h"
+#include "model/families/rope_reader.h"
 
 namespace headwise {
 namespace {
@@ -34,7 +35,7 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
 }
 
 Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& source) {
-  HW_ASSIGN_OR_RETURN(ModelWeights weights, ReadPackedLlamaWeights(config, source));
+  HW_ASSIGN_OR_RETURN(ModelWeights weights, ReadLlamaLikeWeights(config, source, {.fused_qkv = "self_attn.W_pack"}));
   if (config.vocab_size == kBaichuan2Vocabulary) {
     WeightReader reader(config, source, weights);
     weights.output.weight = reader.NormalizedRows(weights.output.weight.rows());

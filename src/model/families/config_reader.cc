@@ -46,61 +46,6 @@ Status RefuseQuantised(const JsonObject& config) {
                   config.origin(), method));
 }
 
-// A rope_scaling or rope_parameters object may hold these and nothing else: an option that we do not know changes the
-// angles.
-Status CheckRopeKeys(const JsonObject& config, const char* where) {
-  static constexpr std::string_view kKnown[] = {"type",
-                                                "rope_type",
-                                                "rope_theta",
-                                                "factor",
-                                                "low_freq_factor",
-                                                "high_freq_factor",
-                                                "original_max_position_embeddings",
-                                                "partial_rotary_factor"};
-  for (const auto& [key, value] : config.At(where).items()) {
-    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown) && !value.is_null()) {
-      return Status::Unsupported(
-          fmt::format("{}: \"{}\": option \"{}\" is not supported", config.origin(), where, key));
-    }
-  }
-  return Status::Ok();
-}
-
-Status ReadLlama3Scaling(const JsonObject& scaling, const JsonObject& config, int64_t trained_length,
-                         RopeConfig& rope) {
-  HW_ASSIGN_OR_RETURN(rope.low_freq_factor, scaling.Double("low_freq_factor"));
-  HW_ASSIGN_OR_RETURN(rope.high_freq_factor, scaling.Double("high_freq_factor"));
-  constexpr const char* kLength = "original_max_position_embeddings";
-  HW_ASSIGN_OR_RETURN(const int64_t scaling_length, ReadSize(scaling, kLength, trained_length));
-  HW_ASSIGN_OR_RETURN(rope.original_max_position, ReadSize(config, kLength, scaling_length));
-  if (rope.low_freq_factor <= 0 || rope.high_freq_factor <= rope.low_freq_factor) {
-    return Status::InvalidInput(fmt::format("{}: low_freq_factor {} and high_freq_factor {}, expected 0 < low < high",
-                                            scaling.origin(), rope.low_freq_factor, rope.high_freq_factor));
-  }
-  return Status::Ok();
-}
-
-Status ReadScaling(const JsonObject& scaling, const JsonObject& config, int64_t trained_length, RopeConfig& rope) {
-  HW_ASSIGN_OR_RETURN(const std::string old_name, scaling.StringOr("type", "default"));
-  HW_ASSIGN_OR_RETURN(const std::string type, scaling.StringOr("rope_type", old_name));
-  if (type == "default") return Status::Ok();
-  const std::pair<std::string_view, RopeConfig::Scaling> kinds[] = {{"linear", RopeConfig::Scaling::kLinear},
-                                                                    {"dynamic", RopeConfig::Scaling::kDynamicNtk},
-                                                                    {"llama3", RopeConfig::Scaling::kLlama3}};
-  const auto* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return k.first == type; });
-  if (kind == std::end(kinds)) {
-    return Status::Unsupported(fmt::format(
-        "{}: rope type \"{}\" is not supported, expected default, linear, dynamic or llama3", scaling.origin(), type));
-  }
-  rope.scaling = kind->second;
-  HW_ASSIGN_OR_RETURN(rope.factor, scaling.Double("factor"));
-  if (rope.factor < 1.0) {
-    return Status::InvalidInput(
-        fmt::format("{}: \"factor\" is {}, expected at least 1", scaling.origin(), rope.factor));
-  }
-  return type == "llama3" ? ReadLlama3Scaling(scaling, config, trained_length, rope) : Status::Ok();
-}
-
 }  // namespace
 
 Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* key, int64_t vocab_size) {
@@ -151,6 +96,8 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
   }
   if (keys.head_dim != nullptr && config.Has(keys.head_dim)) {
     HW_ASSIGN_OR_RETURN(model.head_dim, ReadSize(config, keys.head_dim, 0));
+  } else if (defaults.head_dim != 0) {
+    model.head_dim = defaults.head_dim;
   } else if (model.model_dim % model.num_q_heads != 0) {
     return Status::InvalidInput(fmt::format("{}: \"{}\" {} is not a multiple of \"{}\" {}", config.origin(),
                                             keys.hidden, model.model_dim, keys.q_heads, model.num_q_heads));
@@ -161,37 +108,6 @@ Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDef
   HW_ASSIGN_OR_RETURN(model.tied_embeddings, config.BoolOr("tie_word_embeddings", defaults.tied_embeddings));
   HW_ASSIGN_OR_RETURN(model.zero_sink, config.BoolOr("zero_sink", false));
   return ReadEnds(config, defaults, model);
-}
-
-Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model) {
-  model.positions = PositionKind::kRope;
-  RopeConfig rope;
-  const char* share_key = keys.share != nullptr ? keys.share : "partial_rotary_factor";
-  HW_ASSIGN_OR_RETURN(double share, config.DoubleOr(share_key, keys.default_share));
-  HW_ASSIGN_OR_RETURN(const double theta, config.DoubleOr("rope_theta", 10000.0));
-  HW_ASSIGN_OR_RETURN(rope.theta, config.DoubleOr(keys.theta, theta));
-  // The old name wins where a config has both, and an empty object is none, as in Hugging Face.
-  const auto holds = [&](const char* key) { return config.Has(key) && !config.At(key).empty(); };
-  const char* where = holds("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (holds(where)) {
-    HW_ASSIGN_OR_RETURN(const JsonObject parameters, config.Object(where));
-    HW_RETURN_IF_ERROR(CheckRopeKeys(config, where));
-    HW_ASSIGN_OR_RETURN(rope.theta, parameters.DoubleOr("rope_theta", rope.theta));
-    HW_ASSIGN_OR_RETURN(share, parameters.DoubleOr("partial_rotary_factor", share));
-    HW_RETURN_IF_ERROR(ReadScaling(parameters, config, model.trained_length, rope));
-  }
-  if (!(share > 0.0 && share <= 1.0)) {
-    return Status::InvalidInput(
-        fmt::format("{}: {} of each head is rotated, expected a share above 0 and up to 1", config.origin(), share));
-  }
-  if (keys.share == nullptr && share != 1.0) {
-    return Status::Unsupported(
-        fmt::format("{}: \"{}\": {} is not supported in this family, expected 1", config.origin(), share_key, share));
-  }
-  rope.rotary_dims = static_cast<int64_t>(static_cast<double>(model.head_dim) * share);
-  model.ropes = {std::move(rope)};
-  for (LayerConfig& layer : model.layers) layer.rope = 0;
-  return Status::Ok();
 }
 
 Result<std::optional<std::vector<LayerType>>> ReadLayerTypes(const JsonObject& config, int64_t num_layers) {
@@ -216,18 +132,32 @@ Result<std::optional<std::vector<LayerType>>> ReadLayerTypes(const JsonObject& c
 
 Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model) {
   HW_ASSIGN_OR_RETURN(const auto types, ReadLayerTypes(config, model.num_layers));
-  for (const LayerType type : types.value_or(std::vector<LayerType>())) {
-    if (type != types->front()) {
-      return Status::Unsupported(fmt::format(
-          "{}: \"layer_types\" differ from layer to layer, which is not supported in this family", config.origin()));
-    }
-    if ((type == LayerType::kSliding) != window.has_value()) {
-      return Status::InvalidInput(fmt::format("{}: \"layer_types\" say {} attention, but there is {} window",
-                                              config.origin(), window ? "full" : "sliding", window ? "a" : "no"));
-    }
+  if (!types) {
+    for (LayerConfig& layer : model.layers) layer.window = window;
+    return Status::Ok();
   }
-  for (LayerConfig& layer : model.layers) layer.window = window;
+  return SetWindows(config, *types, window, model);
+}
+
+Status SetWindows(const JsonObject& config, const std::vector<LayerType>& types, std::optional<int64_t> window,
+                  ModelConfig& model) {
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    if (types[i] == LayerType::kFull) continue;
+    if (!window) {
+      return Status::InvalidInput(
+          fmt::format("{}: \"layer_types\" say sliding attention, but there is no window", config.origin()));
+    }
+    model.layers[i].window = window;
+  }
   return Status::Ok();
+}
+
+Result<std::optional<double>> ReadPositive(const JsonObject& config, const char* key, std::optional<double> if_absent) {
+  if (!config.Names(key)) return if_absent;
+  if (!config.Has(key)) return std::optional<double>();
+  HW_ASSIGN_OR_RETURN(const double value, config.Double(key));
+  if (value > 0.0) return std::optional(value);
+  return Status::InvalidInput(fmt::format("{}: \"{}\" is {}, expected more than 0", config.origin(), key, value));
 }
 
 Status RequireBool(const JsonObject& config, const char* key, bool value_if_absent, bool supported) {
@@ -250,6 +180,12 @@ Result<MlpKind> ReadActivation(const JsonObject& config, const char* key, const 
 
 const ActivationNames& GatedNames() {
   static const ActivationNames kNames = {{"silu", MlpKind::kGatedSilu}, {"swish", MlpKind::kGatedSilu}};
+  return kNames;
+}
+
+const ActivationNames& GatedGeluNames() {
+  static const ActivationNames kNames = {{"gelu_pytorch_tanh", MlpKind::kGatedGeluTanh},
+                                         {"gelu_new", MlpKind::kGatedGeluTanh}};
   return kNames;
 }
 

@@ -33,6 +33,7 @@ struct ShapeDefaults {
   int64_t layers = 0;
   int64_t q_heads = 0;
   int64_t kv_heads = 0;  // 0: as many as query heads
+  int64_t head_dim = 0;  // 0: hidden / heads
   int64_t trained_length = 0;
   std::optional<int32_t> bos = {};
   std::optional<int32_t> eos = {};
@@ -54,22 +55,17 @@ Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* 
 // More than any model has; families make lists of this length before the config as a whole is validated.
 inline constexpr int64_t kMaxHeads = 4096;
 
-struct RopeKeys {
-  const char* theta = "rope_theta";
-  // Names the share of head_dim that is rotated; null: all of it, and a config that says otherwise is refused.
-  const char* share = nullptr;
-  double default_share = 1.0;
-};
-// The old keys (theta, rope_scaling) or rope_parameters, in which the same stand under one roof: one rope, of all
-// layers. Requires: ReadShape.
-Status ReadRope(const JsonObject& config, const RopeKeys& keys, ModelConfig& model);
-
 enum class LayerType { kFull, kSliding };
 // "layer_types": [num_layers], or none in older configs.
 Result<std::optional<std::vector<LayerType>>> ReadLayerTypes(const JsonObject& config, int64_t num_layers);
-// Gives the window, or none, to all layers, for families whose layers are alike: "layer_types" that say otherwise are
-// refused.
+// Gives the window to the layers that slide; none where a layer slides is an error. Requires: a type for every layer.
+Status SetWindows(const JsonObject& config, const std::vector<LayerType>& types, std::optional<int64_t> window,
+                  ModelConfig& model);
+// The same by "layer_types", or without them for all layers.
 Status SetSlidingWindow(const JsonObject& config, std::optional<int64_t> window, ModelConfig& model);
+
+// A number above 0, or none where the key is null.
+Result<std::optional<double>> ReadPositive(const JsonObject& config, const char* key, std::optional<double> if_absent);
 
 // An option that is only supported at one value: any other is refused by name rather than ignored.
 Status RequireBool(const JsonObject& config, const char* key, bool value_if_absent, bool supported);
@@ -80,6 +76,8 @@ Result<MlpKind> ReadActivation(const JsonObject& config, const char* key, const 
                                const ActivationNames& names);
 // silu, of the families with a gate.
 const ActivationNames& GatedNames();
+// The tanh approximation of GELU, of others with a gate.
+const ActivationNames& GatedGeluNames();
 // gelu, gelu_new, gelu_fast, ... of the families without.
 const ActivationNames& GeluNames();
 

@@ -13,6 +13,19 @@ extern const ModelFamily kGptNeoxFamily;
 extern const ModelFamily kFalconFamily;
 extern const ModelFamily kMptFamily;
 extern const ModelFamily kBaichuanFamily;
+extern const ModelFamily kQwen3Family;
+extern const ModelFamily kGemma2Family;
+extern const ModelFamily kGemma3Family;
+extern const ModelFamily kPhi3Family;
+extern const ModelFamily kPhiFamily;
+extern const ModelFamily kOlmo2Family;
+extern const ModelFamily kGraniteFamily;
+extern const ModelFamily kStarcoder2Family;
+extern const ModelFamily kStableLmFamily;
+extern const ModelFamily kCohereFamily;
+extern const ModelFamily kSmolLm3Family;
+extern const ModelFamily kGlm4Family;
+extern const ModelFamily kGpt2Family;
 
 }  // namespace headwise
 

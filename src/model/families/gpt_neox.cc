@@ -4,6 +4,7 @@
 
 #include "model/families/config_reader.h"
 #include "model/families/families.h"
+#include "model/families/rope_reader.h"
 #include "model/families/weight_reader.h"
 
 namespace headwise {

@@ -1,9 +1,10 @@
-// Llama 1 to 3.x and the many models of its architecture: MHA or GQA; rope plain, linear, dynamic NTK or llama3;
-// optional biases; optional sink logits: "zero_sink" (softmax-off-by-one [streaming-llm §3.3 eq.2]) or learned ones per
-// query head ("attention_sinks", tensors self_attn.sinks).
+// Llama 1 to 3.x and the many models of its architecture: MHA or GQA; rope plain, linear, dynamic NTK, llama3, YaRN or
+// LongRoPE; optional biases; optional sink logits: "zero_sink" (softmax-off-by-one [streaming-llm §3.3 eq.2]) or
+// learned ones per query head ("attention_sinks", tensors self_attn.sinks).
 #include "model/families/config_reader.h"
 #include "model/families/families.h"
 #include "model/families/llama_like.h"
+#include "model/families/rope_reader.h"
 
 namespace headwise {
 namespace {

@@ -3,6 +3,7 @@
 #include "model/families/config_reader.h"
 #include "model/families/families.h"
 #include "model/families/llama_like.h"
+#include "model/families/rope_reader.h"
 
 namespace headwise {
 namespace {

@@ -56,11 +56,130 @@ Status WeightReader::Linear(const std::string& name, int64_t rows, int64_t colum
 }
 
 Status WeightReader::Norm(const std::string& name, Bias bias, NormWeights& norm) {
-  HW_ASSIGN_OR_RETURN(norm.weight, Vector(name + ".weight", config_.model_dim));
-  if (bias == Bias::kPresent) {
-    HW_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", config_.model_dim));
+  return Norm(name, {config_.model_dim}, bias, norm);
+}
+
+Status WeightReader::Norm(const std::string& name, const Shape& shape, Bias bias, NormWeights& norm) {
+  const auto read = [&](const std::string& full_name, ConstTensorView& view) -> Status {
+    HW_ASSIGN_OR_RETURN(view, source_.Get(full_name, shape));
+    HW_RETURN_IF_ERROR(CheckFinite(full_name, view));
+    view = Widened(view);
+    return Status::Ok();
+  };
+  const std::string weight_name = name + ".weight";
+  HW_RETURN_IF_ERROR(read(weight_name, norm.weight));
+  const double lacking = (adds_one_ ? 1.0 : 0.0) - source_.Offset(weight_name);
+  if (lacking != 0.0) {
+    const TensorView whole = Copied(norm.weight);
+    for (int64_t i = 0; i < shape.num_elements(); ++i) {
+      float& weight = static_cast<float*>(whole.data)[i];
+      weight = static_cast<float>(weight + lacking);
+    }
+    norm.weight = whole;
   }
+  return bias == Bias::kPresent ? read(name + ".bias", norm.bias) : Status::Ok();
+}
+
+Status WeightReader::NormOfHeads(const std::string& name, const Shape& shape, NormWeights& norm) {
+  const size_t at = name.find("{}");
+  HW_CHECK(at != std::string::npos, "{}", name);
+  // GGUF files have what stands before the number, once.
+  const std::string whole = name.substr(0, name.rfind('.', at));
+  if (source_.Has(whole + ".weight")) return Norm(whole, shape, Bias::kNone, norm);
+  const TensorView all = Own(DType::kF32, shape);
+  for (int64_t head = 0; head < shape[0]; ++head) {
+    std::string name_of_head = name;
+    name_of_head.replace(at, 2, std::to_string(head));
+    NormWeights one;
+    HW_RETURN_IF_ERROR(Norm(name_of_head, {shape[1]}, Bias::kNone, one));
+    std::memcpy(static_cast<float*>(all.data) + head * shape[1], one.weight.data,
+                static_cast<size_t>(one.weight.size_bytes()));
+  }
+  norm.weight = all;
   return Status::Ok();
+}
+
+Status WeightReader::TransposedLinear(const std::string& name, int64_t rows, int64_t columns, LinearWeights& linear) {
+  const std::string weight_name = name + ".weight";
+  if (source_.IsTransposed(weight_name)) return Linear(name, rows, columns, Bias::kPresent, linear);
+  HW_ASSIGN_OR_RETURN(const ConstTensorView from, source_.Get(weight_name, {columns, rows}));
+  if (IsBlockFormat(from.dtype)) {
+    return Status::Unsupported(fmt::format("{}: tensor \"{}\" has the block format {}, expected plain numbers",
+                                           source_.origin(), weight_name, NameOf(from.dtype)));
+  }
+  const TensorView to = Own(from.dtype, {rows, columns});
+  const auto size = static_cast<size_t>(BytesOf(from.dtype, 1));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      std::memcpy(static_cast<std::byte*>(to.data) + static_cast<size_t>(row * columns + column) * size,
+                  static_cast<const std::byte*>(from.data) + static_cast<size_t>(column * rows + row) * size, size);
+    }
+  }
+  source_.Release(from);
+  linear.weight = ConstTensorView(to);
+  HW_ASSIGN_OR_RETURN(linear.bias, Vector(name + ".bias", rows));
+  return Status::Ok();
+}
+
+void WeightReader::Scale(NormWeights& norm, double factor) {
+  for (ConstTensorView* view : {&norm.weight, &norm.bias}) {
+    if (!view->present() || factor == 1.0) continue;
+    const TensorView scaled = Copied(*view);
+    for (int64_t i = 0; i < scaled.shape.num_elements(); ++i) {
+      float& value = static_cast<float*>(scaled.data)[i];
+      value = static_cast<float>(value * factor);
+    }
+    *view = scaled;
+  }
+}
+
+Status WeightReader::FusedPair(const std::string& name, int64_t rows, int64_t columns, LinearWeights& first,
+                               LinearWeights& second) {
+  HW_ASSIGN_OR_RETURN(const ConstTensorView both, Matrix(name + ".weight", 2 * rows, columns));
+  first.weight = both.Rows(0, rows);
+  second.weight = both.Rows(rows, rows);
+  return Status::Ok();
+}
+
+namespace {
+
+// Row i of heads in halves is row [i] of heads in pairs.
+std::vector<int64_t> RowsOfHalves(int64_t num_heads, int64_t head_dim, int64_t rotary_dims) {
+  std::vector<int64_t> rows;
+  for (int64_t head_row = 0; head_row < num_heads * head_dim; head_row += head_dim) {
+    for (const int64_t odd : {0, 1}) {
+      for (int64_t i = 0; i < rotary_dims / 2; ++i) rows.push_back(head_row + 2 * i + odd);
+    }
+    for (int64_t i = rotary_dims; i < head_dim; ++i) rows.push_back(head_row + i);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void WeightReader::UnpairHeads(int64_t num_heads, int64_t rotary_dims, LinearWeights& linear) {
+  const std::vector<int64_t> rows = RowsOfHalves(num_heads, config_.head_dim, rotary_dims);
+  const ConstTensorView paired = linear.weight.rows();
+  linear.weight = GatherRows(paired, rows);
+  source_.Release(paired);
+  if (linear.bias.present()) linear.bias = GatherRows(linear.bias, rows);
+}
+
+void WeightReader::UnpairNorm(int64_t rotary_dims, NormWeights& norm) {
+  const Shape shape = norm.weight.shape;
+  const std::vector<int64_t> rows =
+      RowsOfHalves(shape.num_elements() / config_.head_dim, config_.head_dim, rotary_dims);
+  for (ConstTensorView* view : {&norm.weight, &norm.bias}) {
+    if (!view->present()) continue;
+    *view = GatherRows(ConstTensorView(view->data, DType::kF32, Shape{shape.num_elements()}), rows);
+    view->shape = shape;
+  }
+}
+
+TensorView WeightReader::Copied(const ConstTensorView& from) {
+  const TensorView copy = Own(from.dtype, from.shape);
+  std::memcpy(copy.data, from.data, static_cast<size_t>(from.size_bytes()));
+  return copy;
 }
 
 ConstTensorView WeightReader::Widened(const ConstTensorView& from) {
@@ -142,12 +261,15 @@ Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bi
   return Status::Ok();
 }
 
-Status WeightReader::Output(const std::string& name) {
-  if (config_.tied_embeddings) {
-    weights_.output.weight = weights_.embedding;
-    return Status::Ok();
+Status WeightReader::Output(const std::string& name, Bias bias) {
+  if (!config_.tied_embeddings) {
+    return Linear(name, config_.vocab_size, config_.model_dim, bias, weights_.output);
   }
-  return Linear(name, config_.vocab_size, config_.model_dim, Bias::kNone, weights_.output);
+  weights_.output.weight = weights_.embedding;
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(weights_.output.bias, Vector(name + ".bias", config_.vocab_size));
+  }
+  return Status::Ok();
 }
 
 }  // namespace headwise

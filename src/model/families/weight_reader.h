@@ -18,6 +18,15 @@ enum class FusedOrder {
 };
 
 enum class Bias { kNone, kPresent };
+inline Bias BiasIf(bool is_present) {
+  return is_present ? Bias::kPresent : Bias::kNone;
+}
+
+// Which elements of a head a checkpoint rotates together. Its rows are brought into the order of halves.
+enum class RotaryOrder {
+  kHalves,  // i and i + R/2
+  kPairs,   // 2i and 2i + 1 [cohere, glm 4]
+};
 
 // Reads into one ModelWeights; every shape is checked against what the caller names.
 class WeightReader {
@@ -33,13 +42,30 @@ class WeightReader {
   Status Linear(const std::string& name, int64_t rows, int64_t columns, Bias bias, LinearWeights& linear);
   // name.weight [E] and, with a bias, name.bias [E].
   Status Norm(const std::string& name, Bias bias, NormWeights& norm);
+  // The same of another shape: a head's [D], or all heads' [H, D] or [H*D].
+  Status Norm(const std::string& name, const Shape& shape, Bias bias, NormWeights& norm);
+  // The same of [H, D] from H tensors [D], whose numbers stand for the {} in `name`. A source may have them in one.
+  Status NormOfHeads(const std::string& name, const Shape& shape, NormWeights& norm);
+  // Norms of checkpoints that hold the weights less one [gemma]. Comes first.
+  void AddOneToNorms() { adds_one_ = true; }
   // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views, also those that a source has in place of groups;
   // groups are copied.
   Status FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer);
+  // name.weight [N1 + N2, columns] as two matrices one above the other: views.
+  Status FusedPair(const std::string& name, int64_t rows, int64_t columns, LinearWeights& first, LinearWeights& second);
+  // Rows, and a bias, of `num_heads` heads from pairs to halves. Only the first `rotary_dims` of a head are rotated.
+  void UnpairHeads(int64_t num_heads, int64_t rotary_dims, LinearWeights& linear);
+  // The same of norms of heads [D] or [H, D].
+  void UnpairNorm(int64_t rotary_dims, NormWeights& norm);
+  // name.weight [columns, rows] as a matrix [rows, columns], and name.bias [rows]: a copy, but where a source has it
+  // the usual way round.
+  Status TransposedLinear(const std::string& name, int64_t rows, int64_t columns, LinearWeights& linear);
   // A copy of a matrix with every row scaled to length 1, in the same dtype.
   ConstTensorView NormalizedRows(const ConstTensorView& from);
-  // The output matrix: `name`, or the embedding where they are tied.
-  Status Output(const std::string& name);
+  // The output matrix: `name`, or the embedding where they are tied. With a bias, it is there in either case.
+  Status Output(const std::string& name, Bias bias = Bias::kNone);
+  // All of a norm times `factor`: logits that are scaled have it done here, for nothing. Hidden states show it.
+  void Scale(NormWeights& norm, double factor);
 
  private:
   // Memory of that shape that lives as long as the weights.
@@ -48,12 +74,15 @@ class WeightReader {
   // The tensor with its rows in the checkpoint's order.
   Result<ConstTensorView> InOrder(const std::string& name, const Shape& shape);
   Status CheckFinite(const std::string& name, const ConstTensorView& view) const;
+  // A copy that may be written to.
+  TensorView Copied(const ConstTensorView& from);
   // As f32; the same view where it is.
   ConstTensorView Widened(const ConstTensorView& from);
 
   const ModelConfig& config_;
   const WeightSource& source_;
   ModelWeights& weights_;
+  bool adds_one_ = false;
 };
 
 }  // namespace headwise

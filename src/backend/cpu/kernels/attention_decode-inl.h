@@ -163,9 +163,10 @@ class OnlineSoftmax {
   // What is added in the end to the outputs of a run of dimensions, [kLanes]: spread over lanes.
   HWY_INLINE float* Offset(int64_t run, int64_t head) const { return offsets_ + (run * args_.num_q + head) * kLanes; }
 
-  // What the scores of a block still lack: position biases, and kLowest where the rule hides a key or there is none. At
-  // least one key is read, so that max is far above kLowest then.
+  // What the scores of a block still lack: a cap, position biases, and kLowest where the rule hides a key or there is
+  // none. At least one key is read, so that max is far above kLowest then.
   HWY_INLINE void FinishScores(const Block& block) const {
+    if (args_.score_cap != 0.0f) CapScores();
     if (args_.slopes == nullptr && block.is_whole) return;
     for (int64_t head = 0; head < args_.num_q; ++head) {
       if (args_.slopes != nullptr) AddAlibi(block, args_.slopes[head], Scores(head));
@@ -200,6 +201,15 @@ class OnlineSoftmax {
   }
 
  private:
+  // Of all heads and slots: what of them is not read is hidden afterwards.
+  HWY_INLINE void CapScores() const {
+    const VF cap = hn::Set(kDF, args_.score_cap);
+    const VF inverse = hn::Set(kDF, 1.0f / args_.score_cap);
+    for (int64_t i = 0; i < args_.num_q * kBlockTokens; i += kLanes) {
+      hn::StoreU(hn::Mul(cap, Tanh(hn::Mul(hn::LoadU(kDF, scores_ + i), inverse))), kDF, scores_ + i);
+    }
+  }
+
   HWY_INLINE static void AddAlibi(const Block& block, float slope, float* row) {
     for (int64_t i = 0; i < block.num_groups; ++i) {
       for (int64_t lane = 0; lane < kGroupTokens; ++lane) {

@@ -81,6 +81,7 @@ struct DecodeArgs {
   const float* q;       // [G, Dp] times scale * log2(e), zero-padded
   const float* q_sink;  // the same, rotated at the sink position
   const float* slopes;  // [G] times log2(e), or null
+  float score_cap;      // times log2(e); 0: none
   int64_t query_pos;
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
@@ -122,6 +123,7 @@ struct PrefillArgs {
   const float* slopes;       // [G], or null
   const float* sink_logits;  // [G], or null
   float scale;
+  float score_cap;  // 0: none
   KeyMask mask;
   bool use_bf16;       // products in bf16; ignored where the machine has no bf16 dot
   std::byte* scratch;  // PrefillScratchBytes, 64-byte aligned
@@ -149,6 +151,7 @@ struct FoldArgs {
   int64_t lse_stride;
   int64_t num_q;  // G
   float scale;
+  float score_cap;      // 0: none
   const float* slopes;  // [G], or null
 };
 

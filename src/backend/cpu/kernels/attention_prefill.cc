@@ -287,6 +287,7 @@ class QueryTile {
                                         num_keys);
       for (int64_t r = 0; r < block_rows; ++r) {
         float* scores = scores_.data + r * scores_.stride;
+        if (args_.score_cap != 0.0f) CapScores(scores, num_keys);
         if (args_.slopes != nullptr) AddAlibi(row + r, scores);
         const bool masked = visible == Visible::kSome && MaskRow(row + r, scores);
         SoftmaxRow(row + r, scores, r, num_keys, masked);
@@ -324,6 +325,14 @@ class QueryTile {
       all &= last_begin <= group.pos && first_end >= group.pos + kGroupTokens;
     }
     return all ? Visible::kEverything : any ? Visible::kSome : Visible::kNothing;
+  }
+
+  void CapScores(float* scores, int64_t num_keys) const {
+    const VF cap = hn::Set(kDF, args_.score_cap * kLog2E);
+    const VF inverse = hn::Set(kDF, 1.0f / (args_.score_cap * kLog2E));
+    for (int64_t i = 0; i < num_keys; i += kLanes) {
+      hn::Store(hn::Mul(cap, Tanh(hn::Mul(hn::Load(kDF, scores + i), inverse))), kDF, scores + i);
+    }
   }
 
   void AddAlibi(int64_t row, float* scores) {

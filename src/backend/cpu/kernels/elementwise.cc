@@ -19,6 +19,10 @@ HWY_INLINE float SumOver(int64_t n, const Vector& vector_term, const Scalar& sca
   return total;
 }
 
+// Of the published approximation of GELU.
+constexpr float kSqrt2OverPi = 0.79788456080286536f;
+constexpr float kGeluCubic = 0.044715f;
+
 // e^x as 2^(x log2 e), for |x| below 87; the product's rounding makes the relative error grow to |x| 1e-7.
 HWY_INLINE VF Exp(VF x) {
   const VF exponent = hn::Mul(x, hn::Set(kDF, 1.44269504f));
@@ -49,11 +53,13 @@ void NormRow(const NormRowArgs& args) {
   for (; i + kLanes <= args.n; i += kLanes) {
     VF y = hn::Mul(hn::Mul(hn::Sub(hn::LoadU(kDF, x + i), mean_vec), inverse_vec), hn::LoadU(kDF, args.weight + i));
     if (args.bias != nullptr) y = hn::Add(y, hn::LoadU(kDF, args.bias + i));
+    if (args.adds) y = hn::Add(y, hn::LoadU(kDF, args.out + i));
     hn::StoreU(y, kDF, args.out + i);
   }
   for (; i < args.n; ++i) {
-    const float y = (x[i] - mean) * inverse * args.weight[i];
-    args.out[i] = args.bias != nullptr ? y + args.bias[i] : y;
+    float y = (x[i] - mean) * inverse * args.weight[i];
+    if (args.bias != nullptr) y += args.bias[i];
+    args.out[i] = args.adds ? args.out[i] + y : y;
   }
 }
 
@@ -80,20 +86,42 @@ void GatedSilu(const float* gate, float* x, int64_t n) {
   for (; i < n; ++i) x[i] *= gate[i] / (1.0f + __builtin_expf(-gate[i]));
 }
 
+void GatedGeluTanh(const float* gate, float* x, int64_t n) {
+  const auto gelu = [](VF v) HW_INLINE_LAMBDA {
+    const VF cubed = hn::Mul(hn::Mul(v, v), v);
+    const VF inner = hn::Mul(hn::MulAdd(cubed, hn::Set(kDF, kGeluCubic), v), hn::Set(kDF, kSqrt2OverPi));
+    const VF half = hn::Mul(v, hn::Set(kDF, 0.5f));
+    return hn::MulAdd(half, Tanh(inner), half);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::Mul(gelu(hn::LoadU(kDF, gate + i)), hn::LoadU(kDF, x + i)), kDF, x + i);
+  }
+  for (; i < n; ++i) x[i] *= hn::GetLane(gelu(hn::Set(kDF, gate[i])));
+}
+
 void Gelu(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = 0.5f * x[i] * (1.0f + __builtin_erff(x[i] * 0.70710678118654752f));
 }
 
 void GeluTanh(float* x, int64_t n) {
-  constexpr float kSqrt2OverPi = 0.79788456080286536f;
   for (int64_t i = 0; i < n; ++i) {
     const float v = x[i];
-    x[i] = 0.5f * v * (1.0f + __builtin_tanhf(kSqrt2OverPi * (v + 0.044715f * v * v * v)));
+    x[i] = 0.5f * v * (1.0f + __builtin_tanhf(kSqrt2OverPi * (v + kGeluCubic * v * v * v)));
   }
 }
 
 void ClampRow(float* x, int64_t n, float limit) {
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+}
+
+void SoftCapRow(float* x, int64_t n, float cap) {
+  const VF cap_vec = hn::Set(kDF, cap);
+  const VF inverse = hn::Set(kDF, 1.0f / cap);
+  const auto capped = [&](VF v) HW_INLINE_LAMBDA { return hn::Mul(cap_vec, Tanh(hn::Mul(v, inverse))); };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(capped(hn::LoadU(kDF, x + i)), kDF, x + i);
+  for (; i < n; ++i) x[i] = hn::GetLane(capped(hn::Set(kDF, x[i])));
 }
 
 void AddScaledRow(const float* x, float factor, float* sum, int64_t n) {

@@ -14,6 +14,7 @@ struct NormRowArgs {
   int64_t n;
   float eps;
   bool subtract_mean;  // LayerNorm; else RMSNorm
+  bool adds;           // out += ...
 };
 
 struct RopeRowArgs {
@@ -28,9 +29,11 @@ struct ElementwiseKernels {
   void (*norm_row)(const NormRowArgs& args);
   void (*rope_row)(const RopeRowArgs& args);
   void (*gated_silu)(const float* gate, float* x, int64_t n);  // x = silu(gate) * x
-  void (*gelu)(float* x, int64_t n);                           // exact: 0.5 x (1 + erf(x / sqrt 2))
+  void (*gated_gelu_tanh)(const float* gate, float* x, int64_t n);
+  void (*gelu)(float* x, int64_t n);  // exact: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_tanh)(float* x, int64_t n);
   void (*clamp)(float* x, int64_t n, float limit);
+  void (*soft_cap)(float* x, int64_t n, float cap);                         // x = cap * tanh(x / cap)
   void (*add_scaled)(const float* x, float factor, float* sum, int64_t n);  // sum += factor * x
 };
 

@@ -29,9 +29,11 @@ void RoundRow(const float* x, int64_t n, float* pairs);
 void NormRow(const NormRowArgs& args);
 void RopeRow(const RopeRowArgs& args);
 void GatedSilu(const float* gate, float* x, int64_t n);
+void GatedGeluTanh(const float* gate, float* x, int64_t n);
 void Gelu(float* x, int64_t n);
 void GeluTanh(float* x, int64_t n);
 void ClampRow(float* x, int64_t n, float limit);
+void SoftCapRow(float* x, int64_t n, float cap);
 void AddScaledRow(const float* x, float factor, float* sum, int64_t n);
 
 float MaxRow(const float* x, int64_t n);

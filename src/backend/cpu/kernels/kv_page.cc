@@ -182,7 +182,9 @@ void MergeMean(const FoldArgs& args, int64_t row, int64_t q_idx, int64_t num_fol
   float& lse = args.lse[row * args.lse_stride + q_idx];
   double dot = 0;
   for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * args.state[d];
-  double score = dot * args.scale + __builtin_log(static_cast<double>(num_folded));
+  double score = dot * args.scale;
+  if (args.score_cap != 0.0f) score = args.score_cap * __builtin_tanh(score / args.score_cap);
+  score += __builtin_log(static_cast<double>(num_folded));
   if (args.slopes != nullptr) {
     const double mean_pos = static_cast<double>(args.sink) + static_cast<double>(num_folded - 1) / 2;
     score += args.slopes[q_idx] * (mean_pos - static_cast<double>(args.first_pos + row));

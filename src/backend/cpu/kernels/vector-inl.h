@@ -73,6 +73,17 @@ HWY_INLINE VF Exp2InRange(VF x) {
   });
 }
 
+// 1 - 2 / (e^2x + 1): to 2e-7 of 1, wherever x is. NaN stays NaN.
+HWY_INLINE VF Tanh(VF x) {
+  constexpr float kTwoLog2E = 2.88539008f;
+  constexpr float kNearlyOne = 30.0f;  // beyond it tanh is 1 in f32
+  const VF exponent = hn::Mul(x, hn::Set(kDF, kTwoLog2E));
+  const VF clamped = hn::Min(hn::Max(exponent, hn::Set(kDF, -kNearlyOne)), hn::Set(kDF, kNearlyOne));
+  const VF one = hn::Set(kDF, 1.0f);
+  const VF tanh = hn::Sub(one, hn::Div(hn::Set(kDF, 2.0f), hn::Add(Exp2InRange(clamped), one)));
+  return hn::IfThenElse(hn::Eq(x, x), tanh, x);
+}
+
 }  // namespace
 }  // namespace headwise::cpu::HW_ISA
 
