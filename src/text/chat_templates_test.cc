@@ -191,7 +191,7 @@ TEST(ChatTemplates, MarkersOfNormalizedTextAreTheTemplatesToo) {
   for (Json& token : json["added_tokens"]) token["normalized"] = true;
   const auto tokenizer = MustParse(json);
   const ChatFormat format = MustFind(*tokenizer, "<s>a{{ messages[0].content }} </s> <s>");
-  const ChatMessage messages[] = {{"user", " <s> </s>"}};
+  const ChatMessage messages[] = {{"user", "       <s> </s>"}};
   const auto ids = MustEncode(format, {.messages = messages});
   EXPECT_EQ(NumSpecial(*tokenizer, ids), 3);
   EXPECT_EQ(ids.front(), 1);
