@@ -1,8 +1,8 @@
 // A chat whose answers appear while they are made: whole characters at once, never half of one. Messages are read from
-// standard input; the KV cache lives on, so no turn is read twice. Usage: stream MODEL
+// standard input; the KV cache lives on, so no turn is read twice, unless the model's chat template writes anew what
+// was said before. Usage: stream MODEL
 #include <headwise/chat.h>
 #include <headwise/engine.h>
-#include <headwise/prompt.h>
 
 #include <cstdio>
 #include <iostream>
@@ -17,29 +17,33 @@ headwise::Status Chat(const std::string& model) {
   headwise::EngineOptions options;
   options.model = model;
   HW_ASSIGN_OR_RETURN(const auto engine, headwise::Engine::Create(options));
-  if (!engine->has_tokenizer()) return headwise::Status::NotFound(model + ": has no tokenizer");
-  const headwise::Tokenizer& tokenizer = engine->tokenizer();
-  HW_ASSIGN_OR_RETURN(const headwise::ChatForm form, headwise::FindChatForm(tokenizer, ""));
+  HW_ASSIGN_OR_RETURN(const headwise::ChatFormat format, headwise::FindChatFormat(*engine));
 
+  std::vector<headwise::ChatMessage> messages;
   std::shared_ptr<headwise::Sequence> sequence;
   auto end = headwise::AnswerEnd::kCut;
   for (std::string message; std::getline(std::cin, message);) {
     if (message.empty()) continue;
-    headwise::Request request;
+    messages.push_back({.role = "user", .content = message});
+    headwise::NextTurn turn{.goes_on = false};
     if (sequence == nullptr) {
-      const auto bos = headwise::BeginOfText(*engine);
-      HW_ASSIGN_OR_RETURN(request.prompt, headwise::EncodeFirstTurn(tokenizer, form, message, bos));
-      const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+      HW_ASSIGN_OR_RETURN(turn.ids, format.Encode({.messages = messages}));
+    } else {
+      HW_ASSIGN_OR_RETURN(turn, format.EncodeNextTurn({.messages = messages}, end));
+    }
+    if (!turn.goes_on) {
+      const auto prompt_tokens = static_cast<int64_t>(turn.ids.size());
       HW_ASSIGN_OR_RETURN(sequence,
                           engine->NewSequence({.plan = nullptr, .prompt_tokens = prompt_tokens, .max_tokens = 4096}));
-    } else {
-      HW_ASSIGN_OR_RETURN(request.prompt, headwise::EncodeNextTurn(tokenizer, form, message, end));
     }
+    headwise::Request request;
+    request.prompt = std::move(turn.ids);
     request.sequence = sequence;
-    request.stop_tokens = headwise::ChatStopIds(tokenizer, form);
+    request.stop_tokens = format.stop_ids();
     request.max_new_tokens = 32;
     request.on_text = Show;
     HW_ASSIGN_OR_RETURN(const headwise::RequestResult result, engine->Run(std::move(request)));
+    messages.push_back({.role = "assistant", .content = result.text});
     end = result.finish == headwise::FinishReason::kEos ? headwise::AnswerEnd::kClosed : headwise::AnswerEnd::kCut;
     Show("\n");
   }

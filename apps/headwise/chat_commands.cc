@@ -78,8 +78,10 @@ AfterCommand Save(std::string_view file, Conversation& conversation) {
 }
 
 Result<size_t> LoadInto(const std::string& file, Conversation& conversation) {
-  HW_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(file));
-  HW_ASSIGN_OR_RETURN(std::vector<ChatMessage> messages, ReadChatMessages(json, file));
+  HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  HW_RETURN_IF_ERROR(ParseJson(text, file).status());
+  HW_ASSIGN_OR_RETURN(std::vector<ChatMessage> messages,
+                      ReadChatMessages(nlohmann::ordered_json::parse(text, nullptr, false), file));
   HW_RETURN_IF_ERROR(CheckWholeTurns(messages, file));
   const size_t num_messages = messages.size();
   HW_RETURN_IF_ERROR(conversation.TakeUp(std::move(messages)).Annotate(file));

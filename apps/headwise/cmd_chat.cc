@@ -1,12 +1,12 @@
 // headwise chat: a conversation in the terminal. The KV cache lives on from turn to turn: nothing is read twice.
 #include <fmt/format.h>
-#include <headwise/chat.h>
 
 #include <cstdio>
 #include <utility>
 
 #include "base/file.h"
 #include "chat_commands.h"
+#include "chat_options.h"
 #include "commands.h"
 #include "common_options.h"
 #include "conversation.h"
@@ -29,7 +29,7 @@ struct ChatOptions {
   std::string plan;
   int64_t max_new_tokens = 512;
   int64_t max_context = 0;
-  std::string chat_form;
+  ChatFlags chat_flags;
   std::string system;
   std::string system_file;
   bool stats = false;
@@ -107,10 +107,11 @@ Status RunChat(const ChatOptions& options) {
   HW_RETURN_IF_ERROR(CheckRange("--max-new-tokens", options.max_new_tokens, 1, kMaxSequenceTokens));
   HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
   HW_ASSIGN_OR_RETURN(const std::string system, SystemOf(options));
+  HW_ASSIGN_OR_RETURN(ChatSetup setup, ReadChatSetup(options.chat_flags));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
   HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, *engine));
-  HW_ASSIGN_OR_RETURN(const ChatForm form, FindChatForm(engine->tokenizer(), options.chat_form));
+  HW_ASSIGN_OR_RETURN(const ChatFormat format, FindFormat(setup, *engine));
   const bool is_endless = options.max_context == 0 && RunsForEver(plan.get(), engine->config());
   int64_t max_tokens = options.max_context > 0 ? options.max_context : engine->config().trained_length;
   if (is_endless) {
@@ -122,7 +123,8 @@ Status RunChat(const ChatOptions& options) {
   }
   InterruptGuard guard;
   Conversation conversation(*engine, guard,
-                            {.form = form,
+                            {.format = format,
+                             .variables = std::move(setup.inputs.variables),
                              .plan = plan,
                              .sampling = SamplingOf(options.sampling),
                              .max_tokens = max_tokens,
@@ -146,7 +148,7 @@ void AddChatCommand(CommandLine& line) {
   command.add_option("--max-context", options->max_context,
                      "Most tokens of the whole conversation; 0: no limit where no head keeps everything, otherwise the "
                      "trained length");
-  command.add_option("--chat-form", options->chat_form, "chatml, llama-2, llama-3, mistral, mistral-v3 or vicuna");
+  AddChatFormatOptions(command, options->chat_flags);
   CLI::Option* system = command.add_option("--system", options->system, "System prompt");
   command.add_option("--system-file", options->system_file, "A file with it, taken as it is")->excludes(system);
   command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory after every answer");

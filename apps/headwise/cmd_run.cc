@@ -38,11 +38,17 @@ Status PrintRunJson(const RequestResult& result, const SamplingOptions& sampling
 }
 
 Status RunOne(const RunOptions& options) {
+  HW_ASSIGN_OR_RETURN(const ChatSetup setup, ReadChatSetup(options.chat_flags));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
   Request request;
   HW_ASSIGN_OR_RETURN(request.plan, LoadPlan(options.plan, *engine));
   HW_ASSIGN_OR_RETURN(const std::string text, ReadPrompt(options));
-  HW_RETURN_IF_ERROR(FillPrompt(options, *engine, text, request));
+  if (options.chat) {
+    HW_ASSIGN_OR_RETURN(const ChatFormat format, FindFormat(setup, *engine));
+    HW_RETURN_IF_ERROR(FillMessage(format, text, setup.inputs, request));
+  } else {
+    HW_RETURN_IF_ERROR(FillPrompt(options, *engine, text, request));
+  }
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   WarnBeyondTrainedLength(*engine, prompt_tokens);
   HW_ASSIGN_OR_RETURN(request.max_new_tokens, NewTokensWithin(options, *engine, options.max_new_tokens, prompt_tokens));
@@ -74,6 +80,10 @@ Status RunRun(const RunOptions& options) {
     if (!options.json && !options.prompts) {
       return Status::InvalidInput("--logprobs: found neither --json nor --prompts, whose output has them");
     }
+  }
+  if (options.chat_flags.Given() != nullptr && !options.chat && !options.prompts) {
+    return Status::InvalidInput(
+        fmt::format("{}: found neither --chat nor --prompts, which it is for", options.chat_flags.Given()));
   }
   return options.prompts ? RunLines(options) : RunOne(options);
 }
@@ -114,10 +124,10 @@ void AddRunCommand(CommandLine& line) {
       "In the JSON: the log-probability of every token, and of so many of the most probable in its place; "
       "of the model's own logits, before penalties, biases and temperature");
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
-  command.add_flag("--chat", options->chat, "The prompt is a user's message: put it into the model's chat form");
-  command.add_option(
-      "--chat-form", options->chat_form,
-      "With --chat: chatml, llama-2, llama-3, mistral, mistral-v3 or vicuna; default: what the files say");
+  command.add_flag("--chat", options->chat,
+                   "The prompt is a user's message: encode it as the model's chat template or form has it");
+  AddChatFormatOptions(command, options->chat_flags);
+  AddChatInputOptions(command, options->chat_flags);
   command.add_flag("--special", options->special, "Read <|...|> in the prompt as special tokens, not as text");
   command.add_flag("--no-bos", options->no_bos, "No beginning-of-text token in front");
   command.add_flag("--stats", options->stats, "Speeds, KV bytes and memory on standard error");

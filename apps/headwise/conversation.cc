@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "common_options.h"
-#include "engine/prompt.h"
 #include "output.h"
 
 namespace headwise {
@@ -30,7 +29,9 @@ void Conversation::Begin(const std::string& system) {
 Status Conversation::TakeUp(std::vector<ChatMessage> messages) {
   // Some forms have no place for a system prompt until a user has spoken.
   if (messages.size() > 1) {
-    HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, EncodeAll(messages, ChatEnd::kAsGiven));
+    HW_ASSIGN_OR_RETURN(
+        const std::vector<int32_t> ids,
+        options_.format.Encode({.messages = messages, .end = ChatEnd::kAsGiven, .variables = options_.variables}));
     if (static_cast<int64_t>(ids.size()) >= options_.max_tokens) {
       return Status::InvalidInput(fmt::format("has {} tokens, expected less than the {} of this conversation",
                                               ids.size(), options_.max_tokens));
@@ -42,13 +43,15 @@ Status Conversation::TakeUp(std::vector<ChatMessage> messages) {
 }
 
 Result<bool> Conversation::Turn(const std::string& message) {
-  HW_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, Encode(message));
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  const int64_t num_read = sequence_ == nullptr ? 0 : Engine::NumTokens(*sequence_);
+  HW_ASSIGN_OR_RETURN(NextTurn turn, Encode(message));
+  const auto prompt_tokens = static_cast<int64_t>(turn.ids.size());
+  const int64_t num_read = turn.goes_on ? Engine::NumTokens(*sequence_) : 0;
   // One more for the last token of the turn before, which is read with this one.
   const int64_t room = options_.max_tokens - num_read - prompt_tokens - 1;
   if (room < 1) return false;
-  if (sequence_ == nullptr) {
+  if (!turn.goes_on) {
+    // First: its memory is for the new one.
+    sequence_.reset();
     HW_ASSIGN_OR_RETURN(
         sequence_, engine_.NewSequence(
                        {.plan = options_.plan, .prompt_tokens = prompt_tokens, .max_tokens = options_.max_tokens}));
@@ -56,11 +59,11 @@ Result<bool> Conversation::Turn(const std::string& message) {
 
   std::string answer;
   Request request;
-  request.prompt = std::move(prompt);
+  request.prompt = std::move(turn.ids);
   request.sequence = sequence_;
   request.sampling = options_.sampling;
   request.max_new_tokens = std::min(options_.max_new_tokens, room);
-  request.stop_tokens = ChatStopIds(engine_.tokenizer(), options_.form);
+  request.stop_tokens = options_.format.stop_ids();
   request.on_text = [&](std::string_view text) {
     answer += text;
     return WriteOutput(text);
@@ -85,16 +88,13 @@ Result<bool> Conversation::Turn(const std::string& message) {
   return true;
 }
 
-Result<std::vector<int32_t>> Conversation::Encode(const std::string& message) const {
-  if (sequence_ != nullptr) return EncodeNextTurn(engine_.tokenizer(), options_.form, message, last_answer_);
+Result<NextTurn> Conversation::Encode(const std::string& message) const {
   std::vector<ChatMessage> messages = messages_;
   messages.push_back({.role = "user", .content = message});
-  return EncodeAll(messages, ChatEnd::kOpenAssistantTurn);
-}
-
-Result<std::vector<int32_t>> Conversation::EncodeAll(std::span<const ChatMessage> messages, ChatEnd end) const {
-  return EncodeChat(engine_.tokenizer(),
-                    {.form = options_.form, .messages = messages, .end = end, .bos_id = BeginOfText(engine_)});
+  const ChatPrompt prompt = {.messages = messages, .variables = options_.variables};
+  if (sequence_ != nullptr) return options_.format.EncodeNextTurn(prompt, last_answer_);
+  HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, options_.format.Encode(prompt));
+  return NextTurn{.goes_on = false, .ids = std::move(ids)};
 }
 
 }  // namespace headwise

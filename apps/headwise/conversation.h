@@ -1,4 +1,5 @@
-// One conversation of `chat`: what was said, and the KV cache that has it, so that nothing is read twice.
+// One conversation of `chat`: what was said, and the KV cache that has it, so that nothing is read twice, unless the
+// model's chat template writes anew what was said before.
 #ifndef HEADWISE_APPS_CONVERSATION_H_
 #define HEADWISE_APPS_CONVERSATION_H_
 
@@ -20,9 +21,10 @@ namespace headwise {
 class Conversation {
  public:
   struct Options {
-    ChatForm form = ChatForm::kChatMl;
-    std::shared_ptr<const HeadPlan> plan;
-    SamplingOptions sampling;
+    ChatFormat format;
+    std::string variables = {};  // as in ChatPrompt
+    std::shared_ptr<const HeadPlan> plan = nullptr;
+    SamplingOptions sampling = {};
     int64_t max_tokens = 0;  // of the whole of it
     int64_t max_new_tokens = 0;
     bool stats = false;
@@ -49,9 +51,9 @@ class Conversation {
   Result<bool> Turn(const std::string& message);
 
  private:
-  // What is to be read: the next turn where a cache has those before, otherwise all of them.
-  Result<std::vector<int32_t>> Encode(const std::string& message) const;
-  Result<std::vector<int32_t>> EncodeAll(std::span<const ChatMessage> messages, ChatEnd end) const;
+  // What is to be read: the next turn where a cache has those before and the format lets them be, otherwise all of
+  // them.
+  Result<NextTurn> Encode(const std::string& message) const;
 
   Engine& engine_;
   InterruptGuard& guard_;

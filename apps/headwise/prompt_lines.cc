@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/file.h"
@@ -32,6 +33,9 @@ constexpr NumberKey kNumberKeys[] = {
 constexpr std::string_view kKeys[] = {"id",
                                       "prompt",
                                       "messages",
+                                      "tools",
+                                      "documents",
+                                      "chat_template_kwargs",
                                       "max_tokens",
                                       "stop",
                                       "temperature",
@@ -52,7 +56,28 @@ Result<std::optional<int64_t>> IntWithin(const JsonObject& object, const char* k
   return Status::InvalidInput(fmt::format("{}: {} is {}, expected {} to {}", object.origin(), key, value, least, most));
 }
 
-Status ReadText(const JsonObject& object, PromptLine& line) {
+// What templates read in the order in which it stands there. Requires: text is the object's.
+Status ReadMessages(const JsonObject& object, std::string_view text, PromptLine& line) {
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  HW_ASSIGN_OR_RETURN(line.messages, ReadChatMessages(json["messages"], line.origin));
+  for (const auto& [key, type, to] :
+       {std::tuple("tools", Json::value_t::array, &line.inputs.tools),
+        std::tuple("documents", Json::value_t::array, &line.inputs.documents),
+        std::tuple("chat_template_kwargs", Json::value_t::object, &line.inputs.variables)}) {
+    if (!object.Has(key)) continue;
+    if (object.At(key).type() != type) {
+      return Status::InvalidInput(fmt::format("{}: {}: found {}, expected {}", line.origin, key,
+                                              object.At(key).type_name(), Json(type).type_name()));
+    }
+    *to = json[key].dump();
+  }
+  const std::string_view last = line.messages.empty() ? "" : std::string_view(line.messages.back().role);
+  if (!last.empty() && last != "assistant" && last != "system") return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("{}: messages: the last is no user's, expected one that can be answered", line.origin));
+}
+
+Status ReadText(const JsonObject& object, std::string_view text, PromptLine& line) {
   if (object.Has("prompt") == object.Has("messages")) {
     return Status::InvalidInput(
         fmt::format("{}: {}, expected one of the two", line.origin,
@@ -60,12 +85,13 @@ Status ReadText(const JsonObject& object, PromptLine& line) {
   }
   if (object.Has("prompt")) {
     HW_ASSIGN_OR_RETURN(line.prompt, object.String("prompt"));
+    for (const char* key : {"tools", "documents", "chat_template_kwargs"}) {
+      if (!object.Has(key)) continue;
+      return Status::InvalidInput(fmt::format("{}: has {} beside a prompt, expected messages", line.origin, key));
+    }
     return Status::Ok();
   }
-  HW_ASSIGN_OR_RETURN(line.messages, ReadChatMessages(object.At("messages"), line.origin));
-  if (!line.messages.empty() && line.messages.back().role == "user") return Status::Ok();
-  return Status::InvalidInput(
-      fmt::format("{}: messages: the last is no user's, expected one that can be answered", line.origin));
+  return ReadMessages(object, text, line);
 }
 
 Status ReadStops(const JsonObject& object, PromptLine& line) {
@@ -96,7 +122,7 @@ Status ReadSampling(const JsonObject& object, PromptLine& line) {
   return Status::Ok();
 }
 
-Status ReadLine(const JsonObject& object, PromptLine& line) {
+Status ReadLine(const JsonObject& object, std::string_view text, PromptLine& line) {
   line.origin = object.origin();
   HW_RETURN_IF_ERROR(object.ExpectOnly(kKeys));
   if (object.Has("id")) {
@@ -105,7 +131,7 @@ Status ReadLine(const JsonObject& object, PromptLine& line) {
       return Status::InvalidInput(fmt::format("{}: id: expected a text or a number", line.origin));
     }
   }
-  HW_RETURN_IF_ERROR(ReadText(object, line));
+  HW_RETURN_IF_ERROR(ReadText(object, text, line));
   HW_RETURN_IF_ERROR(ReadStops(object, line));
   HW_RETURN_IF_ERROR(ReadSampling(object, line));
   HW_ASSIGN_OR_RETURN(const auto max_tokens, IntWithin(object, "max_tokens", -1, kMaxSequenceTokens));
@@ -117,7 +143,7 @@ Status ReadLine(const JsonObject& object, PromptLine& line) {
 
 }  // namespace
 
-Result<std::vector<PromptLine>> ReadPromptLines(const RunOptions& options) {
+Result<std::vector<PromptLine>> ReadPromptLines(const RunOptions& options, const ChatInputs& inputs) {
   const bool is_stdin = *options.prompts == "-";
   const std::string origin = is_stdin ? "standard input" : *options.prompts;
   HW_ASSIGN_OR_RETURN(const std::string text, is_stdin ? ReadStdin() : ReadFile(*options.prompts));
@@ -126,28 +152,31 @@ Result<std::vector<PromptLine>> ReadPromptLines(const RunOptions& options) {
   otherwise.stop = options.stop;
   otherwise.logprobs = options.logprobs;
   otherwise.max_new_tokens = options.max_new_tokens;
+  otherwise.inputs = inputs;
   std::vector<PromptLine> lines;
-  const Status status = ForEachJsonLine(text, origin, [&](const JsonObject& object) {
+  const Status status = ForEachJsonLine(text, origin, [&](const JsonObject& object, std::string_view line) {
     lines.push_back(otherwise);
-    return ReadLine(object, lines.back());
+    return ReadLine(object, line, lines.back());
   });
   if (!status.ok()) return status;
   if (lines.empty()) return Status::InvalidInput(fmt::format("{}: holds no prompts, expected one a line", origin));
   return lines;
 }
 
-Result<Request> MakeRequest(const PromptLine& line, const RunOptions& options, const Engine& engine) {
+bool IsChat(const PromptLine& line, const RunOptions& options) {
+  return !line.prompt || options.chat;
+}
+
+Result<Request> MakeRequest(const PromptLine& line, const RunOptions& options, const Engine& engine,
+                            const ChatFormat* format) {
   Request request;
   Status status;
-  if (line.prompt) {
-    status = FillPrompt(options, engine, *line.prompt, request);
+  if (!line.prompt) {
+    status = FillChat(*format, line.messages, line.inputs, request);
+  } else if (options.chat) {
+    status = FillMessage(*format, *line.prompt, line.inputs, request);
   } else {
-    Result<ChatIds> ids = EncodeChat(engine, line.messages, options.chat_form);
-    status = ids.status();
-    if (ids.ok()) {
-      request.prompt = std::move(ids->prompt);
-      request.stop_tokens = std::move(ids->stop_tokens);
-    }
+    status = FillPrompt(options, engine, *line.prompt, request);
   }
   if (status.ok()) status = ValidateSampling(line.sampling, engine.config().vocab_size);
   if (!status.ok()) return std::move(status).Annotate(line.origin);

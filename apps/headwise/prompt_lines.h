@@ -22,6 +22,7 @@ struct PromptLine {
   Json id;                            // as it stands there; null where it has none
   std::optional<std::string> prompt;  // or:
   std::vector<ChatMessage> messages;
+  ChatInputs inputs;
   SamplingOptions sampling;  // but for the seed
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
@@ -29,12 +30,17 @@ struct PromptLine {
   int64_t max_new_tokens = 0;  // -1: as many as --max-context allows
 };
 
-// The lines of options.prompts, "-": of standard input. All that shows without a model is checked: keys, types, ranges,
-// roles.
-Result<std::vector<PromptLine>> ReadPromptLines(const RunOptions& options);
+// The lines of options.prompts, "-": of standard input. All that shows without a model is checked: keys, types, ranges.
+// `inputs` are those of lines that have none.
+Result<std::vector<PromptLine>> ReadPromptLines(const RunOptions& options, const ChatInputs& inputs);
 
-// The request of one line, but for the plan, the seed and max_new_tokens, which depends on the room there is.
-Result<Request> MakeRequest(const PromptLine& line, const RunOptions& options, const Engine& engine);
+// Whether a line is a conversation: it has messages, or a prompt under --chat.
+bool IsChat(const PromptLine& line, const RunOptions& options);
+
+// The request of one line, but for the plan, the seed and max_new_tokens, which depends on the room there is. `format`
+// may be null where the line is no conversation.
+Result<Request> MakeRequest(const PromptLine& line, const RunOptions& options, const Engine& engine,
+                            const ChatFormat* format);
 
 }  // namespace headwise
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/file.h"
@@ -190,8 +191,21 @@ Status CheckOut(const RunOptions& options) {
   return Status::InvalidInput(fmt::format("{}: is the file of --prompts, expected another for --out", options.out));
 }
 
-Result<std::vector<Request>> MakeRequests(const RunOptions& options, const Engine& engine,
+// Nothing where no line is a conversation.
+Result<std::optional<ChatFormat>> FindFormatFor(const std::vector<PromptLine>& lines, const RunOptions& options,
+                                                const ChatSetup& setup, const Engine& engine) {
+  if (std::ranges::any_of(lines, [&](const PromptLine& line) { return IsChat(line, options); })) {
+    HW_ASSIGN_OR_RETURN(ChatFormat format, FindFormat(setup, engine));
+    return std::optional(std::move(format));
+  }
+  if (options.chat_flags.Given() == nullptr) return std::optional<ChatFormat>();
+  return Status::InvalidInput(
+      fmt::format("{}: no line of {} has messages, which it is for", options.chat_flags.Given(), *options.prompts));
+}
+
+Result<std::vector<Request>> MakeRequests(const RunOptions& options, const ChatSetup& setup, const Engine& engine,
                                           const std::vector<PromptLine>& lines) {
+  HW_ASSIGN_OR_RETURN(const std::optional<ChatFormat> format, FindFormatFor(lines, options, setup, engine));
   const bool draws =
       std::ranges::any_of(lines, [](const PromptLine& line) { return line.sampling.temperature > 0 && !line.seed; });
   HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, engine));
@@ -199,7 +213,7 @@ Result<std::vector<Request>> MakeRequests(const RunOptions& options, const Engin
   std::vector<Request> requests;
   size_t most_tokens = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
-    HW_ASSIGN_OR_RETURN(Request request, MakeRequest(lines[i], options, engine));
+    HW_ASSIGN_OR_RETURN(Request request, MakeRequest(lines[i], options, engine, format ? &*format : nullptr));
     request.plan = plan;
     // Equal prompts are there to be answered differently.
     request.sampling.seed = lines[i].seed.value_or(first_seed + i);
@@ -214,10 +228,11 @@ Result<std::vector<Request>> MakeRequests(const RunOptions& options, const Engin
 
 Status RunLines(const RunOptions& options) {
   HW_RETURN_IF_ERROR(CheckOut(options));
-  HW_ASSIGN_OR_RETURN(std::vector<PromptLine> lines, ReadPromptLines(options));
+  HW_ASSIGN_OR_RETURN(const ChatSetup setup, ReadChatSetup(options.chat_flags));
+  HW_ASSIGN_OR_RETURN(std::vector<PromptLine> lines, ReadPromptLines(options, setup.inputs));
   const size_t num_lines = lines.size();
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
-  HW_ASSIGN_OR_RETURN(std::vector<Request> requests, MakeRequests(options, *engine, lines));
+  HW_ASSIGN_OR_RETURN(std::vector<Request> requests, MakeRequests(options, setup, *engine, lines));
   HW_ASSIGN_OR_RETURN(LineSink sink, LineSink::Open(options.out));
   const auto start = std::chrono::steady_clock::now();
   LineRun run(options, *engine, std::move(lines), std::move(requests), std::move(sink));

@@ -1,7 +1,6 @@
 #include "run_request.h"
 
 #include <fmt/format.h>
-#include <headwise/chat.h>
 #include <headwise/tokenizer.h>
 
 #include <algorithm>
@@ -38,19 +37,27 @@ Json LogprobsJson(const std::vector<TokenLogprobs>& logprobs, const Tokenizer& t
 }  // namespace
 
 Status FillPrompt(const RunOptions& options, const Engine& engine, const std::string& text, Request& request) {
-  if (options.chat) {
-    if (text.empty()) return Status::InvalidInput("message: is empty, expected at least one character");
-    const ChatMessage messages[] = {{.role = "user", .content = text}};
-    HW_ASSIGN_OR_RETURN(ChatIds ids, EncodeChat(engine, messages, options.chat_form));
-    request.prompt = std::move(ids.prompt);
-    request.stop_tokens = std::move(ids.stop_tokens);
-    return Status::Ok();
-  }
   HW_ASSIGN_OR_RETURN(request.prompt,
                       EncodePrompt(engine, text,
                                    {.bos = options.no_bos ? Bos::kNever : Bos::kAuto,
                                     .special = options.special ? SpecialText::kParse : SpecialText::kAsText}));
   return Status::Ok();
+}
+
+Status FillChat(const ChatFormat& format, std::span<const ChatMessage> messages, const ChatInputs& inputs,
+                Request& request) {
+  HW_ASSIGN_OR_RETURN(
+      request.prompt,
+      format.Encode(
+          {.messages = messages, .tools = inputs.tools, .documents = inputs.documents, .variables = inputs.variables}));
+  request.stop_tokens = format.stop_ids();
+  return Status::Ok();
+}
+
+Status FillMessage(const ChatFormat& format, const std::string& text, const ChatInputs& inputs, Request& request) {
+  if (text.empty()) return Status::InvalidInput("message: is empty, expected at least one character");
+  const ChatMessage messages[] = {{.role = "user", .content = text}};
+  return FillChat(format, messages, inputs, request);
 }
 
 Result<int64_t> NewTokensWithin(const RunOptions& options, const Engine& engine, int64_t max_new_tokens,

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "chat_options.h"
 #include "common_options.h"
 
 namespace headwise {
@@ -32,15 +34,20 @@ struct RunOptions {
   std::optional<int64_t> logprobs;
   bool ignore_eos = false;
   bool chat = false;
-  std::string chat_form;
+  ChatFlags chat_flags;
   bool special = false;
   bool no_bos = false;
   bool stats = false;
   bool json = false;
 };
 
-// The ids of `text` as a prompt, or as a user's message where --chat says so, and what then ends the answer.
+// The ids of `text` as a prompt.
 Status FillPrompt(const RunOptions& options, const Engine& engine, const std::string& text, Request& request);
+// The ids of a conversation, and what ends the answer.
+Status FillChat(const ChatFormat& format, std::span<const ChatMessage> messages, const ChatInputs& inputs,
+                Request& request);
+// Of one with a single message of a user.
+Status FillMessage(const ChatFormat& format, const std::string& text, const ChatInputs& inputs, Request& request);
 
 // --max-context bounds prompt and answer together; without a number of new tokens (-1) it is the only bound.
 Result<int64_t> NewTokensWithin(const RunOptions& options, const Engine& engine, int64_t max_new_tokens,

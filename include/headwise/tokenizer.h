@@ -6,6 +6,7 @@
 #ifndef HEADWISE_TOKENIZER_H_
 #define HEADWISE_TOKENIZER_H_
 
+#include <headwise/byte_range.h>
 #include <headwise/status.h>
 
 #include <cstddef>
@@ -29,6 +30,18 @@ enum class SpecialText { kParse, kAsText };
 
 enum class SpecialDisplay { kShow, kSkip };
 
+// A program, in the language of Jinja2, that writes conversations as the model was trained on them.
+struct ChatTemplateText {
+  std::string name;  // "default", "tool_use", "rag"
+  std::string source;
+  std::string origin;  // which file it stands in, and where there; opens messages about it
+};
+
+struct NamedToken {
+  std::string name;
+  std::string token;
+};
+
 // Safe to use from several threads at once.
 class Tokenizer {
  public:
@@ -41,6 +54,10 @@ class Tokenizer {
   // The ids of `text`; nothing is put in front or behind (see AddsBos). An error if the text is not UTF-8, or has a
   // character for which the vocabulary has no token at all.
   Result<std::vector<int32_t>> Encode(std::string_view text, SpecialText special = SpecialText::kAsText) const;
+  // The same of a text that several wrote: special tokens stand for themselves outside `ordinary`, the ranges that are
+  // text like any other. A token that reaches into one is none; words are cut across the joints. Requires: ranges are
+  // sorted, do not overlap, end with characters and lie inside the text.
+  Result<std::vector<int32_t>> Encode(std::string_view text, std::span<const ByteRange> ordinary) const;
 
   // The text of `ids`; bytes that are not UTF-8 become U+FFFD, ids without a token become nothing.
   std::string Decode(std::span<const int32_t> ids, SpecialDisplay special = SpecialDisplay::kSkip) const;
@@ -61,8 +78,10 @@ class Tokenizer {
   bool AddsBos() const;
   // Whether they say that it begins with no such token. Where they say neither, the model's config counts: BeginOfText.
   bool OmitsBos() const;
-  // The chat template's source, for telling which form it is; it is never run. Empty if there is none.
-  const std::string& chat_template() const;
+  // The chat templates that the model brings; <headwise/chat.h> runs them.
+  std::span<const ChatTemplateText> chat_templates() const;
+  // Tokens by the names that chat templates know them by: "bos_token", "eos_token", "pad_token".
+  std::span<const NamedToken> named_tokens() const;
 
  private:
   friend class StreamDecoder;

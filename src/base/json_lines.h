@@ -16,6 +16,9 @@ namespace headwise {
 // "<origin>:<line number>".
 Status ForEachJsonLine(std::string_view text, const std::string& origin,
                        const std::function<Status(const JsonObject&)>& read);
+// The same with the line's own text.
+Status ForEachJsonLine(std::string_view text, const std::string& origin,
+                       const std::function<Status(const JsonObject&, std::string_view line)>& read);
 
 }  // namespace headwise
 

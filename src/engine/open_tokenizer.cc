@@ -40,7 +40,32 @@ Status ReadArrays(const GgufMetadata& metadata, GgufTokenizer& file) {
   return Status::Ok();
 }
 
+// The default one, and those that the list names.
+Result<std::vector<ChatTemplateText>> ReadChatTemplates(const GgufMetadata& metadata) {
+  std::vector<ChatTemplateText> templates;
+  const auto add = [&](std::string name, const std::string& key) -> Status {
+    HW_ASSIGN_OR_RETURN(std::string source, metadata.String(key));
+    templates.push_back({.name = std::move(name),
+                         .source = std::move(source),
+                         .origin = fmt::format("{}: \"{}\"", metadata.origin(), key)});
+    return Status::Ok();
+  };
+  if (metadata.Has(kChatTemplateKey)) HW_RETURN_IF_ERROR(add("default", kChatTemplateKey));
+  if (!metadata.Has(kChatTemplateNamesKey)) return templates;
+  HW_ASSIGN_OR_RETURN(const std::span<const std::string> names, metadata.Strings(kChatTemplateNamesKey));
+  for (const std::string& name : names) {
+    // Some list the one that has a key without a name.
+    const std::string key = ChatTemplateKey(name);
+    if (name != "default" || metadata.Has(key)) HW_RETURN_IF_ERROR(add(name, key));
+  }
+  return templates;
+}
+
 }  // namespace
+
+std::string ChatTemplateKey(std::string_view name) {
+  return fmt::format("{}.{}", kChatTemplateKey, name);
+}
 
 Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata,
                                                          std::function<void(std::string_view)> on_warning) {
@@ -54,11 +79,12 @@ Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& met
     return Status::NotFound(fmt::format("{}: no tokenizer, expected \"tokenizer.ggml.model\"", metadata.origin()));
   }
   HW_ASSIGN_OR_RETURN(file.splitting, metadata.StringOr("tokenizer.ggml.pre", ""));
-  HW_ASSIGN_OR_RETURN(file.chat_template, metadata.StringOr("tokenizer.chat_template", ""));
+  HW_ASSIGN_OR_RETURN(file.chat_templates, ReadChatTemplates(metadata));
   HW_RETURN_IF_ERROR(ReadArrays(metadata, file));
   HW_RETURN_IF_ERROR(ReadId(metadata, "tokenizer.ggml.bos_token_id", file.bos_id));
   HW_RETURN_IF_ERROR(ReadId(metadata, "tokenizer.ggml.eos_token_id", file.eos_id));
   HW_RETURN_IF_ERROR(ReadId(metadata, "tokenizer.ggml.unknown_token_id", file.unknown_id));
+  HW_RETURN_IF_ERROR(ReadId(metadata, "tokenizer.ggml.padding_token_id", file.padding_id));
   HW_RETURN_IF_ERROR(ReadBool(metadata, "tokenizer.ggml.add_bos_token", file.adds_bos));
   HW_RETURN_IF_ERROR(ReadBool(metadata, "tokenizer.ggml.add_space_prefix", file.adds_space_prefix));
   HW_ASSIGN_OR_RETURN(const bool removes_spaces, metadata.BoolOr("tokenizer.ggml.remove_extra_whitespaces", false));

@@ -7,11 +7,17 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "weights/gguf.h"
 
 namespace headwise {
+
+// Where a .gguf file has its chat templates: the default one, the list of the others' names, and one of those.
+inline constexpr const char* kChatTemplateKey = "tokenizer.chat_template";
+inline constexpr const char* kChatTemplateNamesKey = "tokenizer.chat_templates";
+std::string ChatTemplateKey(std::string_view name);
 
 // kNotFound if the file has none. `on_warning` as in OpenTokenizer.
 Result<std::unique_ptr<Tokenizer>> TokenizerFromMetadata(const GgufMetadata& metadata,

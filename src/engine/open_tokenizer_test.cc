@@ -35,7 +35,29 @@ TEST(TokenizerFromMetadata, ReadsEveryKey) {
   EXPECT_EQ((*tokenizer)->bos_id(), 0);
   EXPECT_EQ((*tokenizer)->eos_id(), 4);
   EXPECT_TRUE((*tokenizer)->AddsBos());
-  EXPECT_EQ((*tokenizer)->chat_template(), "<|im_start|>");
+  EXPECT_EQ((*tokenizer)->chat_templates()[0].source, "<|im_start|>");
+}
+
+TEST(TokenizerFromMetadata, ReadsNamedTemplatesAndTokens) {
+  GgufMetadata metadata = Sample();
+  metadata.SetU32("tokenizer.ggml.padding_token_id", 4);
+  metadata.SetU32("tokenizer.ggml.unknown_token_id", 77);  // names nothing
+  metadata.Set("tokenizer.chat_templates", {GgufType::kString, std::vector<std::string>{"default", "tool_use"}});
+  metadata.SetString("tokenizer.chat_template.tool_use", "tools");
+  const auto tokenizer = TokenizerFromMetadata(metadata);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto templates = (*tokenizer)->chat_templates();
+  ASSERT_EQ(templates.size(), 2);
+  EXPECT_EQ(templates[0].name, "default");
+  EXPECT_EQ(templates[0].origin, "f: \"tokenizer.chat_template\"");
+  EXPECT_EQ(templates[1].name, "tool_use");
+  EXPECT_EQ(templates[1].source, "tools");
+  EXPECT_EQ(templates[1].origin, "f: \"tokenizer.chat_template.tool_use\"");
+  std::string names;
+  for (const NamedToken& token : (*tokenizer)->named_tokens()) names += token.name + "=" + token.token + " ";
+  EXPECT_EQ(names, "bos_token=<go> eos_token=<end> pad_token=<end> ");
+  metadata.Set("tokenizer.chat_templates", {GgufType::kString, std::vector<std::string>{"rag"}});
+  EXPECT_THAT(TokenizerFromMetadata(metadata).status().message(), HasSubstr("tokenizer.chat_template.rag"));
 }
 
 TEST(TokenizerFromMetadata, AFileMayHaveNone) {

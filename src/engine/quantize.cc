@@ -13,6 +13,7 @@
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
+#include "engine/open_tokenizer.h"
 #include "engine/prompt.h"
 #include "model/gguf_export.h"
 #include "model/gguf_model.h"
@@ -68,6 +69,16 @@ bool FillRows(const ConstTensorView& from, const std::vector<int64_t>& order, DT
   return all_finite;
 }
 
+void SetChatTemplates(std::vector<ChatTemplateText> templates, GgufMetadata& metadata) {
+  std::vector<std::string> names;
+  for (ChatTemplateText& each : templates) {
+    const bool is_default = each.name == "default";
+    metadata.SetString(is_default ? kChatTemplateKey : ChatTemplateKey(each.name), std::move(each.source));
+    if (!is_default) names.push_back(std::move(each.name));
+  }
+  if (!names.empty()) metadata.Set(kChatTemplateNamesKey, {GgufType::kString, std::move(names)});
+}
+
 void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
   metadata.SetString("tokenizer.ggml.model", arrays.kind);
   if (arrays.kind == "gpt2") {
@@ -81,7 +92,8 @@ void SetTokenizer(GgufTokenizerArrays arrays, GgufMetadata& metadata) {
   if (arrays.unknown_id) metadata.SetU32("tokenizer.ggml.unknown_token_id", *arrays.unknown_id);
   metadata.SetBool("tokenizer.ggml.add_bos_token", arrays.adds_bos.value_or(false));
   if (arrays.adds_space_prefix) metadata.SetBool("tokenizer.ggml.add_space_prefix", *arrays.adds_space_prefix);
-  if (!arrays.chat_template.empty()) metadata.SetString("tokenizer.chat_template", std::move(arrays.chat_template));
+  if (arrays.padding_id) metadata.SetU32("tokenizer.ggml.padding_token_id", *arrays.padding_id);
+  SetChatTemplates(std::move(arrays.chat_templates), metadata);
   if (!arrays.tokenizer_json.empty()) {
     metadata.SetString("tokenizer.huggingface.json", std::move(arrays.tokenizer_json));
   }

@@ -58,11 +58,34 @@ TEST_F(Quantize, ConfigTokenizerAndHashAreThoseOfTheCheckpoint) {
   EXPECT_FALSE((*before)->AddsBos() || (*before)->OmitsBos());
   EXPECT_TRUE((*after)->AddsBos());
   EXPECT_EQ(BeginOfText(**after, *ReadModelConfig(path_)), 0);
-  EXPECT_EQ((*after)->chat_template(), (*before)->chat_template());
+  EXPECT_TRUE((*after)->chat_templates().empty());
   const auto file = OpenGgufFile(path_);
   ASSERT_TRUE(file.ok());
   EXPECT_EQ(*(*file)->metadata().String("tokenizer.ggml.pre"), "qwen2");
   EXPECT_EQ(*(*file)->metadata().String(kGgufSourceHashKey), SourceHash(**OpenSafetensorsFolder(BundledModel())));
+}
+
+TEST_F(Quantize, ChatTemplatesAreThoseOfTheCheckpoint) {
+  const fs::path folder = path_ + ".model";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  for (const auto& file : fs::directory_iterator(BundledModel())) {
+    fs::create_symlink(fs::absolute(file.path()), folder / file.path().filename());
+  }
+  std::ofstream(folder / "tokenizer_config.json")
+      << R"({"pad_token": "<|im_end|>", "chat_template": [{"name": "rag", "template": "r"},
+                                                         {"name": "default", "template": "d"}]})";
+  const auto result = QuantizeModel({.model = folder.string(), .out = path_, .type = DType::kQ8_0});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  fs::remove_all(folder);
+  const auto tokenizer = OpenTokenizer(path_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  std::string found;
+  for (const ChatTemplateText& each : (*tokenizer)->chat_templates()) found += each.name + "=" + each.source + " ";
+  EXPECT_EQ(found, "default=d rag=r ");
+  found.clear();
+  for (const NamedToken& each : (*tokenizer)->named_tokens()) found += each.name + "=" + each.token + " ";
+  EXPECT_EQ(found, "bos_token=<|begin_of_text|> eos_token=<|end_of_text|> pad_token=<|im_end|> ");
 }
 
 TEST_F(Quantize, MatricesGetTheFormatOrTheNextThatFits) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -12,19 +13,25 @@ namespace {
 constexpr const char* kRole = "role";
 constexpr const char* kContent = "content";
 
-Result<ChatMessage> ReadMessage(const Json& value, const std::string& where, bool is_first) {
-  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(value, where));
-  constexpr std::string_view kKeys[] = {kRole, kContent};
-  HW_RETURN_IF_ERROR(object.ExpectOnly(kKeys));
+// Whether templates can make something of a content that is no text: none beside other fields, or a list of parts.
+bool IsOtherContent(const Json& message) {
+  const Json content = message.value(kContent, Json());
+  const bool has_more = message.size() > (message.contains(kContent) ? 2 : 1);
+  return content.is_array() || (content.is_null() && has_more);
+}
+
+Result<ChatMessage> ReadMessage(const nlohmann::ordered_json& value, const std::string& where) {
+  const Json json = value;
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, where));
   ChatMessage message;
   HW_ASSIGN_OR_RETURN(message.role, object.String(kRole));
-  HW_ASSIGN_OR_RETURN(message.content, object.String(kContent));
-  const bool is_known = message.role == "user" || message.role == "assistant" || (message.role == "system" && is_first);
-  if (!is_known) {
-    return Status::InvalidInput(fmt::format(
-        "{}: role is \"{}\", expected user, assistant or, in the first message, system", where, message.role));
+  if (message.role.empty()) return Status::InvalidInput(fmt::format("{}: role is empty, expected a name", where));
+  const bool is_text = !IsOtherContent(json);
+  if (is_text) {
+    HW_ASSIGN_OR_RETURN(message.content, object.String(kContent));
   }
-  if (message.content.empty() && message.role != "assistant") {
+  if (!is_text || json.size() > 2) message.json = value.dump();
+  if (is_text && message.content.empty() && (message.role == "user" || message.role == "system")) {
     return Status::InvalidInput(fmt::format("{}: content is empty, expected at least one character", where));
   }
   return message;
@@ -32,22 +39,26 @@ Result<ChatMessage> ReadMessage(const Json& value, const std::string& where, boo
 
 }  // namespace
 
-Result<std::vector<ChatMessage>> ReadChatMessages(const Json& list, std::string_view origin) {
+Result<std::vector<ChatMessage>> ReadChatMessages(const nlohmann::ordered_json& list, std::string_view origin) {
   if (!list.is_array()) {
     return Status::InvalidInput(fmt::format("{}: expected a list of messages with role and content", origin));
   }
   std::vector<ChatMessage> messages;
-  for (const Json& value : list) {
+  for (const nlohmann::ordered_json& value : list) {
     const std::string where = fmt::format("{}: message {}", origin, messages.size());
-    HW_ASSIGN_OR_RETURN(ChatMessage message, ReadMessage(value, where, messages.empty()));
+    HW_ASSIGN_OR_RETURN(ChatMessage message, ReadMessage(value, where));
     messages.push_back(std::move(message));
   }
   return messages;
 }
 
 Status CheckWholeTurns(std::span<const ChatMessage> messages, std::string_view origin) {
+  const bool is_plain = std::ranges::all_of(messages, [](const ChatMessage& message) {
+    const std::string& role = message.role;
+    return message.json.empty() && (role == "system" || role == "user" || role == "assistant");
+  });
   std::string_view expected = "user";
-  for (size_t i = 0; i < messages.size(); ++i) {
+  for (size_t i = 0; i < messages.size() && is_plain; ++i) {
     const std::string& role = messages[i].role;
     if (i == 0 && role == "system") continue;
     if (role != expected) {
@@ -56,14 +67,19 @@ Status CheckWholeTurns(std::span<const ChatMessage> messages, std::string_view o
     }
     expected = role == "user" ? "assistant" : "user";
   }
-  if (expected == "user") return Status::Ok();
-  return Status::InvalidInput(fmt::format("{}: message {} is the last and a user's, expected an assistant's behind it",
-                                          origin, messages.size() - 1));
+  const bool has_turns = messages.size() > 1 || (messages.size() == 1 && messages[0].role != "system");
+  if (!has_turns || messages.back().role == "assistant") return Status::Ok();
+  const std::string& role = messages.back().role;
+  return Status::InvalidInput(fmt::format("{}: message {} is the last and {}'s, expected an assistant's behind it",
+                                          origin, messages.size() - 1, role == "user" ? "a user" : role));
 }
 
 nlohmann::ordered_json ToJson(std::span<const ChatMessage> messages) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const ChatMessage& message : messages) list.push_back({{kRole, message.role}, {kContent, message.content}});
+  for (const ChatMessage& message : messages) {
+    list.push_back(message.json.empty() ? nlohmann::ordered_json({{kRole, message.role}, {kContent, message.content}})
+                                        : nlohmann::ordered_json::parse(message.json, nullptr, false));
+  }
   return list;
 }
 

@@ -13,12 +13,13 @@
 
 namespace headwise {
 
-// Roles are system (first only), user and assistant; what order of the others a model's form allows, EncodeChat says.
-// Only an assistant may have said nothing. `origin` opens every message.
-Result<std::vector<ChatMessage>> ReadChatMessages(const Json& list, std::string_view origin);
+// Which roles there are, in what order, and what else a message may have, the model's ChatFormat says. System prompts
+// and users' messages say something. `origin` opens every message.
+Result<std::vector<ChatMessage>> ReadChatMessages(const nlohmann::ordered_json& list, std::string_view origin);
 
 // That messages are the whole of a conversation: a system message or none, then users and assistants in turn, the last
-// of them an assistant.
+// of them an assistant. Where there are other roles, or messages with more than a text, the order is the ChatFormat's
+// business.
 Status CheckWholeTurns(std::span<const ChatMessage> messages, std::string_view origin);
 
 // The same list; the role stands first, as people read it.

@@ -183,8 +183,13 @@ Result<std::unique_ptr<Tokenizer>> MakeGgufTokenizer(const GgufTokenizer& file) 
   if (bos_id) parts.bos_id = bos_id;
   if (eos_id) parts.eos_id = eos_id;
   if (file.adds_bos) parts.adds_bos = file.adds_bos;
-  parts.chat_template = file.chat_template;
+  parts.chat_templates = file.chat_templates;
   GuessBosAndEos(parts);
+  NameToken("bos_token", parts.bos_id, parts, parts.named_tokens);
+  NameToken("eos_token", parts.eos_id, parts, parts.named_tokens);
+  // Names and no more: an id that has no token names none.
+  NameToken("unk_token", file.unknown_id, parts, parts.named_tokens);
+  NameToken("pad_token", file.padding_id, parts, parts.named_tokens);
   return Tokenizer::FromParts(std::move(parts));
 }
 

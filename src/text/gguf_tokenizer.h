@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <headwise/status.h>
 
@@ -40,9 +41,10 @@ struct GgufTokenizer {
   std::optional<int64_t> bos_id = {};
   std::optional<int64_t> eos_id = {};
   std::optional<int64_t> unknown_id = {};
+  std::optional<int64_t> padding_id = {};
   std::optional<bool> adds_bos = {};           // absent: as is usual for the kind
   std::optional<bool> adds_space_prefix = {};  // the same
-  std::string chat_template = {};
+  std::vector<ChatTemplateText> chat_templates = {};
   // A whole tokenizer.json, which says more than the arrays and is taken in their place; may be empty.
   std::string tokenizer_json = {};
   // Told what had to be guessed; may be empty.

@@ -203,7 +203,12 @@ Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_
   arrays.bos_id = tokenizer->bos_id();
   arrays.eos_id = tokenizer->eos_id();
   if (tokenizer->AddsBos() || tokenizer->OmitsBos()) arrays.adds_bos = tokenizer->AddsBos();
-  arrays.chat_template = tokenizer->chat_template();
+  for (const NamedToken& token : tokenizer->named_tokens()) {
+    if (token.name == "pad_token") arrays.padding_id = tokenizer->IdOf(token.token);
+    if (token.name == "unk_token" && !arrays.unknown_id) arrays.unknown_id = tokenizer->IdOf(token.token);
+  }
+  const auto templates = tokenizer->chat_templates();
+  arrays.chat_templates.assign(templates.begin(), templates.end());
   return arrays;
 }
 

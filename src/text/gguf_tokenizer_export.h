@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <headwise/status.h>
+#include <headwise/tokenizer.h>
 
 namespace headwise {
 
@@ -24,9 +25,10 @@ struct GgufTokenizerArrays {
   std::optional<int32_t> bos_id;
   std::optional<int64_t> eos_id;
   std::optional<int64_t> unknown_id;
+  std::optional<int64_t> padding_id;
   std::optional<bool> adds_bos;
   std::optional<bool> adds_space_prefix;
-  std::string chat_template;
+  std::vector<ChatTemplateText> chat_templates;
   std::string tokenizer_json;  // where the arrays do not say it all; they then serve other readers
 };
 

@@ -280,13 +280,13 @@ TEST(GgufTokenizer, IdsFlagsAndTemplate) {
   arrays.file.bos_id = 2;
   arrays.file.eos_id = 1;
   arrays.file.adds_bos = false;
-  arrays.file.chat_template = "[INST]";
+  arrays.file.chat_templates = {{.name = "default", .source = "[INST]", .origin = "f"}};
   const auto tokenizer = arrays.MustMake();
   EXPECT_EQ(tokenizer->bos_id(), 2);
   EXPECT_EQ(tokenizer->eos_id(), 1);
   EXPECT_FALSE(tokenizer->AddsBos());
   EXPECT_TRUE(tokenizer->OmitsBos());
-  EXPECT_EQ(tokenizer->chat_template(), "[INST]");
+  EXPECT_EQ(tokenizer->chat_templates()[0].source, "[INST]");
 }
 
 TEST(GgufTokenizer, AWholeTokenizerJsonComesFirst) {

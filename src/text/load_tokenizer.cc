@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/chat_template_files.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_files.h"
 
@@ -35,19 +36,6 @@ Result<std::optional<int32_t>> ReadTokenName(const JsonObject& config, const cha
   return FindSpecial(parts, content);
 }
 
-// A template is a string, or a list of named ones of which "default" counts.
-Result<std::string> ReadChatTemplate(const JsonObject& config) {
-  if (!config.Has("chat_template")) return std::string();
-  const Json& value = config.At("chat_template");
-  if (!value.is_array()) return config.String("chat_template");
-  for (const Json& entry : value) {
-    HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(entry, config.origin() + ": chat_template"));
-    HW_ASSIGN_OR_RETURN(const std::string name, object.String("name"));
-    if (name == "default") return object.String("template");
-  }
-  return std::string();
-}
-
 Result<std::vector<AddedToken>> ReadAddedTokensDecoder(const JsonObject& config) {
   std::vector<AddedToken> tokens;
   if (!config.Has("added_tokens_decoder")) return tokens;
@@ -73,7 +61,6 @@ Status ApplyConfig(const JsonObject& config, TokenizerParts& parts) {
   if (config.Has("add_bos_token")) {
     HW_ASSIGN_OR_RETURN(parts.adds_bos, config.Bool("add_bos_token"));
   }
-  HW_ASSIGN_OR_RETURN(parts.chat_template, ReadChatTemplate(config));
   return Status::Ok();
 }
 
@@ -107,11 +94,9 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const fs::path& model_folder) {
   HW_ASSIGN_OR_RETURN(const std::vector<AddedToken> more, ReadAddedTokensDecoder(config));
   HW_ASSIGN_OR_RETURN(TokenizerParts parts, ReadModelFile(model_folder, more));
   HW_RETURN_IF_ERROR(ApplyConfig(config, parts));
-  const fs::path template_path = model_folder / "chat_template.jinja";
-  if (Exists(template_path)) {
-    HW_ASSIGN_OR_RETURN(parts.chat_template, ReadFile(template_path));
-  }
+  HW_ASSIGN_OR_RETURN(parts.chat_templates, ReadChatTemplates(model_folder, config));
   GuessBosAndEos(parts);
+  parts.named_tokens = ReadNamedTokens(config_json, parts);
   return Tokenizer::FromParts(std::move(parts));
 }
 

@@ -215,11 +215,41 @@ Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text, si
   return text;
 }
 
-Result<std::string> Normalizer::Apply(std::string text) const {
+Result<std::vector<ByteRange>> Normalizer::MoveMarks(const Step& step, std::string_view before, std::string_view after,
+                                                     std::span<const ByteRange> marks) const {
+  const std::vector<ByteRange> everything = {{0, after.size()}};
+  std::vector<ByteRange> moved(marks.begin(), marks.end());
+  if (step.kind == Kind::kPrepend) {
+    for (ByteRange& mark : moved)
+      mark = {mark.begin + after.size() - before.size(), mark.end + after.size() - before.size()};
+    return moved;
+  }
+  // If the step makes of the parts what it makes of the whole, each part is where it came to be.
+  std::vector<size_t> cuts;
+  for (const ByteRange& mark : marks) cuts.insert(cuts.end(), {mark.begin, mark.end});
+  cuts.push_back(before.size());
+  size_t from = 0;
+  size_t to = 0;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    HW_ASSIGN_OR_RETURN(const std::string part,
+                        ApplyStep(step, std::string(before.substr(from, cuts[i] - from)), before.size()));
+    if (!after.substr(to).starts_with(part)) return everything;
+    from = cuts[i];
+    to += part.size();
+    if (i / 2 < moved.size()) (i % 2 == 0 ? moved[i / 2].begin : moved[i / 2].end) = to;
+  }
+  return to == after.size() ? moved : everything;
+}
+
+Result<std::string> Normalizer::Apply(std::string text, std::vector<ByteRange>* marks) const {
   const size_t original_bytes = text.size();
   for (const Step& step : steps_) {
+    const std::string before = marks == nullptr || marks->empty() ? std::string() : text;
     HW_ASSIGN_OR_RETURN(text, ApplyStep(step, std::move(text), original_bytes));
     HW_RETURN_IF_ERROR(CheckGrowth(text.size(), original_bytes, origin_));
+    if (!before.empty()) {
+      HW_ASSIGN_OR_RETURN(*marks, MoveMarks(step, before, text, *marks));
+    }
   }
   return text;
 }

@@ -2,10 +2,12 @@
 #ifndef HEADWISE_TEXT_NORMALIZER_H_
 #define HEADWISE_TEXT_NORMALIZER_H_
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <headwise/byte_range.h>
 #include <headwise/status.h>
 
 #include "base/json.h"
@@ -28,8 +30,9 @@ class Normalizer {
   // `value` is the normalizer object or null.
   static Result<Normalizer> FromJson(const Json& value, std::string_view origin);
 
-  // Requires: text is valid UTF-8. So is what comes back.
-  Result<std::string> Apply(std::string text) const;
+  // Requires: text is valid UTF-8. So is what comes back. `marks`, sorted ranges of the text that end with characters,
+  // become those of what was made of them; where a step does not tell, all of the text is marked.
+  Result<std::string> Apply(std::string text, std::vector<ByteRange>* marks = nullptr) const;
 
  private:
   enum class Kind { kPrepend, kReplace, kNfc, kNfd, kNfkc, kNfkd, kLowercase, kStrip, kStripAccents, kByteLevel };
@@ -45,6 +48,9 @@ class Normalizer {
   Status AddStep(Step step, std::string_view origin);
   // `original_bytes` of text there were before the first step.
   Result<std::string> ApplyStep(const Step& step, std::string text, size_t original_bytes) const;
+  // Where `marks` lie in `after`, which the step has made of `before`.
+  Result<std::vector<ByteRange>> MoveMarks(const Step& step, std::string_view before, std::string_view after,
+                                           std::span<const ByteRange> marks) const;
   // Every match replaced by the content, taken literally.
   Result<std::string> ReplaceAll(const Step& step, std::string_view text, size_t original_bytes) const;
 

@@ -64,7 +64,7 @@ TEST(AddedTokens, ManyThatBeginAlikeCostNoMore) {
   const std::string last = patterns.back();
   const AddedTokenMatcher matcher(std::move(tokens), std::move(patterns));
   const std::string text = std::string(100'000, '<') + last + "x";
-  const std::vector<TextSegment> segments = matcher.Split(text, SpecialText::kParse);
+  const std::vector<TextSegment> segments = matcher.Split(text, {});
   ASSERT_EQ(segments.size(), 3u);
   EXPECT_EQ(segments[1].id, 99'999);
   EXPECT_EQ(segments[1].end, text.size() - 1);
@@ -74,8 +74,8 @@ TEST(AddedTokens, ManyThatBeginAlikeCostNoMore) {
 TEST(AddedTokens, ALongOneCostsNoMore) {
   const std::string pattern = std::string(200'000, 'a') + "b";
   const AddedTokenMatcher matcher({{.content = pattern, .id = 1}}, {pattern});
-  EXPECT_EQ(matcher.Split(std::string(400'000, 'a'), SpecialText::kParse).size(), 1u);
-  const std::vector<TextSegment> segments = matcher.Split(std::string(400'000, 'a') + "b", SpecialText::kParse);
+  EXPECT_EQ(matcher.Split(std::string(400'000, 'a'), {}).size(), 1u);
+  const std::vector<TextSegment> segments = matcher.Split(std::string(400'000, 'a') + "b", {});
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(segments[1].begin, 200'000u);
 }

@@ -15,7 +15,12 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromParts(TokenizerParts parts) {
 }
 
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, SpecialText special) const {
-  return impl_->Encode(text, special);
+  const ByteRange all[] = {{0, text.size()}};
+  return special == SpecialText::kAsText ? impl_->Encode(text, all) : impl_->Encode(text, {});
+}
+
+Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, std::span<const ByteRange> ordinary) const {
+  return impl_->Encode(text, ordinary);
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, SpecialDisplay special) const {
@@ -53,8 +58,11 @@ bool Tokenizer::AddsBos() const {
 bool Tokenizer::OmitsBos() const {
   return !impl_->parts().adds_bos.value_or(true);
 }
-const std::string& Tokenizer::chat_template() const {
-  return impl_->parts().chat_template;
+std::span<const ChatTemplateText> Tokenizer::chat_templates() const {
+  return impl_->parts().chat_templates;
+}
+std::span<const NamedToken> Tokenizer::named_tokens() const {
+  return impl_->parts().named_tokens;
 }
 
 }  // namespace headwise

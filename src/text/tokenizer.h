@@ -35,7 +35,8 @@ struct TokenizerParts {
   std::optional<int32_t> eos_id;
   // Whether a text begins with bos_id; absent: no file says.
   std::optional<bool> adds_bos;
-  std::string chat_template;
+  std::vector<ChatTemplateText> chat_templates;
+  std::vector<NamedToken> named_tokens;
 };
 
 // Reads `text` as a tokenizer.json. `origin` is the file's name, or what else the text came from.

@@ -33,6 +33,10 @@ Result<AddedToken> ReadAddedToken(const JsonObject& object, int64_t id);
 // The id of a special token, before the parts are a Tokenizer.
 std::optional<int32_t> FindSpecial(const TokenizerParts& parts, std::string_view content);
 
+// Adds the token that has this id; nothing where there is none.
+void NameToken(std::string_view name, std::optional<int64_t> id, const TokenizerParts& parts,
+               std::vector<NamedToken>& tokens);
+
 // Where no file names them: the tokens that published models begin and end texts with.
 void GuessBosAndEos(TokenizerParts& parts);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -85,26 +86,39 @@ bool TokenizerImpl::IsSpecial(int32_t id) const {
   return id >= 0 && id < vocabulary_.size() && special_[static_cast<size_t>(id)];
 }
 
-Result<std::vector<int32_t>> TokenizerImpl::Encode(std::string_view text, SpecialText special) const {
+Result<std::vector<int32_t>> TokenizerImpl::Encode(std::string_view text, std::span<const ByteRange> ordinary) const {
   if (const auto at = FindInvalidUtf8(text)) {
     return Status::InvalidInput(fmt::format("invalid UTF-8 at byte {} of the prompt", *at));
   }
   std::vector<int32_t> ids;
-  for (const TextSegment& segment : raw_matcher_.Split(text, special)) {
+  size_t next = 0;  // of the ranges that end behind the segment's beginning
+  for (const TextSegment& segment : raw_matcher_.Split(text, ordinary)) {
     if (segment.id != TextSegment::kText) {
       ids.push_back(segment.id);
       continue;
     }
     const auto position = segment.begin == 0 ? TextPosition::kStartOfText : TextPosition::kLater;
-    HW_RETURN_IF_ERROR(EncodeText(text.substr(segment.begin, segment.end - segment.begin), special, position, ids));
+    std::vector<ByteRange> inside;
+    while (next < ordinary.size() && ordinary[next].end <= segment.begin) ++next;
+    for (size_t i = next; i < ordinary.size() && ordinary[i].begin < segment.end; ++i) {
+      inside.push_back({std::max(ordinary[i].begin, segment.begin) - segment.begin,
+                        std::min(ordinary[i].end, segment.end) - segment.begin});
+    }
+    HW_RETURN_IF_ERROR(
+        EncodeText(text.substr(segment.begin, segment.end - segment.begin), std::move(inside), position, ids));
   }
   return ids;
 }
 
-Status TokenizerImpl::EncodeText(std::string_view text, SpecialText special, TextPosition position,
+Status TokenizerImpl::EncodeText(std::string_view text, std::vector<ByteRange> ordinary, TextPosition position,
                                  std::vector<int32_t>& ids) const {
-  HW_ASSIGN_OR_RETURN(const std::string normalized, parts_.normalizer.Apply(std::string(text)));
-  for (const TextSegment& segment : normalized_matcher_.Split(normalized, special)) {
+  // Where nothing special is left to find, what is whose does not matter.
+  const bool is_all_ordinary = ordinary.size() == 1 && ordinary[0] == ByteRange{0, text.size()};
+  const bool may_find = normalized_matcher_.has_special() && !is_all_ordinary;
+  HW_ASSIGN_OR_RETURN(const std::string normalized,
+                      parts_.normalizer.Apply(std::string(text), may_find ? &ordinary : nullptr));
+  if (!may_find) ordinary.assign(1, {0, normalized.size()});
+  for (const TextSegment& segment : normalized_matcher_.Split(normalized, ordinary)) {
     if (segment.id != TextSegment::kText) {
       ids.push_back(segment.id);
       continue;

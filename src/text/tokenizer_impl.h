@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,7 +18,8 @@ class TokenizerImpl {
  public:
   static Result<std::unique_ptr<const TokenizerImpl>> Of(TokenizerParts parts);
 
-  Result<std::vector<int32_t>> Encode(std::string_view text, SpecialText special) const;
+  // Special tokens are looked for outside `ordinary`, which is as Tokenizer::Encode wants it.
+  Result<std::vector<int32_t>> Encode(std::string_view text, std::span<const ByteRange> ordinary) const;
   bool IsSpecial(int32_t id) const;
   // The bytes that an id adds.
   std::string_view BytesOf(int32_t id, TokenPosition position) const;
@@ -31,7 +33,8 @@ class TokenizerImpl {
   Status BuildTables();
   // `shown`: tokens whose text is another than their name.
   Status BuildPieces(const std::unordered_map<int32_t, std::string>& shown);
-  Status EncodeText(std::string_view text, SpecialText special, TextPosition position, std::vector<int32_t>& ids) const;
+  Status EncodeText(std::string_view text, std::vector<ByteRange> ordinary, TextPosition position,
+                    std::vector<int32_t>& ids) const;
 
   TokenizerParts parts_;
   Vocabulary vocabulary_;  // with added tokens

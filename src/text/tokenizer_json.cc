@@ -1,6 +1,7 @@
 // Reads a Hugging Face tokenizer.json. Whatever would change the ids and is not supported is an error that names it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -95,6 +96,18 @@ std::optional<int32_t> FindSpecial(const TokenizerParts& parts, std::string_view
   return std::nullopt;
 }
 
+void NameToken(std::string_view name, std::optional<int64_t> id, const TokenizerParts& parts,
+               std::vector<NamedToken>& tokens) {
+  if (!id) return;
+  const auto entry = std::ranges::find_if(parts.entries, [&](const auto& each) { return each.id == id; });
+  const auto added = std::ranges::find_if(parts.added_tokens, [&](const auto& each) { return each.id == id; });
+  if (entry != parts.entries.end()) {
+    tokens.push_back({std::string(name), entry->token});
+  } else if (added != parts.added_tokens.end()) {
+    tokens.push_back({std::string(name), added->content});
+  }
+}
+
 void GuessBosAndEos(TokenizerParts& parts) {
   for (const char* name : {"<|begin_of_text|>", "<s>", "<bos>"}) {
     if (!parts.bos_id) parts.bos_id = FindSpecial(parts, name);
@@ -138,6 +151,8 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
 Result<std::unique_ptr<Tokenizer>> ParseTokenizerJson(std::string_view text, std::string_view origin) {
   HW_ASSIGN_OR_RETURN(TokenizerParts parts, ReadTokenizerJson(text, origin));
   GuessBosAndEos(parts);
+  NameToken("bos_token", parts.bos_id, parts, parts.named_tokens);
+  NameToken("eos_token", parts.eos_id, parts, parts.named_tokens);
   return Tokenizer::FromParts(std::move(parts));
 }
 

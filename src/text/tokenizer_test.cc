@@ -188,6 +188,27 @@ TEST(Tokenizer, KnowsWhatTextsBeginWith) {
   EXPECT_TRUE(MustParse(json)->OmitsBos());
 }
 
+TEST(Tokenizer, SpecialTokensAreFoundOutsideOfRanges) {
+  Json json = ByteTokenizerJson({"<x>", "<y>"});
+  json["added_tokens"][0]["rstrip"] = true;
+  json["added_tokens"][1]["lstrip"] = true;
+  const auto tokenizer = MustParse(json);
+  const auto encode = [&](std::string_view text, std::vector<ByteRange> ordinary) {
+    const auto ids = tokenizer->Encode(text, ordinary);
+    EXPECT_TRUE(ids.ok()) << ids.status().message();
+    return *ids;
+  };
+  EXPECT_THAT(encode("<x>a", {}), ElementsAre(256, 'a'));
+  EXPECT_THAT(encode("<x>a", {{0, 4}}), ElementsAre('<', 'x', '>', 'a'));
+  // One byte of another is enough.
+  for (size_t at = 0; at < 3; ++at) EXPECT_THAT(encode("<x>", {{at, at + 1}}), ElementsAre('<', 'x', '>')) << at;
+  EXPECT_THAT(encode("<x><x><x>", {{3, 6}}), ElementsAre(256, '<', 'x', '>', 256));
+  // White space that one swallows may be another's.
+  EXPECT_THAT(encode("<x>  a  <y>", {{3, 8}}), ElementsAre(256, 'a', 257));
+  EXPECT_THAT(encode("<x>  <y>", {{4, 5}}), ElementsAre(256, 257));
+  EXPECT_FALSE(tokenizer->Encode("a\xff", std::vector<ByteRange>{{0, 1}}).ok());
+}
+
 TEST(LoadTokenizer, TheConfigFileHasTheLastWord) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / "headwise_load_tokenizer_test";
   std::filesystem::create_directories(folder);
@@ -201,7 +222,7 @@ TEST(LoadTokenizer, TheConfigFileHasTheLastWord) {
   EXPECT_EQ((*tokenizer)->bos_id(), 256);
   EXPECT_EQ((*tokenizer)->eos_id(), 257);
   EXPECT_TRUE((*tokenizer)->AddsBos());
-  EXPECT_EQ((*tokenizer)->chat_template(), "[INST]");
+  EXPECT_EQ((*tokenizer)->chat_templates()[0].source, "[INST]");
   ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json", R"({"add_bos_token": false})").ok());
   EXPECT_TRUE((*LoadTokenizer(folder))->OmitsBos());
   ASSERT_TRUE(WriteFileAtomically(folder / "tokenizer_config.json", R"({"add_bos_token": null})").ok());

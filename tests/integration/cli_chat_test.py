@@ -89,7 +89,8 @@ class Commands(CliTest):
         file, kept = self.path / "talk.json", self.path / "kept.json"
         for content, says in (("{", "not valid JSON"), ("{}", "expected a list of messages"), ([user], "message 0 is the last"),
                               ([assistant], 'message 0: role is "assistant"'), ([user, user], "message 1: role"),
-                              ([user, {"role": "tool", "content": "x"}], 'message 1: role is "tool"'),
+                              ([user, {"role": "tool", "content": "x"}], "message 1 is the last and tool's"),
+                              ([user, {"role": "tool", "content": "x"}, assistant], 'message 1 has role "tool"'),
                               ([user, {"role": "assistant"}], "message 1"), ([{**user, "content": "word " * 200}, assistant], "tokens"),
                               ([user, assistant, {"role": "system", "content": "x"}], "message 2: role")):
             file.write_text(content if isinstance(content, str) else json.dumps(content))

@@ -137,7 +137,7 @@ class Prompts(CliTest):
         out = self.path / "out.jsonl"
         for bad, says in (('{"prompt": ', "not valid JSON"), ("[1]", "expected an object"), ({}, "neither prompt nor messages"),
                           ({"prompt": "x", "messages": [user]}, "both prompt and messages"), ({"prompt": 3}, "prompt"),
-                          ({"messages": []}, "the last is no user's"), ({"messages": [user, {**user, "role": "tool"}]}, "message 1"),
+                          ({"messages": []}, "the last is no user's"), ({"messages": [user, {**user, "role": ""}]}, "message 1"),
                           ({**good, "temprature": 1}, '"temprature" is unknown'), ({**good, "temperature": "hot"}, "temperature"),
                           ({**good, "stop": [""]}, "stop"), ({**good, "stop": 3}, "stop"), ({**good, "id": [1]}, "id"),
                           ({**good, "seed": -1}, "seed is -1"), ({**good, "max_tokens": -2}, "max_tokens is -2"),
@@ -146,7 +146,7 @@ class Prompts(CliTest):
             done = self.refuses("run", "--model", self.path / "nowhere", "--prompts", self.file(good, bad), "--out", out,
                                 says=["prompts.jsonl:2: ", says])
             self.assertEqual(done.stdout, b"")
-        for bad, says in (({"prompt": ""}, "empty"), ({**good, "temperature": -1}, "temperature is -1"),
+        for bad, says in (({"prompt": ""}, "empty"), ({"messages": [user, {**user, "role": "tool"}]}, "message 1"), ({**good, "temperature": -1}, "temperature is -1"),
                           ({**good, "presence_penalty": 3}, "presence_penalty is 3"), ({**good, "top_p": 1e300}, "top_p")):
             done = self.refuses(*RUN, "--prompts", self.file(good, bad), "--out", out, says=["prompts.jsonl:2: ", says])
             self.assertEqual(done.stdout, b"")

@@ -7,6 +7,8 @@
 #ifndef HEADWISE_TEXT_JINJA_MARKED_STRING_H_
 #define HEADWISE_TEXT_JINJA_MARKED_STRING_H_
 
+#include <headwise/byte_range.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,12 +27,6 @@ enum class Origin : uint8_t {
 inline Origin Either(Origin a, Origin b) {
   return a == Origin::kContext ? a : b;
 }
-
-struct ByteRange {
-  size_t begin;
-  size_t end;
-  bool operator==(const ByteRange&) const = default;
-};
 
 // Bytes and the places where their origin changes. Being written: a string under construction, the output.
 class MarkedBuffer {
