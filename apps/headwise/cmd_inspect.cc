@@ -1,5 +1,5 @@
-// headwise inspect: a model, a plan or both: shapes, the plan as a map, KV bytes at given lengths, and what would be
-// refused.
+// headwise inspect: a model, a plan or both, without loading: shapes, the plan as a map, KV bytes at given lengths, and
+// what would be refused.
 #include <fmt/format.h>
 
 #include <map>
@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "commands.h"
 #include "common_options.h"
+#include "engine/model_preview.h"
 #include "kv/kv_bytes.h"
 #include "kv/plan_svg.h"
 #include "kv/plan_view.h"
@@ -33,7 +34,7 @@ struct InspectOptions {
 
 // What there is to look at. Without a model its shape is the plan's.
 struct Subject {
-  std::unique_ptr<Engine> engine;  // null without --model
+  std::unique_ptr<ModelPreview> model;  // null without --model
   ModelShape shape;
   std::shared_ptr<const HeadPlan> plan;  // null without --plan
   std::string plan_refusal;              // why the model would not take the plan; empty if it would
@@ -57,12 +58,12 @@ Status SetPageSizes(const EngineOptions& options, Subject& subject) {
 Result<Subject> LoadSubject(const InspectOptions& options) {
   Subject subject;
   if (!options.engine.model.empty()) {
-    HW_ASSIGN_OR_RETURN(subject.engine, Engine::Create(options.engine));
-    subject.shape = subject.engine->config().shape();
+    HW_ASSIGN_OR_RETURN(subject.model, ModelPreview::Open(options.engine));
+    subject.shape = subject.model->config().shape();
   }
   if (!options.plan.empty()) {
     HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(options.plan));
-    if (subject.engine == nullptr) {
+    if (subject.model == nullptr) {
       subject.shape = plan.shape;
     } else {
       subject.plan_refusal = CheckPlanFits(plan, subject.shape, options.plan).message();
@@ -96,23 +97,32 @@ Result<LengthReport> ReportLength(const InspectOptions& options, const Subject& 
   report.tokens = tokens;
   report.dense_bytes = PlanKvBytes(args, tokens).total();
   if (subject.plan != nullptr) args.plan = subject.plan.get();
-  if (subject.engine != nullptr) {
-    args.windows = LayerWindowsOf(subject.engine->config());
-  }
+  if (subject.model != nullptr) args.windows = LayerWindowsOf(subject.model->config());
   report.kv = PlanKvBytes(args, tokens);
   report.peak_bytes = PeakKvBytes(args);
-  if (subject.engine != nullptr && subject.plan_refusal.empty()) {
-    report.refusal = subject.engine->NewSequence({.plan = subject.plan, .prompt_tokens = tokens, .max_tokens = tokens})
-                         .status()
-                         .message();
+  if (subject.model != nullptr && subject.plan_refusal.empty()) {
+    const SequenceOptions sequence{.plan = subject.plan, .prompt_tokens = tokens, .max_tokens = tokens};
+    report.refusal = subject.model->Check(sequence).message();
   }
   return report;
 }
 
 // ---- output ----
 
-Json ModelJson(const InspectOptions& options, const Engine& engine) {
-  const ModelConfig& config = engine.config();
+const char* NameOf(PositionKind positions) {
+  switch (positions) {
+    case PositionKind::kRope:
+      return "rope";
+    case PositionKind::kAlibi:
+      return "alibi";
+    case PositionKind::kLearned:
+      return "learned";
+  }
+  return "unknown";
+}
+
+Json ModelJson(const InspectOptions& options, const ModelPreview& model) {
+  const ModelConfig& config = model.config();
   Json json = {{"path", options.engine.model},
                {"architecture", config.family},
                {"layers", config.num_layers},
@@ -123,10 +133,11 @@ Json ModelJson(const InspectOptions& options, const Engine& engine) {
                {"ffn_dim", config.ffn_dim},
                {"vocab_size", config.vocab_size},
                {"trained_length", config.trained_length},
-               {"positions", config.positions == PositionKind::kRope ? "rope" : "alibi"},
-               {"source_hash", engine.source_hash()},
-               {"has_tokenizer", engine.has_tokenizer()},
-               {"backend", engine.backend_description()}};
+               {"positions", NameOf(config.positions)},
+               {"source_hash", model.source_hash()},
+               {"has_tokenizer", model.has_tokenizer()},
+               {"runs", true},
+               {"backend", model.backend().Description()}};
   json["sliding_windows"] = Json::array();
   json["rope_thetas"] = Json::array();
   for (const LayerConfig& layer : config.layers) {
@@ -181,6 +192,7 @@ std::string InLayers(int64_t num_layers, const ModelConfig& config) {
 // "RoPE", or where layers differ "RoPE of theta 10000 in 15 of 18 layers, RoPE of theta 1e+06 in 3 of 18 layers".
 std::string PositionsText(const ModelConfig& config) {
   if (config.positions == PositionKind::kAlibi) return "ALiBi";
+  if (config.positions == PositionKind::kLearned) return fmt::format("{} learned positions", config.num_positions);
   std::vector<int64_t> num_layers(config.ropes.size());
   for (const LayerConfig& layer : config.layers) {
     if (layer.rope) ++num_layers[static_cast<size_t>(*layer.rope)];
@@ -206,15 +218,40 @@ std::string WindowsText(const ModelConfig& config) {
   return text;
 }
 
-std::string ModelText(const InspectOptions& options, const Engine& engine) {
-  const ModelConfig& config = engine.config();
+// "window    512 in layers 0-4, 6-10: ...", a line for each window that layers have beside the plan's rules.
+std::string WindowedLayersText(const ModelConfig& config) {
+  std::map<int64_t, std::vector<int64_t>> layers;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    if (const auto window = config.layer(i).window) layers[*window].push_back(i);
+  }
+  std::string text;
+  for (const auto& [window, of_window] : layers) {
+    std::string runs;
+    for (size_t i = 0; i < of_window.size();) {
+      size_t end = i + 1;
+      while (end < of_window.size() && of_window[end] == of_window[end - 1] + 1) ++end;
+      runs += fmt::format("{}{}", runs.empty() ? "" : ", ", of_window[i]);
+      if (end - i > 1) runs += fmt::format("-{}", of_window[end - 1]);
+      i = end;
+    }
+    text += fmt::format("window    the model's own, {} tokens, in layers {}: no head of these reads further\n", window,
+                        runs);
+  }
+  return text;
+}
+
+std::string ModelText(const InspectOptions& options, const ModelPreview& model) {
+  const ModelConfig& config = model.config();
   std::string text =
       fmt::format("model     {}: {}, {} layers, {} query heads, {} KV heads of {}\n", options.engine.model,
                   config.family, config.num_layers, config.num_q_heads, config.num_kv_heads, config.head_dim);
   text +=
       fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
                   config.ffn_dim, config.vocab_size, config.trained_length, PositionsText(config), WindowsText(config));
-  text += fmt::format("          hash {}\nbackend   {}\n", engine.source_hash(), engine.backend_description());
+  text += fmt::format("          hash {}\n", model.source_hash());
+  text += fmt::format("          runs: every key and tensor is there{}\n",
+                      model.has_tokenizer() ? ", a tokenizer too" : "; on ids alone, there is no tokenizer");
+  text += fmt::format("backend   {}\n", model.backend().Description());
   return text;
 }
 
@@ -235,7 +272,7 @@ std::string LengthsText(const InspectOptions& options, const Subject& subject,
 Status PrintInspectJson(const InspectOptions& options, const Subject& subject,
                         const std::vector<LengthReport>& reports) {
   Json json = {{"model", Json()}, {"plan", Json()}, {"kv", Json::array()}};
-  if (subject.engine != nullptr) json["model"] = ModelJson(options, *subject.engine);
+  if (subject.model != nullptr) json["model"] = ModelJson(options, *subject.model);
   if (subject.plan != nullptr) json["plan"] = PlanJson(options, *subject.plan);
   for (const LengthReport& report : reports) json["kv"].push_back(LengthJson(report));
   json["refused"] = Refusals(subject, reports);
@@ -255,9 +292,10 @@ Status RunInspect(const InspectOptions& options) {
   }
   if (options.json) return PrintInspectJson(options, subject, reports);
   std::string text;
-  if (subject.engine != nullptr) text += ModelText(options, *subject.engine);
+  if (subject.model != nullptr) text += ModelText(options, *subject.model);
   if (subject.plan != nullptr) {
     text += fmt::format("plan      {}\n{}", options.plan, FormatPlanMap(*subject.plan));
+    if (subject.model != nullptr) text += WindowedLayersText(subject.model->config());
     text += FormatScoreMap(*subject.plan);
     for (const std::string& note : subject.plan->notes) text += fmt::format("note      {}\n", note);
   }

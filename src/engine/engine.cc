@@ -17,6 +17,14 @@
 namespace headwise {
 namespace {
 
+// A step is not over while its callbacks run.
+Status RefuseInCallback(const EngineImpl& impl, const char* what) {
+  if (!impl.is_stepping()) return Status::Ok();
+  return Status::InvalidInput(fmt::format("{}: called by a callback of a step, expected it outside of steps", what));
+}
+
+}  // namespace
+
 Status CheckOptions(const EngineOptions& options) {
   if (options.chunk_tokens < 1 || options.chunk_tokens > kMaxChunkTokens) {
     return Status::InvalidInput(
@@ -28,14 +36,6 @@ Status CheckOptions(const EngineOptions& options) {
   }
   return CheckNumThreads(options.num_threads);
 }
-
-// A step is not over while its callbacks run.
-Status RefuseInCallback(const EngineImpl& impl, const char* what) {
-  if (!impl.is_stepping()) return Status::Ok();
-  return Status::InvalidInput(fmt::format("{}: called by a callback of a step, expected it outside of steps", what));
-}
-
-}  // namespace
 
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
   if (name != "auto") {

@@ -119,6 +119,9 @@ class EngineImpl {
 // activations).
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend);
 
+// What is wrong with them whatever the model.
+Status CheckOptions(const EngineOptions& options);
+
 // Engine::Create over a backend that is already made.
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::unique_ptr<Backend> backend);
 

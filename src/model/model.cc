@@ -68,7 +68,8 @@ class Adoption {
   const WeightSource* source_;
 };
 
-// What the model asks of operations that the backend does not do.
+}  // namespace
+
 Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, const Backend& backend) {
   const bool has_own_norms = !weights.layers.empty() && weights.layers.front().q_norm.weight.shape.rank() == 2;
   const std::pair<bool, Feature> asked[] = {
@@ -86,8 +87,6 @@ Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, con
   }
   return Status::Ok();
 }
-
-}  // namespace
 
 std::vector<DType> Model::MatrixTypes() const {
   std::vector<DType> types;

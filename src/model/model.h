@@ -34,6 +34,9 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backe
 Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config,
                                                        FileAccess access = FileAccess::kMap);
 
+// What the model asks of operations that the backend does not do, by name.
+Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, const Backend& backend);
+
 // A model from weights already in host memory. What the backend has copied is let go: of `host_weights`, and of
 // `source` where they are views into one.
 Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend,

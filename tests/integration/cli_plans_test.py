@@ -5,10 +5,11 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import subprocess
 
-from cli_support import BINARY, MODEL, CliTest, line_prompt, main
+from cli_support import BINARY, GOLDENS, MODEL, CliTest, line_prompt, main
 
 
 class Plans(CliTest):
@@ -86,6 +87,23 @@ class Plans(CliTest):
         self.assertEqual(by_length[8192]["kv_bytes"], by_length[1024]["kv_bytes"])
         self.succeeds("inspect", "--model", MODEL)
         self.succeeds("inspect", "--plan", plan)
+        self.assertIn("runs: every key and tensor is there", self.succeeds("inspect", "--model", MODEL).stdout.decode())
+
+    def test_inspect_shows_both_windows(self):
+        model = GOLDENS / "gemma3"
+        plan = self.plan("streaming", "--sink", 4, "--recent", 8, model=model)
+        text = self.succeeds("inspect", "--model", model, "--plan", plan, "--lengths", 64).stdout.decode()
+        self.assertIn("RoPE of theta 1e+06 in 1 of 3 layers", text)
+        self.assertIn("the model's own, 16 tokens, in layers 0-1", text)
+
+    def test_inspect_says_what_a_model_lacks(self):
+        folder = self.path / "model"
+        shutil.copytree(GOLDENS / "qwen3", folder)
+        config = json.loads((folder / "config.json").read_text())
+        for key, value, says in (("hidden_size", 48, "model.embed_tokens.weight"), ("num_attention_heads", 8, "self_attn.q_proj.weight"),
+                                 ("model_type", "no_such", "no_such")):
+            (folder / "config.json").write_text(json.dumps(config | {key: value}))
+            self.refuses("inspect", "--model", folder, says=says)
 
 
 class Planners(CliTest):

@@ -14,6 +14,7 @@ import unittest
 
 BINARY = sys.argv[1]
 MODEL = pathlib.Path(sys.argv[2])
+GOLDENS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tiny"
 
 LINES = [
     ("amber-kettle", 4821), ("quiet-harbour", 17), ("rustic-piano", 39002), ("timid-otter", 2416),
