@@ -27,7 +27,7 @@ from reference_decoder import (
     rope_frequencies,
 )
 
-COMMON = dict(vocab_size=384, bos_token_id=0, eos_token_id=1, pad_token_id=None, dtype="float32")
+COMMON = dict(vocab_size=96, bos_token_id=0, eos_token_id=1, pad_token_id=None, dtype="float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,7 +309,7 @@ def _baichuan_config(**changes) -> dict:
         "torch_dtype": "float32",
         "transformers_version": "4.44.0",
         "use_cache": True,
-        "vocab_size": 256,
+        "vocab_size": 96,
     } | changes
 
 
