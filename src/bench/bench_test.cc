@@ -58,6 +58,7 @@ TEST(RandomModelTest, RowsOfAMatrixDiffer) {
 
 TEST(RandomModelTest, UnknownShapesAreRefused) {
   EXPECT_THAT(ConfigOfShape("llama-9").status().message(), HasSubstr("llama-3.2-1b"));
+  for (const std::string& name : NamedShapes()) EXPECT_TRUE(ConfigOfShape(name).ok()) << name;
 }
 
 TEST(BenchTest, MeasuresEveryLengthOnce) {

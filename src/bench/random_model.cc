@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bench/random_weights.h"
+#include "model/load_config.h"
 
 namespace headwise {
 namespace {
@@ -33,6 +34,24 @@ constexpr NamedShape kShapes[] = {
     {"headwise-17m", 8, 384, 1024, 8, 4, 64, 8192, 32768, 1e6, true},
 };
 
+// Of published config.json files, what their families read.
+struct PublishedShape {
+  const char* name;
+  const char* config;
+};
+constexpr PublishedShape kPublished[] = {
+    {"qwen3-4b", R"({"model_type": "qwen3", "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+         "max_position_embeddings": 40960, "rope_theta": 1000000, "tie_word_embeddings": true})"},
+    {"gemma-3-4b", R"({"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+         "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+         "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024, "rope_theta": 1000000,
+         "rope_local_base_freq": 10000, "rope_scaling": {"rope_type": "linear", "factor": 8}})"},
+    {"phi-4-mini", R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+         "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 200064, "max_position_embeddings": 131072,
+         "partial_rotary_factor": 0.75, "eos_token_id": 199999, "tie_word_embeddings": true})"},
+};
+
 ConstTensorView Ones(int64_t n, ModelWeights& weights) {
   auto memory = std::make_unique<std::byte[]>(static_cast<size_t>(n) * sizeof(float));
   std::fill_n(reinterpret_cast<float*>(memory.get()), n, 1.0f);
@@ -55,10 +74,14 @@ bool IsComplete(const ModelWeights& weights) {
 std::vector<std::string> NamedShapes() {
   std::vector<std::string> names;
   for (const NamedShape& shape : kShapes) names.emplace_back(shape.name);
+  for (const PublishedShape& shape : kPublished) names.emplace_back(shape.name);
   return names;
 }
 
 Result<ModelConfig> ConfigOfShape(const std::string& name) {
+  for (const PublishedShape& published : kPublished) {
+    if (name == published.name) return ParseModelConfig(published.config, name);
+  }
   const auto* const shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const NamedShape& s) { return s.name == name; });
   if (shape == std::end(kShapes)) {
@@ -100,8 +123,14 @@ Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options
   };
   weights.embedding = matrix(config.vocab_size, model_dim);
   weights.layers.resize(static_cast<size_t>(config.num_layers));
+  const bool has_post_norms = config.norm_places == NormPlaces::kBoth;
+  const bool has_head_norms = config.qk_norm == QkNorm::kHeads;
   for (LayerWeights& layer : weights.layers) {
     layer.norm.weight = Ones(model_dim, weights);
+    if (has_post_norms) layer.post_norm.weight = Ones(model_dim, weights);
+    if (has_post_norms) layer.mlp_post_norm.weight = Ones(model_dim, weights);
+    if (has_head_norms) layer.q_norm.weight = Ones(config.head_dim, weights);
+    if (has_head_norms) layer.k_norm.weight = Ones(config.head_dim, weights);
     layer.q = linear(q_dim, model_dim);
     layer.k = linear(kv_dim, model_dim);
     layer.v = linear(kv_dim, model_dim);

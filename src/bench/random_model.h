@@ -13,7 +13,7 @@
 
 namespace headwise {
 
-// "llama-3.2-1b", "llama-3-8b", "llama-2-7b", "headwise-17m".
+// "llama-3.2-1b", "llama-3-8b", "qwen3-4b", "gemma-3-4b", ...
 std::vector<std::string> NamedShapes();
 // Unknown names are an error that lists the known ones.
 Result<ModelConfig> ConfigOfShape(const std::string& name);

@@ -68,7 +68,9 @@ WeightCounts CountWeights(const ModelWeights& weights) {
       counts.layer_params += ParamsOf(*linear);
       counts.read_bytes += BytesOf(*linear);
     }
-    counts.read_bytes += BytesOf(layer.norm) + BytesOf(layer.mlp_norm) + BytesOf(layer.sink_logits);
+    counts.read_bytes += BytesOf(layer.norm) + BytesOf(layer.post_norm) + BytesOf(layer.mlp_norm) +
+                         BytesOf(layer.mlp_post_norm) + BytesOf(layer.q_norm) + BytesOf(layer.k_norm) +
+                         BytesOf(layer.sink_logits);
   }
   counts.output_params = ParamsOf(weights.output);
   counts.read_bytes += BytesOf(weights.output) + BytesOf(weights.final_norm);
