@@ -67,6 +67,7 @@ struct HeadView {
   int64_t kv_stride = 0;  // Hkv * D
   int64_t dim = 0;
   Real scale = 1;
+  Real cap = 0;
   Real slope = 0;
 
   HeadView(const AttentionShape<Real>& shape, int64_t head)
@@ -76,15 +77,19 @@ struct HeadView {
         kv_stride(shape.num_kv_heads * shape.head_dim),
         dim(shape.head_dim),
         scale(shape.scale),
+        cap(shape.score_cap),
         slope(shape.alibi_slopes.empty() ? Real{0} : Real{shape.alibi_slopes[static_cast<size_t>(head)]}) {}
 
   int64_t Q(int64_t token) const { return token * q_stride + q_head * dim; }
   int64_t Kv(int64_t token) const { return token * kv_stride + kv_head * dim; }
 };
 
-// scores [num_queries, kTileKeys] = scale * q k^T + slope * (j - t), unmasked.
+// scores [num_queries, kTileKeys] = scale * q k^T, capped where the model caps them, + slope * (j - t), unmasked.
+// cap_slopes, of the same shape or null: by how much a capped score follows an uncapped one; written where there is a
+// cap.
 template <typename Real>
-void Scores(const HeadView<Real>& head, const Tile& tile, const Real* q, const Real* k, Real* scores) {
+void Scores(const HeadView<Real>& head, const Tile& tile, const Real* q, const Real* k, Real* scores,
+            Real* cap_slopes) {
   Gemm(GemmArgs<Real>{.transpose_b = Transpose::kYes,
                       .m = tile.num_queries,
                       .n = tile.num_keys,
@@ -96,6 +101,12 @@ void Scores(const HeadView<Real>& head, const Tile& tile, const Real* q, const R
                       .b_stride = head.kv_stride,
                       .c = scores,
                       .c_stride = kTileKeys});
+  for (int64_t row = 0; head.cap > 0 && row < tile.num_queries; ++row) {
+    Real* capped = scores + row * kTileKeys;
+    CapRow(capped, tile.num_keys, head.cap);
+    if (cap_slopes == nullptr) continue;
+    for (int64_t j = 0; j < tile.num_keys; ++j) cap_slopes[row * kTileKeys + j] = CapSlope(capped[j], head.cap);
+  }
   if (head.slope == 0) return;
   for (int64_t row = 0; row < tile.num_queries; ++row) {
     for (int64_t j = 0; j < tile.num_keys; ++j) {
@@ -163,7 +174,7 @@ void ForwardTile(const AttentionForwardArgs<Real>& args, int64_t q_head, int64_t
   for (const KeyRun& run : runs.run) {
     for (int64_t key = run.begin; key < run.end; key += kTileKeys) {
       const Tile tile{first_query, num_queries, key, std::min(kTileKeys, run.end - key), &run};
-      Scores(head, tile, args.q, args.k, scratch.scores.data());
+      Scores<Real>(head, tile, args.q, args.k, scratch.scores.data(), /*cap_slopes=*/nullptr);
       for (int64_t row = 0; row < num_queries; ++row) {
         const Real shrink =
             AdvanceRow(scratch.scores.data() + row * kTileKeys, tile.num_keys, tile.FirstKey(row), tile.EndKey(row),
@@ -212,6 +223,7 @@ template <typename Real>
 struct BackwardScratch {
   std::vector<Real> probabilities = std::vector<Real>(static_cast<size_t>(kTileQueries * kTileKeys));
   std::vector<Real> gradients = std::vector<Real>(static_cast<size_t>(kTileQueries * kTileKeys));
+  std::vector<Real> cap_slopes;  // only where scores are capped
 };
 
 // Where E_ij = A_ij / (1 - A_ij) * (r_i - G_ij) [moa §4.1 eq.3 rearranged] is collected, r_i = sum over n of A_in G_in.
@@ -324,7 +336,8 @@ void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>&
                   Real* d_q, InfluenceCollector<Real>* influence, BackwardScratch<Real>& scratch) {
   Real* probabilities = scratch.probabilities.data();
   Real* gradients = scratch.gradients.data();
-  Scores(head, tile, args.q, args.k, probabilities);
+  if (head.cap > 0) scratch.cap_slopes.resize(scratch.probabilities.size());
+  Scores(head, tile, args.q, args.k, probabilities, scratch.cap_slopes.data());
   // gradients = d_out v^T
   Gemm(GemmArgs<Real>{.transpose_b = Transpose::kYes,
                       .m = tile.num_queries,
@@ -346,8 +359,12 @@ void BackwardTile(const AttentionBackwardArgs<Real>& args, const HeadView<Real>&
     std::fill(p + end, p + tile.num_keys, Real{0});
     if (end > first) ExpOfRow(p + first, end - first, args.lse[at]);
     if (influence != nullptr && end > first) influence->AddRow(slab, tile, head.q_head, row, p, g);
-    // d_score = p (g - sum of p g), and the score is scale * q k.
+    // d_score = p (g - sum of p g), and the score is scale * q k, capped or not.
     SoftmaxGradOfRow(p, g, tile.num_keys, args.delta[at], head.scale);
+    if (head.cap > 0) {
+      const Real* slopes = scratch.cap_slopes.data() + row * kTileKeys;
+      for (int64_t j = 0; j < tile.num_keys; ++j) g[j] *= slopes[j];
+    }
   }
   Gemm(GemmArgs<Real>{.transpose_a = Transpose::kYes,
                       .m = tile.num_keys,

@@ -25,6 +25,7 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // Hkv
   int64_t head_dim = 0;      // D
   Real scale = 1;
+  Real score_cap = 0;                   // 0: none; otherwise cap * tanh(scale q k^T / cap) in place of scale q k^T
   std::span<const float> alibi_slopes;  // [Hq], or empty: score += slope * (j - t)
   std::span<const float> sink_logits;   // [Hq], or empty: one more logit in the softmax denominator
   ResolvedRule rule;                    // what every head reads; positions in the text, from the first token

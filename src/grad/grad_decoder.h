@@ -26,14 +26,11 @@
 
 namespace headwise {
 
-// An error for a model that this decoder has no gradient for; it names what is missing.
-Status CheckHasGradient(const ModelConfig& config);
-
 // The code that gradients are computed with on this machine: "avx512, OpenBLAS SkylakeX". Where it differs, results
 // differ in their last digits.
 std::string GradArithmetic();
 
-// What a run over `num_tokens` tokens holds at most, in bytes, weights excluded.
+// What a GradDecoder holds at most after texts of `num_tokens` tokens, in bytes: activations and a widened matrix.
 int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number);
 
 // The output of query head q in layer l becomes g * full + (1 - g) * bounded, g = values[l * Hkv + q / G], before the
@@ -53,18 +50,21 @@ struct AttentionView {
   const Real* v = nullptr;     // [N, Hkv*D]
   const Real* out = nullptr;   // [N, Hq*D]
   const Real* lse = nullptr;   // [N, Hq]
+
+  // What the query of that head gives the key; 0 where the mask hides it.
+  double Probability(int64_t q_head, int64_t query, int64_t key) const;
 };
 
 // Thread-safety: none; all threads of the pool work on one text. Results do not depend on their number, bit for bit.
 template <typename Real>
 class GradDecoder {
  public:
-  // Requires: CheckHasGradient(model.config).ok(); weights in host memory (the cpu and ref backends).
+  // Requires: weights in host memory (the cpu and ref backends).
   GradDecoder(const Model& model, ThreadPool& pool);
   ~GradDecoder();
 
   struct ForwardArgs {
-    std::span<const int32_t> ids;      // [N]
+    std::span<const int32_t> ids;      // [N], N at most the learned positions of a model that has some
     std::span<const int32_t> wanted;   // [R] positions whose hidden state is wanted
     const HeadGates* gates = nullptr;  // null: every head full
     enum class Keep { kNothing, kForBackward } keep = Keep::kNothing;
@@ -84,6 +84,9 @@ class GradDecoder {
   // Mean negative log-likelihood of targets [R] given hidden [R, E]; fills d_hidden.
   double NllLoss(std::span<const Real> hidden, std::span<const int32_t> targets, std::vector<Real>& d_hidden);
 
+  // Of activations and a widened matrix, after what was run so far; GradMemoryBytes foresees it.
+  int64_t HeldBytes() const;
+
   const Model& model() const { return *model_; }
   ThreadPool& pool() { return *pool_; }
 
@@ -96,6 +99,9 @@ class GradDecoder {
   // Outputs that a gate leaves no weight are only worth computing for the gate's own gradient.
   enum class Outputs { kWeighted, kBoth };
 
+  void FillAngles(int64_t num_tokens);
+  void Embed(std::span<const int32_t> ids, std::vector<Real>& x) const;
+  void RunProjections(int64_t layer_idx, const Real* input);
   void RunAttention(int64_t layer_idx, const Real* x, Outputs outputs);
   void AttendPath(int64_t layer_idx, Path path, Outputs outputs);
   std::vector<bool> WeightedHeads(int64_t layer_idx, Path path) const;
@@ -107,10 +113,16 @@ class GradDecoder {
   void BackPath(int64_t layer_idx, Path path, Influence* influence);
   void BackProjections(int64_t layer_idx);
 
-  void NormRows(const NormWeights& norm, const Real* x, int64_t num_rows, Real* y);
-  void NormRowsBackward(const NormWeights& norm, const Real* x, const Real* d_y, Real* d_x);
+  void AddToStream(const LinearWeights& linear, const NormWeights& norm, const Real* x, std::vector<Real>& branch,
+                   Real* y);
+  void BackFromStream(const LinearWeights& linear, const NormWeights& norm, std::vector<Real>& branch, Real* d_input);
+  void AddGradient(const NormWeights& norm, const Real* x, const std::vector<Real>& d_y);
+  void NormRows(const RowNorm& norm, const Real* x, RowWrite write, Real* y);
+  void NormRowsBackward(const RowNorm& norm, const Real* x, const Real* d_y, RowWrite write, Real* d_x);
   void RotateRows(int64_t layer_idx, Rotation rotation, int64_t num_heads, Real* x);
   NormRowParams NormParams(const NormWeights& norm) const;
+  RowNorm StreamNorm(const NormWeights& norm) const;                   // of the residual stream's rows
+  RowNorm HeadNorm(const NormWeights& norm, int64_t num_heads) const;  // of queries or keys
   AttentionShape<Real> ShapeOf(int64_t layer_idx, Path path) const;
   double GateOf(int64_t layer_idx, int64_t kv_head) const;
 

@@ -50,7 +50,7 @@ const Real* LinearRunner<Real>::Widen(const ConstTensorView& weight) {
 }
 
 template <typename Real>
-void LinearRunner<Real>::Forward(const LinearWeights& linear, const Real* x, int64_t num_rows, LinearWrite write,
+void LinearRunner<Real>::Forward(const LinearWeights& linear, const Real* x, int64_t num_rows, RowWrite write,
                                  Real* y) {
   const int64_t outputs = linear.weight.shape[0];
   const int64_t inputs = linear.weight.shape[1];
@@ -67,7 +67,7 @@ void LinearRunner<Real>::Forward(const LinearWeights& linear, const Real* x, int
                         .a_stride = inputs,
                         .b = weight,
                         .b_stride = inputs,
-                        .beta = write == LinearWrite::kAdd ? Real{1} : Real{0},
+                        .beta = write == RowWrite::kAdd ? Real{1} : Real{0},
                         .c = y + begin * outputs,
                         .c_stride = outputs});
     if (bias == nullptr) return;
@@ -78,7 +78,7 @@ void LinearRunner<Real>::Forward(const LinearWeights& linear, const Real* x, int
 }
 
 template <typename Real>
-void LinearRunner<Real>::Backward(const LinearWeights& linear, const Real* d_y, int64_t num_rows, LinearWrite write,
+void LinearRunner<Real>::Backward(const LinearWeights& linear, const Real* d_y, int64_t num_rows, RowWrite write,
                                   Real* d_x) {
   const int64_t outputs = linear.weight.shape[0];
   const int64_t inputs = linear.weight.shape[1];
@@ -92,7 +92,7 @@ void LinearRunner<Real>::Backward(const LinearWeights& linear, const Real* d_y, 
                         .a_stride = outputs,
                         .b = weight,
                         .b_stride = inputs,
-                        .beta = write == LinearWrite::kAdd ? Real{1} : Real{0},
+                        .beta = write == RowWrite::kAdd ? Real{1} : Real{0},
                         .c = d_x + begin * inputs,
                         .c_stride = inputs});
   });

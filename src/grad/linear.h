@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "grad/rows.h"
 #include "model/model_weights.h"
 
 namespace headwise {
@@ -20,8 +21,6 @@ void ForRows(ThreadPool& pool, int64_t num_rows, const Body& body) {
                    [&](int64_t task, int) { body(task * kRows, std::min((task + 1) * kRows, num_rows)); });
 }
 
-enum class LinearWrite { kStore, kAdd };
-
 // One matrix [rows, columns] of the model, widened to Real. Thread-safety: none.
 template <typename Real>
 class LinearRunner {
@@ -29,9 +28,11 @@ class LinearRunner {
   explicit LinearRunner(ThreadPool& pool) : pool_(&pool) {}
 
   // y [num_rows, M] = or += x [num_rows, K] W^T + b, W [M, K].
-  void Forward(const LinearWeights& linear, const Real* x, int64_t num_rows, LinearWrite write, Real* y);
+  void Forward(const LinearWeights& linear, const Real* x, int64_t num_rows, RowWrite write, Real* y);
   // d_x [num_rows, K] = or += d_y [num_rows, M] W.
-  void Backward(const LinearWeights& linear, const Real* d_y, int64_t num_rows, LinearWrite write, Real* d_x);
+  void Backward(const LinearWeights& linear, const Real* d_y, int64_t num_rows, RowWrite write, Real* d_x);
+
+  int64_t num_widened() const { return static_cast<int64_t>(widened_.size()); }
 
  private:
   const Real* Widen(const ConstTensorView& weight);

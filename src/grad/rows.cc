@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "backend/cpu/isa.h"
+#include "base/check.h"
 
 namespace headwise {
 namespace {
 
-const cpu::SoftmaxKernels& Kernels() {
-  static const cpu::SoftmaxKernels kernels = cpu::AvailableKernelTables().front()->softmax;
+const cpu::KernelTable& Kernels() {
+  static const cpu::KernelTable& kernels = *cpu::AvailableKernelTables().front();
   return kernels;
 }
 
@@ -37,33 +38,52 @@ constexpr double kSqrt2OverPi = 0.79788456080286535588;
 constexpr double kTanhCubic = 0.044715;  // of the published approximation of GELU
 
 template <typename Real>
-Real Sigmoid(Real x) {
-  return 1 / (1 + std::exp(-x));
+struct ValueAndSlope {
+  Real value = 0;
+  Real slope = 0;
+};
+
+template <typename Real>
+ValueAndSlope<Real> Silu(Real x) {
+  const Real sigmoid = 1 / (1 + std::exp(-x));
+  const Real silu = x * sigmoid;
+  return {silu, sigmoid + silu * (1 - sigmoid)};
 }
 
 template <typename Real>
-Real Gelu(MlpKind kind, Real x) {
-  if (kind == MlpKind::kGelu) return x * (1 + std::erf(x * static_cast<Real>(kInverseSqrt2))) / 2;
-  const Real inner = static_cast<Real>(kSqrt2OverPi) * (x + static_cast<Real>(kTanhCubic) * x * x * x);
-  return x * (1 + std::tanh(inner)) / 2;
+ValueAndSlope<Real> Gelu(Real x) {
+  const Real below = (1 + std::erf(x * static_cast<Real>(kInverseSqrt2))) / 2;
+  const Real density = static_cast<Real>(kInverseSqrt2Pi) * std::exp(-x * x / 2);
+  return {x * below, below + x * density};
 }
 
 template <typename Real>
-Real GeluSlope(MlpKind kind, Real x) {
-  if (kind == MlpKind::kGelu) {
-    const Real density = static_cast<Real>(kInverseSqrt2Pi) * std::exp(-x * x / 2);
-    return (1 + std::erf(x * static_cast<Real>(kInverseSqrt2))) / 2 + x * density;
-  }
+ValueAndSlope<Real> GeluTanh(Real x) {
   const Real inner = static_cast<Real>(kSqrt2OverPi) * (x + static_cast<Real>(kTanhCubic) * x * x * x);
   const Real inner_slope = static_cast<Real>(kSqrt2OverPi) * (1 + 3 * static_cast<Real>(kTanhCubic) * x * x);
   const Real t = std::tanh(inner);
-  return (1 + t) / 2 + x * (1 - t * t) * inner_slope / 2;
+  return {x * (1 + t) / 2, (1 + t) / 2 + x * (1 - t * t) * inner_slope / 2};
+}
+
+// What the MLP passes its gate through, or, without one, its up projection.
+template <typename Real>
+ValueAndSlope<Real> Activate(MlpKind kind, Real x) {
+  switch (kind) {
+    case MlpKind::kGatedSilu:
+      return Silu(x);
+    case MlpKind::kGelu:
+      return Gelu(x);
+    case MlpKind::kGatedGeluTanh:
+    case MlpKind::kGeluTanh:
+      return GeluTanh(x);
+  }
+  HW_CHECK(false, "MLP {}", static_cast<int>(kind));
 }
 
 }  // namespace
 
 float MaxOfRow(const float* x, int64_t n) {
-  return Kernels().max(x, n);
+  return Kernels().softmax.max(x, n);
 }
 
 double MaxOfRow(const double* x, int64_t n) {
@@ -71,7 +91,7 @@ double MaxOfRow(const double* x, int64_t n) {
 }
 
 float ExpOfRow(float* x, int64_t n, float shift) {
-  return Kernels().exp(x, n, shift);
+  return Kernels().softmax.exp(x, n, shift);
 }
 
 double ExpOfRow(double* x, int64_t n, double shift) {
@@ -84,26 +104,35 @@ double ExpOfRow(double* x, int64_t n, double shift) {
 }
 
 void SoftmaxGradOfRow(const float* p, float* g, int64_t n, float delta, float scale) {
-  Kernels().gradient(p, g, n, delta, scale);
+  Kernels().softmax.gradient(p, g, n, delta, scale);
 }
 
 void SoftmaxGradOfRow(const double* p, double* g, int64_t n, double delta, double scale) {
   for (int64_t i = 0; i < n; ++i) g[i] = p[i] * (g[i] - delta) * scale;
 }
 
+void CapRow(float* x, int64_t n, float cap) {
+  Kernels().elementwise.soft_cap(x, n, cap);
+}
+
+void CapRow(double* x, int64_t n, double cap) {
+  for (int64_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
 template <typename Real>
-void NormForward(const NormRowParams& norm, const Real* x, Real* y, int64_t n) {
+void NormForward(const NormRowParams& norm, const Real* x, RowWrite write, Real* y, int64_t n) {
   const Moments<Real> moments(norm, x, n);
   for (int64_t i = 0; i < n; ++i) {
-    y[i] = (x[i] - moments.mean) * moments.inverse * Real{norm.weight[i]};
-    if (norm.bias != nullptr) y[i] += Real{norm.bias[i]};
+    Real value = (x[i] - moments.mean) * moments.inverse * Real{norm.weight[i]};
+    if (norm.bias != nullptr) value += Real{norm.bias[i]};
+    y[i] = write == RowWrite::kAdd ? y[i] + value : value;
   }
 }
 
 // With u = (x - mean) * inverse and d_u = weight * d_y:
 //   d_x = inverse * (d_u - mean(d_u) - u * mean(d_u u)), the middle term only where a mean is subtracted.
 template <typename Real>
-void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, Real* d_x, int64_t n) {
+void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, RowWrite write, Real* d_x, int64_t n) {
   const Moments<Real> moments(norm, x, n);
   Real sum = 0;
   Real sum_along_u = 0;
@@ -117,29 +146,30 @@ void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, Rea
   const Real mean_along_u = sum_along_u / count;
   for (int64_t i = 0; i < n; ++i) {
     const Real u = (x[i] - moments.mean) * moments.inverse;
-    d_x[i] += moments.inverse * (d_y[i] * Real{norm.weight[i]} - mean - u * mean_along_u);
+    const Real value = moments.inverse * (d_y[i] * Real{norm.weight[i]} - mean - u * mean_along_u);
+    d_x[i] = write == RowWrite::kAdd ? d_x[i] + value : value;
   }
 }
 
 template <typename Real>
 void ActivationForward(MlpKind kind, const Real* gate, const Real* up, Real* out, int64_t n) {
+  const bool is_gated = IsGated(kind);
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = kind == MlpKind::kGatedSilu ? gate[i] * Sigmoid(gate[i]) * up[i] : Gelu(kind, up[i]);
+    out[i] = is_gated ? Activate(kind, gate[i]).value * up[i] : Activate(kind, up[i]).value;
   }
 }
 
 template <typename Real>
 void ActivationBackward(MlpKind kind, const Real* d_out, Real* gate, Real* up, int64_t n) {
-  if (kind != MlpKind::kGatedSilu) {
-    for (int64_t i = 0; i < n; ++i) up[i] = d_out[i] * GeluSlope(kind, up[i]);
-    return;
-  }
+  const bool is_gated = IsGated(kind);
   for (int64_t i = 0; i < n; ++i) {
-    const Real sigmoid = Sigmoid(gate[i]);
-    const Real silu = gate[i] * sigmoid;
-    const Real d_up = d_out[i] * silu;
-    gate[i] = d_out[i] * up[i] * (sigmoid + silu * (1 - sigmoid));
-    up[i] = d_up;
+    if (!is_gated) {
+      up[i] = d_out[i] * Activate(kind, up[i]).slope;
+      continue;
+    }
+    const ValueAndSlope<Real> activated = Activate(kind, gate[i]);
+    gate[i] = d_out[i] * up[i] * activated.slope;
+    up[i] = d_out[i] * activated.value;
   }
 }
 
@@ -155,11 +185,11 @@ void RotateHead(Rotation rotation, const Real* angles, int64_t half, Real* x) {
   }
 }
 
-#define HW_INSTANTIATE(Real)                                                                  \
-  template void NormForward(const NormRowParams&, const Real*, Real*, int64_t);               \
-  template void NormBackward(const NormRowParams&, const Real*, const Real*, Real*, int64_t); \
-  template void ActivationForward(MlpKind, const Real*, const Real*, Real*, int64_t);         \
-  template void ActivationBackward(MlpKind, const Real*, Real*, Real*, int64_t);              \
+#define HW_INSTANTIATE(Real)                                                                            \
+  template void NormForward(const NormRowParams&, const Real*, RowWrite, Real*, int64_t);               \
+  template void NormBackward(const NormRowParams&, const Real*, const Real*, RowWrite, Real*, int64_t); \
+  template void ActivationForward(MlpKind, const Real*, const Real*, Real*, int64_t);                   \
+  template void ActivationBackward(MlpKind, const Real*, Real*, Real*, int64_t);                        \
   template void RotateHead(Rotation, const Real*, int64_t, Real*);
 HW_INSTANTIATE(float)
 HW_INSTANTIATE(double)

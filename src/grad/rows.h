@@ -9,6 +9,9 @@
 
 namespace headwise {
 
+// Whether a result takes the place of what it is written to or is added to it.
+enum class RowWrite { kStore, kAdd };
+
 // ---- softmax ----
 // Requires: n >= 1.
 float MaxOfRow(const float* x, int64_t n);
@@ -20,6 +23,16 @@ double ExpOfRow(double* x, int64_t n, double shift);
 void SoftmaxGradOfRow(const float* p, float* g, int64_t n, float delta, float scale);
 void SoftmaxGradOfRow(const double* p, double* g, int64_t n, double delta, double scale);
 
+// ---- soft caps: x = cap * tanh(x / cap) ----
+void CapRow(float* x, int64_t n, float cap);
+void CapRow(double* x, int64_t n, double cap);
+// The slope of a cap where its result is `capped`.
+template <typename Real>
+Real CapSlope(Real capped, Real cap) {
+  const Real tanh = capped / cap;
+  return (1 - tanh) * (1 + tanh);
+}
+
 // ---- norms: weight and bias [n] f32, bias may be null ----
 struct NormRowParams {
   NormKind kind = NormKind::kRms;
@@ -28,12 +41,30 @@ struct NormRowParams {
   double eps = 0;
 };
 template <typename Real>
-void NormForward(const NormRowParams& norm, const Real* x, Real* y, int64_t n);
-// d_x += gradient through the norm at x.
+void NormForward(const NormRowParams& norm, const Real* x, RowWrite write, Real* y, int64_t n);
+// d_x = or += the gradient through the norm at x. A d_x that is stored may be d_y or x.
 template <typename Real>
-void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, Real* d_x, int64_t n);
+void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, RowWrite write, Real* d_x, int64_t n);
 
-// ---- MLP activation: out from gate (kGatedSilu only) and up; `up` and `gate` are kept for the way back ----
+// A norm over rows that are cut into `rows_per_token` pieces of `dim` each; piece i of a token has the weights at
+// i * weight_step.
+struct RowNorm {
+  NormRowParams params;
+  int64_t dim = 0;
+  int64_t rows_per_token = 1;
+  int64_t weight_step = 0;
+
+  // Of piece `row` of a text.
+  NormRowParams Of(int64_t row) const {
+    NormRowParams piece = params;
+    const int64_t offset = row % rows_per_token * weight_step;
+    piece.weight += offset;
+    if (piece.bias != nullptr) piece.bias += offset;
+    return piece;
+  }
+};
+
+// ---- MLP activation: out from gate (gated kinds only) and up; `up` and `gate` are kept for the way back ----
 template <typename Real>
 void ActivationForward(MlpKind kind, const Real* gate, const Real* up, Real* out, int64_t n);
 // Replaces gate and up by their gradients.

@@ -8,7 +8,6 @@
 #include "backend/all_backends.h"
 #include "base/cpu_info.h"
 #include "engine/prompt.h"
-#include "grad/grad_decoder.h"
 
 namespace headwise {
 namespace {
@@ -49,7 +48,6 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   // Only its memory is used: gradients have code of their own, which reads weights as they lie in the file.
   HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "ref"}));
   HW_ASSIGN_OR_RETURN(opened.model, LoadModel(input.model, *opened.backend));
-  HW_RETURN_IF_ERROR(CheckHasGradient(opened.model->config).Annotate(input.model));
   HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model, input.on_warning));
   opened.bos_id = BeginOfText(*opened.tokenizer, opened.model->config);
   return opened;

@@ -60,7 +60,7 @@ using SampleMaker = std::function<Result<TokenSample>(int64_t step, int64_t samp
 using DuoProgress = std::function<Status(const DuoState& state, int64_t num_planned_steps)>;
 
 // Trains from `state` (empty gates: from the start, all 1). A loss or gradient that is not finite ends the run with an
-// error that says at which step; `state` then is the last good one. Requires: CheckHasGradient(model.config).ok().
+// error that says at which step; `state` then is the last good one.
 Status TrainGates(const Model& model, const DuoOptions& options, const SampleMaker& make_sample,
                   const DuoProgress& on_step, DuoState& state);
 

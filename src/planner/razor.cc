@@ -12,26 +12,6 @@
 namespace headwise {
 namespace {
 
-double Dot(const float* a, const float* b, int64_t n) {
-  float sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return static_cast<double>(sum);
-}
-
-// Attention of one query to one key.
-double Probability(const AttentionView<float>& view, int64_t q_head, int64_t query, int64_t key) {
-  const AttentionShape<float>& shape = view.shape;
-  if (!Readable(shape.rule, query, key)) return 0;
-  const int64_t kv_head = q_head / (shape.num_q_heads / shape.num_kv_heads);
-  const float* q = view.q + (query * shape.num_q_heads + q_head) * shape.head_dim;
-  const float* k = view.k + (key * shape.num_kv_heads + kv_head) * shape.head_dim;
-  double score = static_cast<double>(shape.scale) * Dot(q, k, shape.head_dim);
-  if (!shape.alibi_slopes.empty()) {
-    score += static_cast<double>(shape.alibi_slopes[static_cast<size_t>(q_head)]) * static_cast<double>(key - query);
-  }
-  return std::exp(score - static_cast<double>(view.lse[query * shape.num_q_heads + q_head]));
-}
-
 std::vector<size_t> HighestFirst(const std::vector<double>& scores) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -112,7 +92,11 @@ double SquaredNorm(const ConstTensorView& vector) {
 }  // namespace
 
 int64_t RazorTokensPerRepetition(const ModelConfig& config) {
-  return std::min({kRazorMaxTokens, config.trained_length / kRazorRepetitions, config.vocab_size / 2});
+  int64_t tokens = std::min({kRazorMaxTokens, config.trained_length / kRazorRepetitions, config.vocab_size / 2});
+  if (config.positions == PositionKind::kLearned) {
+    tokens = std::min(tokens, (config.num_positions - 1) / kRazorRepetitions);
+  }
+  return tokens;
 }
 
 Result<std::vector<int32_t>> MakeRepeatedTokens(int64_t tokens_per_repetition, int64_t vocab_size,
@@ -157,8 +141,8 @@ RetrievalScores ScoreRepeatedTokens(GradDecoder<float>& decoder, const std::vect
                            for (int64_t query = first_query; query < num_tokens; ++query) {
                              for (int64_t key = query - tokens_per_repetition; key >= first_token;
                                   key -= tokens_per_repetition) {
-                               echo += Probability(view, q_head, query, key);
-                               induction += Probability(view, q_head, query, key + 1);
+                               echo += view.Probability(q_head, query, key);
+                               induction += view.Probability(q_head, query, key + 1);
                              }
                            }
                            const auto at = static_cast<size_t>(view.layer_idx * config.num_q_heads + q_head);
@@ -191,6 +175,7 @@ std::vector<bool> ProtectedHeads(const RetrievalScores& scores, const ModelShape
 std::vector<int64_t> AlibiScopes(const Model& model, double epsilon) {
   const ModelConfig& config = model.config;
   HW_CHECK(config.positions == PositionKind::kAlibi);
+  HW_CHECK(config.norm_places != NormPlaces::kAfter && config.qk_norm == QkNorm::kNone);
   std::vector<int64_t> scopes;
   for (const LayerWeights& layer : model.weights.layers) {
     const double input_norm = SquaredNorm(layer.norm.weight) + SquaredNorm(layer.norm.bias) +

@@ -21,7 +21,7 @@ inline constexpr int64_t kRazorRepetitions = 4;
 inline constexpr int64_t kRazorMaxTokens = 2500;
 
 // K = min(2500, trained length / 4, vocabulary / 2): a quarter of the trained length, or the last repetition would lie
-// outside it, but for the start token's place.
+// outside it, but for the start token's place; where positions are learned that must be inside as well.
 int64_t RazorTokensPerRepetition(const ModelConfig& config);
 
 // The start token, where there is one, then K distinct ids for which `is_ordinary` is true, 4 times. An error if there
@@ -46,7 +46,8 @@ std::vector<bool> ProtectedHeads(const RetrievalScores& scores, const ModelShape
                                  int64_t num_echo);
 
 // L_h of every query head of an ALiBi model, in tokens, rounded up [razor §3.1 eq.2]: beyond it no attention weight
-// exceeds epsilon. Requires: positions == kAlibi; weights in host memory.
+// exceeds epsilon. Requires: positions == kAlibi; a norm before attention and none of queries and keys; weights in host
+// memory.
 std::vector<int64_t> AlibiScopes(const Model& model, double epsilon);
 
 }  // namespace headwise

@@ -220,7 +220,7 @@ Result<HeadPlan> MakeRazor(const PlannerInput& input) {
   if (model.model->config.positions == PositionKind::kAlibi) return PlanByScope(input, model, razor, budget);
   for (const char* name : {"epsilon", "context"}) {
     if (!input.options.Has(name)) continue;
-    return Status::InvalidInput(fmt::format("--{}: is for models with ALiBi; this one has rotary positions", name));
+    return Status::InvalidInput(fmt::format("--{}: is for models with ALiBi, which this one has not", name));
   }
   return PlanByScores(input, model, razor, budget);
 }

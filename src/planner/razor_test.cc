@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -89,6 +90,21 @@ TEST(RepeatedTokens, AreDistinctOrdinaryAndRepeated) {
   EXPECT_FALSE(MakeRepeatedTokens(
                    30, 50, [](int32_t id) { return id % 2 == 0; }, 7, rng)
                    .ok());
+}
+
+TEST(RepeatedTokens, FitLearnedPositionsWithTheirStartToken) {
+  const LoadedModel loaded(SourcePath("tests/golden/tiny/gpt2"));
+  const ModelConfig& config = loaded.model->config;
+  ASSERT_EQ(config.num_positions % kRazorRepetitions, 0);  // with the start token it would be one too many
+  const int64_t tokens = RazorTokensPerRepetition(config);
+  EXPECT_EQ(tokens, config.num_positions / kRazorRepetitions - 1);
+  Rng rng(1);
+  const auto ids = MakeRepeatedTokens(
+      tokens, config.vocab_size, [](int32_t) { return true; }, 0, rng);
+  ThreadPool pool(1);
+  GradDecoder<float> decoder(*loaded.model, pool);
+  const RetrievalScores scores = ScoreRepeatedTokens(decoder, *ids, tokens, nullptr);
+  EXPECT_GT(*std::ranges::max_element(scores.echo), 0.0);
 }
 
 TEST(ProtectedHeads, AGroupIsProtectedByAnyOfItsHeads) {

@@ -248,12 +248,5 @@ TEST(Planners, OutOfRangeAndConflictingOptions) {
   EXPECT_THAT(message("profile", {{"samples", "0"}}), HasSubstr("--samples"));
 }
 
-TEST(Gradient, AModelWithoutOneIsNamed) {
-  ModelConfig config = *ReadModelConfig(BundledModel());
-  EXPECT_TRUE(CheckHasGradient(config).ok());
-  config.qkv_clip = 8.0;
-  EXPECT_THAT(std::string(CheckHasGradient(config).message()), HasSubstr("llama"));
-}
-
 }  // namespace
 }  // namespace headwise
