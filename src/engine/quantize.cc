@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "engine/open_tokenizer.h"
@@ -40,31 +41,48 @@ DType TypeFor(DType wanted, const std::string& file_name, int64_t columns) {
   return DType::kF16;
 }
 
-// Row i of the file is row order[i] of `from`, or row i where there is no order. False where a number is not finite,
-// before or after: formats would turn it into one that looks like any other, and f16 has a smaller range.
-bool FillRows(const ConstTensorView& from, const std::vector<int64_t>& order, DType type, ThreadPool& pool,
-              std::span<std::byte> to) {
-  const int64_t num_rows = from.shape[0];
-  const int64_t columns = from.shape.rank() == 2 ? from.shape[1] : 1;
-  const int64_t from_bytes = BytesOf(from.dtype, columns);
+// A tensor of the checkpoint, and how the file has it.
+struct Source {
+  ConstTensorView view;
+  std::vector<int64_t> order = {};  // row i of the file is row order[i]; none: row i
+  double offset = 0.0;              // what every number has more in the file
+  bool is_transposed = false;       // the file's row i is column i
+};
+
+std::vector<float> ReadRow(const Source& from, int64_t row) {
+  const int64_t num_rows = from.view.shape[0];
+  const int64_t columns = from.view.shape.rank() == 2 ? from.view.shape[1] : 1;
+  const auto* bytes = static_cast<const std::byte*>(from.view.data);
+  std::vector<float> values;
+  if (from.is_transposed) {
+    for (int64_t i = 0; i < num_rows; ++i) values.push_back(LoadAsF32(from.view.dtype, bytes, i * columns + row));
+  } else {
+    values.resize(static_cast<size_t>(columns));
+    const int64_t source_row = from.order.empty() ? row : from.order[static_cast<size_t>(row)];
+    ToF32(from.view.dtype, bytes + source_row * BytesOf(from.view.dtype, columns), columns, values.data());
+  }
+  if (from.offset == 0.0) return values;  // and zeros keep their sign
+  for (float& value : values) value = static_cast<float>(value + from.offset);
+  return values;
+}
+
+// False where a number is not finite, before or after: formats would turn it into one that looks like any other, and
+// f16 has a smaller range.
+bool FillRows(const Source& from, DType type, const Shape& shape, ThreadPool& pool, std::span<std::byte> to) {
+  const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
   const int64_t to_bytes = BytesOf(type, columns);
   std::atomic<bool> all_finite = true;
-  pool.ParallelFor(num_rows, [&](int64_t row, int) {
-    const int64_t source_row = order.empty() ? row : order[static_cast<size_t>(row)];
-    const auto* source = static_cast<const std::byte*>(from.data) + source_row * from_bytes;
-    std::byte* target = to.data() + row * to_bytes;
-    std::vector<float> values(static_cast<size_t>(columns));
-    ToF32(from.dtype, source, columns, values.data());
+  pool.ParallelFor(shape[0], [&](int64_t row, int) {
+    std::vector<float> values = ReadRow(from, row);
     if (!AllFinite(values)) {
       all_finite = false;
-    } else if (from.dtype == type) {
-      std::memcpy(target, source, static_cast<size_t>(to_bytes));
-    } else {
-      FromF32(type, values.data(), columns, target);
-      if (type != DType::kF16) return;
-      ToF32(type, target, columns, values.data());
-      if (!AllFinite(values)) all_finite = false;
+      return;
     }
+    std::byte* target = to.data() + row * to_bytes;
+    FromF32(type, values.data(), columns, target);
+    if (type != DType::kF16) return;
+    ToF32(type, target, columns, values.data());
+    if (!AllFinite(values)) all_finite = false;
   });
   return all_finite;
 }
@@ -171,10 +189,11 @@ class Conversion {
   Status ListTensors() {
     HW_ASSIGN_OR_RETURN(const ReadTensors read, ReadModelWeights(config_, *source_));
     for (const std::string& name : read.names) HW_RETURN_IF_ERROR(AddTensor(name));
-    divisors_ = GgufRopeDivisors(config_);
-    if (divisors_.empty()) return Status::Ok();
-    const ConstTensorView view(divisors_.data(), DType::kF32, {static_cast<int64_t>(divisors_.size())});
-    Add(kGgufRopeFreqs, kGgufRopeFreqs, view, {}, DType::kF32);
+    rope_tensors_ = GgufRopeTensors(config_);
+    for (const GgufRopeTensor& tensor : rope_tensors_) {
+      Add(tensor.name, {.view = {tensor.values.data(), DType::kF32, {static_cast<int64_t>(tensor.values.size())}}},
+          tensor.name, DType::kF32);
+    }
     return Status::Ok();
   }
 
@@ -185,12 +204,46 @@ class Conversion {
                                              source_->origin(), name, architecture_->name));
     }
     HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_->Get(name));
+    if (const auto head = GgufHeadOf(*architecture_, name)) return AddHead(name, view, *head, *file_name);
     DType type = DType::kF32;
-    if (view.shape.rank() == 2) {
-      type = TypeFor(options_.type, *file_name, view.shape[1]);
+    const Source source = {.view = view,
+                           .order = GgufRowOrder(*architecture_, config_, name),
+                           .offset = GgufOffset(*architecture_, name),
+                           .is_transposed = GgufIsTransposed(*architecture_, name)};
+    // What is added or multiplied with element by element, whatever its shape, stays as it is.
+    const bool is_matrix =
+        view.shape.rank() == 2 && !file_name->ends_with("_norm.weight") && *file_name != "position_embd.weight";
+    if (is_matrix) {
+      type = TypeFor(options_.type, *file_name, view.shape[source.is_transposed ? 0 : 1]);
       ++result_.num_matrices[type];
     }
-    Add(name, *file_name, view, GgufRowOrder(*architecture_, config_, name), type);
+    Add(name, source, *file_name, type);
+    return Status::Ok();
+  }
+
+  // A row of a tensor that the file has in one. Names are sorted as text, which is not the order of numbers.
+  Status AddHead(const std::string& name, const ConstTensorView& view, int64_t head, const std::string& file_name) {
+    std::vector<ConstTensorView>& heads = heads_[file_name];
+    const int64_t columns = view.shape.num_elements();
+    const int64_t num_heads = file_name.ends_with("attn_q_norm.weight") ? config_.num_q_heads : config_.num_kv_heads;
+    if (heads.empty()) {
+      heads.resize(static_cast<size_t>(num_heads));
+      const auto fill = [this, name, columns, &heads](std::span<std::byte> bytes) -> Status {
+        const auto row_bytes = static_cast<size_t>(BytesOf(DType::kF32, columns));
+        for (size_t i = 0; i < heads.size(); ++i) {
+          const Shape row{columns};
+          if (!FillRows({.view = heads[i]}, DType::kF32, row, pool_, bytes.subspan(i * row_bytes, row_bytes))) {
+            return NotFinite(name, heads[i], DType::kF32);
+          }
+        }
+        return Status::Ok();
+      };
+      result_.file_bytes += BytesOf(DType::kF32, num_heads * columns);
+      tensors_.push_back({.name = file_name, .dtype = DType::kF32, .shape = {num_heads, columns}, .fill = fill});
+    }
+    HW_CHECK(head < num_heads, "{} of {}", head, num_heads);
+    heads[static_cast<size_t>(head)] = view;
+    result_.source_bytes += view.size_bytes();
     return Status::Ok();
   }
 
@@ -202,16 +255,16 @@ class Conversion {
                             source_->origin(), name, NameOf(type)));
   }
 
-  void Add(const std::string& name, const std::string& file_name, const ConstTensorView& view,
-           std::vector<int64_t> order, DType type) {
-    result_.source_bytes += view.size_bytes();
-    result_.file_bytes += BytesOf(type, view.shape.num_elements());
+  void Add(const std::string& name, const Source& source, const std::string& file_name, DType type) {
+    const Shape shape = source.is_transposed ? Shape{source.view.shape[1], source.view.shape[0]} : source.view.shape;
+    result_.source_bytes += source.view.size_bytes();
+    result_.file_bytes += BytesOf(type, shape.num_elements());
     tensors_.push_back({.name = file_name,
                         .dtype = type,
-                        .shape = view.shape,
-                        .fill = [this, name, view, order = std::move(order), type](std::span<std::byte> bytes) {
-                          if (FillRows(view, order, type, pool_, bytes)) return Status::Ok();
-                          return NotFinite(name, view, type);
+                        .shape = shape,
+                        .fill = [this, name, source, shape, type](std::span<std::byte> bytes) {
+                          if (FillRows(source, type, shape, pool_, bytes)) return Status::Ok();
+                          return NotFinite(name, source.view, type);
                         }});
   }
 
@@ -221,8 +274,9 @@ class Conversion {
   const GgufArchitecture* architecture_ = nullptr;
   std::unique_ptr<WeightSource> source_;
   GgufMetadata metadata_;
-  std::vector<float> divisors_;
+  std::vector<GgufRopeTensor> rope_tensors_;
   std::vector<GgufTensor> tensors_;
+  std::map<std::string, std::vector<ConstTensorView>> heads_;  // by the file's name
   QuantizeResult result_;
 };
 

@@ -47,6 +47,15 @@ std::string Error(const GgufMetadata& metadata, const GgufTensorNames& tensors =
   return Read(metadata, tensors).status().message();
 }
 
+// Without the keys that end so.
+GgufMetadata Without(const GgufMetadata& metadata, std::string_view end) {
+  GgufMetadata rest(metadata.origin());
+  for (const auto& [key, value] : metadata.values()) {
+    if (!key.ends_with(end)) rest.Set(key, value);
+  }
+  return rest;
+}
+
 TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
   size_t num_compared = 0;
   for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
@@ -64,23 +73,68 @@ TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
     EXPECT_EQ(Describe(*found), Describe(expected)) << folder;
     ++num_compared;
   }
-  EXPECT_GE(num_compared, 19u);
+  EXPECT_GE(num_compared, 35u);
 }
 
-TEST(GgufConfig, LayersThatDifferAreNotWritten) {
-  for (const char* name : {"qwen2", "mistral-window"}) {
+// The checkpoint's own config.json, by the golden's name.
+Result<GgufMetadata> Export(const std::string& name, const ModelConfig& config) {
+  HW_ASSIGN_OR_RETURN(const Json checkpoint, ReadJsonFile(SourcePath("tests/golden/tiny/" + name + "/config.json")));
+  return GgufMetadataOf(config, checkpoint);
+}
+
+TEST(GgufConfig, WhatHasNoKeyIsNotWritten) {
+  struct Change {
+    const char* name;
+    void (*change)(ModelConfig&);
+    const char* expected;
+  };
+  const Change changes[] = {
+      {"mistral-window", [](ModelConfig& c) { c.layers[1].window = 5; }, "windows of several lengths"},
+      {"llama-mha", [](ModelConfig& c) { c.layers[1].window = 5; }, "a window, for which architecture llama"},
+      {"granite", [](ModelConfig& c) { c.layers[0].window = 5; }, "a window"},
+      {"llama-mha", [](ModelConfig& c) { c.layers[1].rope.reset(); }, "positions that differ from layer to layer"},
+      {"gemma3", [](ModelConfig& c) { c.layers[0].rope = 0; }, "positions that differ from layer to layer"},
+      {"gemma3", [](ModelConfig& c) { c.ropes[1].scaling = RopeConfig::Scaling::kLinear; }, "a scaled rotary"},
+      {"gemma3", [](ModelConfig& c) { c.ropes[0].scaling = RopeConfig::Scaling::kLlama3; }, "rotary factors of some"},
+      {"gemma3", [](ModelConfig& c) { c.ropes.pop_back(); }, "several rotary embeddings"},
+      {"llama-yarn", [](ModelConfig& c) { c.ropes[0].rounds_range = false; }, "YaRN with \"truncate\" false"},
+      {"gpt2", [](ModelConfig& c) { c.softmax_scale = 1.0; }, "an unusual scale of scores"},
+      {"gpt2", [](ModelConfig& c) { c.mlp = MlpKind::kGelu; }, "an unusual activation"},
+      {"phi", [](ModelConfig& c) { c.mlp = MlpKind::kGelu; }, "an unusual activation"},
+      {"gpt_neox", [](ModelConfig& c) { c.mlp = MlpKind::kGeluTanh; }, "an unusual activation"},
+  };
+  for (const auto& [name, change, expected] : changes) {
     ModelConfig config = GoldenConfig(name);
-    ASSERT_TRUE(GgufMetadataOf(config, Json::object()).ok());
-    config.layers[1].window = 5;
-    const Status status = GgufMetadataOf(config, Json::object()).status();
+    EXPECT_TRUE(Export(name, config).ok()) << name;
+    change(config);
+    const Status status = Export(name, config).status();
     EXPECT_EQ(status.code(), StatusCode::kUnsupported) << name;
-    EXPECT_THAT(status.message(), HasSubstr("windows or positions differ from layer to layer")) << name;
+    EXPECT_THAT(status.message(), AllOf(StartsWith("family "), HasSubstr(expected))) << name;
   }
-  ModelConfig config = GoldenConfig("llama-mha");
-  config.layers[1].rope = std::nullopt;
-  EXPECT_EQ(GgufMetadataOf(config, Json::object()).status().code(), StatusCode::kUnsupported);
-  config.layers[0].rope = std::nullopt;
-  EXPECT_EQ(GgufMetadataOf(config, Json::object()).status().code(), StatusCode::kUnsupported);
+}
+
+// Which layers slide is written where the format's readers would think otherwise, and only there.
+TEST(GgufConfig, WindowsOfSomeLayersComeBack) {
+  for (const auto& [name, prefix] :
+       {std::pair("qwen2", "qwen2"), std::pair("qwen3", "qwen3"), std::pair("mistral-window", "llama"),
+        std::pair("gemma2", "gemma2"), std::pair("starcoder2", "starcoder2")}) {
+    const ModelConfig golden = GoldenConfig(name);
+    const auto file = SampleFile(golden, *OpenSafetensorsFolder(SourcePath("tests/golden/tiny/") + name).value(), "f");
+    const std::vector<std::string> tensors = file->Names();
+    for (const bool first : {false, true}) {
+      for (const bool second : {false, true}) {
+        ModelConfig config = golden;
+        config.layers[0].window = first ? std::optional<int64_t>(9) : std::nullopt;
+        config.layers[1].window = second ? std::optional<int64_t>(9) : std::nullopt;
+        const auto metadata = Export(name, config);
+        ASSERT_TRUE(metadata.ok()) << metadata.status().message();
+        const bool is_usual =
+            !(first || second) || (name == std::string("gemma2") ? first && !second : first && second);
+        EXPECT_EQ(metadata->Has(fmt::format("{}.attention.sliding_window_pattern", prefix)), !is_usual) << name;
+        EXPECT_EQ(MustRead(*metadata, {tensors.begin(), tensors.end()}).layers, config.layers) << name;
+      }
+    }
+  }
 }
 
 TEST(GgufConfig, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
@@ -170,6 +224,107 @@ TEST(GgufConfig, AnyRatioOfTheFfnComesBack) {
   }
 }
 
+// As other programs write it: the window without a pattern.
+TEST(GgufConfig, LayersSlideByTheConventionOfTheArchitecture) {
+  const auto windows = [](const GgufMetadata& metadata) {
+    std::string text;
+    for (const LayerConfig& layer : MustRead(metadata, {}).layers) text += layer.window ? 'w' : '-';
+    return text;
+  };
+  GgufMetadata metadata = SampleMetadata(GoldenConfig("gemma2"), "f");
+  const auto set_layers = [&](const char* prefix, GgufValue pattern) {
+    metadata = Without(metadata, "_pattern");
+    metadata.SetU32(fmt::format("{}.block_count", prefix), 7);
+    if (!std::holds_alternative<bool>(pattern.value)) {
+      metadata.Set(fmt::format("{}.attention.sliding_window_pattern", prefix), std::move(pattern));
+    }
+  };
+  set_layers("gemma2", {GgufType::kBool, false});
+  EXPECT_EQ(windows(metadata), "w-w-w-w");
+  set_layers("gemma2", {GgufType::kU32, int64_t{3}});
+  EXPECT_EQ(windows(metadata), "ww-ww-w");
+  set_layers("gemma2", {GgufType::kU32, int64_t{0}});
+  EXPECT_EQ(windows(metadata), "wwwwwww");
+  metadata.SetU32("gemma2.attention.sliding_window", 0);
+  EXPECT_THAT(Error(metadata, {}), HasSubstr("\"gemma2.attention.sliding_window_pattern\" is there, expected with"));
+  set_layers("gemma2", {GgufType::kBool, false});
+  EXPECT_EQ(windows(metadata), "-------");
+
+  metadata = SampleMetadata(GoldenConfig("gemma3"), "f");
+  set_layers("gemma3", {GgufType::kBool, false});
+  EXPECT_EQ(windows(metadata), "wwwww-w");
+  const ModelConfig config = MustRead(metadata, {});
+  EXPECT_EQ(config.layers[5].rope, 0);
+  EXPECT_EQ(config.layers[6].rope, 1);
+  EXPECT_EQ(config.ropes[1].scaling, RopeConfig::Scaling::kNone);
+  metadata.SetF32("gemma3.rope.freq_base_swa", 5000.0);
+  EXPECT_EQ(MustRead(metadata, {}).ropes[1].theta, 5000.0);
+  EXPECT_EQ(MustRead(metadata, {}).ropes[0].theta, 1e6);
+}
+
+TEST(GgufConfig, SmolLm3RotatesAllButEveryFourthLayer) {
+  GgufMetadata metadata = Without(SampleMetadata(GoldenConfig("smollm3"), "f"), "_pattern");
+  metadata.SetU32("smollm3.block_count", 8);
+  std::string rotated;
+  for (const LayerConfig& layer : MustRead(metadata, {}).layers) rotated += layer.rope ? 'r' : '-';
+  EXPECT_EQ(rotated, "rrr-rrr-");
+}
+
+TEST(GgufConfig, TheScaleOfGemmasScores) {
+  const auto scale_of = [](const char* name, const char* prefix, int64_t num_layers) {
+    GgufMetadata metadata = Without(SampleMetadata(GoldenConfig(name), "f"), "attention.scale");
+    metadata = Without(metadata, "_pattern");
+    metadata.SetU32(fmt::format("{}.block_count", prefix), num_layers);
+    return MustRead(metadata, {}).softmax_scale;
+  };
+  // By the head dimension of 16 and, in the largest models, by 32 elements of 4 heads.
+  EXPECT_EQ(scale_of("gemma2", "gemma2", 26), 0.25);
+  EXPECT_EQ(scale_of("gemma2", "gemma2", 46), 1.0 / std::sqrt(8.0));
+  EXPECT_EQ(scale_of("gemma3", "gemma3", 46), 0.25);
+  EXPECT_EQ(scale_of("gemma3", "gemma3", 62), 1.0 / std::sqrt(8.0));
+}
+
+TEST(GgufConfig, CapsThatAreAbsentAreGemmasOwn) {
+  GgufMetadata metadata = Without(SampleMetadata(GoldenConfig("gemma2"), "f"), "softcapping");
+  EXPECT_EQ(MustRead(metadata, {}).score_cap, 50.0);
+  EXPECT_EQ(MustRead(metadata, {}).logit_cap, 30.0);
+  metadata.SetF32("gemma2.attn_logit_softcapping", 0.0);
+  metadata.SetF32("gemma2.final_logit_softcapping", 0.0);
+  EXPECT_EQ(MustRead(metadata, {}).score_cap, std::nullopt);
+  EXPECT_EQ(MustRead(metadata, {}).logit_cap, std::nullopt);
+}
+
+TEST(GgufConfig, MultipliersThatAreAbsentDoNothing) {
+  const ModelConfig config = MustRead(Without(SampleMetadata(GoldenConfig("granite"), "f"), "scale"));
+  EXPECT_EQ(config.softmax_scale, 1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  EXPECT_EQ(config.logit_scale, 1.0);
+  EXPECT_EQ(config.embedding_scale, 1.0);
+  EXPECT_EQ(config.norm_eps, 1e-6);
+}
+
+TEST(GgufConfig, LongRopeHasBothTensorsAndNoOtherScaling) {
+  GgufMetadata metadata = SampleMetadata(GoldenConfig("phi3"), "f");
+  const auto error = [&](std::initializer_list<const char*> tensors) {
+    return Error(metadata, GgufTensorNames(tensors.begin(), tensors.end()));
+  };
+  EXPECT_THAT(error({kGgufRopeShort}), HasSubstr("f: tensor \"rope_factors_long.weight\" is missing"));
+  EXPECT_THAT(error({kGgufRopeLong}), HasSubstr("f: tensor \"rope_factors_short.weight\" is missing"));
+  EXPECT_THAT(error({}), HasSubstr("\"phi3.rope.scaling.attn_factor\" is 1.3"));
+  metadata.SetF32("phi3.rope.scaling.factor", 4.0);
+  EXPECT_THAT(error({kGgufRopeShort, kGgufRopeLong}), HasSubstr("\"phi3.rope.scaling.factor\" is 4"));
+  metadata.SetString("phi3.rope.scaling.type", "linear");
+  EXPECT_THAT(error({kGgufRopeShort, kGgufRopeLong}), HasSubstr("\"phi3.rope.scaling.type\" is \"linear\""));
+}
+
+TEST(GgufConfig, StableLmsNormTellsOfItsResidual) {
+  GgufMetadata metadata = SampleMetadata(GoldenConfig("stablelm"), "f");
+  metadata.SetBool("stablelm.use_parallel_residual", true);  // written for models that say nothing
+  EXPECT_EQ(MustRead(metadata, Tensors({"ffn_norm.weight"})).residual, ResidualKind::kSerial);
+  EXPECT_EQ(MustRead(metadata).residual, ResidualKind::kParallelSharedNorm);
+  metadata.SetBool("stablelm.use_parallel_residual", false);
+  EXPECT_THAT(Error(metadata), HasSubstr("\"stablelm.use_parallel_residual\" is false, expected true, as there is no"));
+}
+
 TEST(GgufConfig, MptOptions) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("mpt"), "f");
   metadata.SetF32("mpt.attention.max_alibi_bias", 16.0);
@@ -229,7 +384,11 @@ TEST(GgufConfig, WithoutTokenIdsThereAreNone) {
 TEST(GgufConfig, RequiredKeysAreNamedWhenMissing) {
   for (const auto& [name, prefix] :
        {std::pair("llama-mha", "llama"), std::pair("qwen2", "qwen2"), std::pair("gpt_neox", "gptneox"),
-        std::pair("falcon-7b-style", "falcon"), std::pair("mpt", "mpt")}) {
+        std::pair("falcon-7b-style", "falcon"), std::pair("mpt", "mpt"), std::pair("qwen3", "qwen3"),
+        std::pair("gemma2", "gemma2"), std::pair("gemma3", "gemma3"), std::pair("phi3", "phi3"),
+        std::pair("phi", "phi2"), std::pair("olmo2", "olmo2"), std::pair("granite", "granite"),
+        std::pair("starcoder2", "starcoder2"), std::pair("stablelm", "stablelm"), std::pair("cohere", "command-r"),
+        std::pair("smollm3", "smollm3"), std::pair("glm4", "glm4"), std::pair("gpt2", "gpt2")}) {
     const GgufMetadata good = SampleMetadata(GoldenConfig(name), "f");
     const bool rms = good.Has(fmt::format("{}.attention.layer_norm_rms_epsilon", prefix));
     for (const std::string key :
@@ -261,7 +420,7 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"llama-mha",
        "general.architecture",
        {text, std::string("gemma")},
-       "\"general.architecture\" is \"gemma\", expected one of: llama, qwen2, gptneox, falcon, mpt"},
+       "\"general.architecture\" is \"gemma\", expected one of: llama, qwen2, qwen3, gemma2, gemma3, phi3,"},
       {"llama-mha", "headwise.family", {text, std::string("qwen2")}, "\"headwise.family\" is \"qwen2\", expected a"},
       {"llama-mha", "llama.block_count", {u32, int64_t{0}}, "\"llama.block_count\" is 0, expected 1 to"},
       {"llama-mha", "llama.block_count", {u32, int64_t{5000}}, "layers is 5000"},
@@ -277,7 +436,8 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"llama-mha",
        "llama.rope.scaling.type",
        {text, std::string("longrope")},
-       "\"llama.rope.scaling.type\" is \"longrope\""},
+       "tensor \"rope_factors_short.weight\" is missing"},
+      {"llama-mha", "llama.rope.scaling.type", {text, std::string("ntk")}, "\"llama.rope.scaling.type\" is \"ntk\""},
       {"llama-rope-linear", "llama.rope.scaling.factor", {f32, 0.5}, "\"llama.rope.scaling.factor\" is 0.5"},
       {"llama-mha", "llama.attention.layer_norm_rms_epsilon", {f32, -1.0}, "norm epsilon is -1"},
       {"llama-mha", "llama.expert_count", {u32, int64_t{8}}, "\"llama.expert_count\" is 8"},
@@ -294,6 +454,30 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"falcon-7b-style", "falcon.attention.max_alibi_bias", {f32, 4.0}, "\"falcon.attention.max_alibi_bias\" is 4"},
       {"falcon-7b-style", "falcon.embedding_length", {u32, int64_t{128}}, "\"falcon.attention.key_length\" is 16"},
       {"mpt", "mpt.attention.clamp_kqv", {f32, -1.0}, "\"clip_qkv\" is -1"},
+      {"qwen3", "qwen3.attn_logit_softcapping", {f32, 50.0}, "\"qwen3.attn_logit_softcapping\" is 50"},
+      {"qwen3", "qwen3.rope.freq_base_swa", {f32, 100.0}, "\"qwen3.rope.freq_base_swa\" is 100"},
+      {"qwen3",
+       "qwen3.attention.sliding_window_pattern",
+       {GgufType::kBool, std::vector<int64_t>{1, 0, 1}},
+       "\"qwen3.attention.sliding_window_pattern\" is an array of 3, expected one entry for each of 2 layers"},
+      {"qwen3", "qwen3.attention.sliding_window_pattern", {GgufType::kI32, int64_t{-1}}, "_pattern\" is -1"},
+      {"gemma2", "gemma2.attn_logit_softcapping", {f32, -1.0}, "\"attn_logit_softcapping\" is -1"},
+      {"gemma3", "gemma3.embedding_scale", {f32, 2.0}, "\"gemma3.embedding_scale\" is 2"},
+      {"gemma3", "gemma3.rope.dimension_count", {u32, int64_t{8}}, "\"gemma3.rope.dimension_count\" is 8"},
+      {"olmo2", "olmo2.attention.sliding_window", {u32, int64_t{4096}}, "\"olmo2.attention.sliding_window\" is 4096"},
+      {"granite", "granite.logit_scale", {f32, -2.0}, "\"logits_scaling\" is -2"},
+      {"granite", "granite.expert_count", {u32, int64_t{8}}, "\"granite.expert_count\" is 8"},
+      {"granite", "granite.rope.scaling.finetuned", {GgufType::kBool, false}, "rope.scaling.finetuned\" is false"},
+      {"glm4",
+       "glm4.rope.dimension_sections",
+       {GgufType::kI32, std::vector<int64_t>{8, 12, 12, 0}},
+       "\"glm4.rope.dimension_sections\" is there"},
+      {"glm4", "glm4.nextn_predict_layers", {u32, int64_t{1}}, "\"glm4.nextn_predict_layers\" is 1"},
+      {"glm4", "glm4.rope.dimension_count", {u32, int64_t{32}}, "\"glm4.rope.dimension_count\" is 32"},
+      {"cohere", "command-r.attention.scale", {f32, 0.5}, "\"command-r.attention.scale\" is 0.5"},
+      {"phi", "phi2.embedding_length", {u32, int64_t{64}}, "\"phi2.attention.key_length\" is 8"},
+      {"gpt2", "gpt2.attention.head_count_kv", {u32, int64_t{2}}, "\"gpt2.attention.head_count_kv\" is 2"},
+      {"starcoder2", "starcoder2.attention.rope_pattern", {u32, int64_t{2}}, "starcoder2.attention.rope_pattern\" is"},
   };
   for (const auto& [base, key, value, expected] : refusals) {
     GgufMetadata metadata = SampleMetadata(GoldenConfig(base), "f");

@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <optional>
+#include <utility>
 
+#include "model/gguf_keys.h"
 #include "model/gguf_names.h"
 #include "model/rope.h"
 
@@ -19,6 +24,9 @@ class KeyWriter {
   void Number(std::string_view key, double value) { metadata_.SetF32(Full(key), value); }
   void Bool(std::string_view key, bool value) { metadata_.SetBool(Full(key), value); }
   void String(std::string_view key, std::string value) { metadata_.SetString(Full(key), std::move(value)); }
+  void Bools(std::string_view key, const std::vector<bool>& values) {
+    metadata_.Set(Full(key), {GgufType::kBool, std::vector<int64_t>(values.begin(), values.end())});
+  }
 
  private:
   std::string Full(std::string_view key) const { return fmt::format("{}.{}", architecture_, key); }
@@ -42,21 +50,205 @@ void SetRope(const RopeConfig& rope, KeyWriter& keys) {
   if (rope.scaling == RopeConfig::Scaling::kLinear) type = "linear";
   if (rope.scaling == RopeConfig::Scaling::kDynamicNtk) type = "dynamic";
   if (rope.scaling == RopeConfig::Scaling::kYarn) type = "yarn";
+  if (rope.scaling == RopeConfig::Scaling::kLongRope) type = "longrope";
   if (type == nullptr) return;
   keys.String("rope.scaling.type", type);
+  if (rope.scaling == RopeConfig::Scaling::kLongRope) {
+    keys.Size("rope.scaling.original_context_length", rope.original_max_position);
+    keys.Number("rope.scaling.attn_factor", rope.amplitude);
+    return;
+  }
   keys.Number("rope.scaling.factor", rope.factor);
   if (rope.scaling == RopeConfig::Scaling::kYarn) SetYarn(rope, keys);
+}
+
+// A number of the checkpoint's config.json.
+double NumberOr(const Json& object, const char* key, double otherwise) {
+  return object.is_object() && object.contains(key) && object[key].is_number() ? object[key].get<double>() : otherwise;
 }
 
 // The family's config keeps it; slopes are made from it in ways that differ.
 double MaxAlibiBias(const ModelConfig& config, const Json& checkpoint) {
   constexpr double kUsual = 8.0;
   if (config.family != "mpt" || !checkpoint.contains("attn_config")) return kUsual;
-  const Json& attention = checkpoint["attn_config"];
-  return attention.is_object() && attention.contains("alibi_bias_max") && attention["alibi_bias_max"].is_number()
-             ? attention["alibi_bias_max"].get<double>()
-             : kUsual;
+  return NumberOr(checkpoint["attn_config"], "alibi_bias_max", kUsual);
 }
+
+class Exporter {
+ public:
+  Exporter(const ModelConfig& config, const Json& checkpoint, const GgufArchitecture& architecture)
+      : config_(config), checkpoint_(checkpoint), architecture_(architecture), keys_(metadata_, architecture.name) {}
+
+  Result<GgufMetadata> Run() {
+    metadata_.SetString("general.architecture", std::string(architecture_.name));
+    metadata_.SetString("general.type", "model");
+    metadata_.SetU32("general.quantization_version", 2);
+    if (architecture_.name != config_.family) metadata_.SetString(kGgufFamilyKey, config_.family);
+    if (config_.zero_sink) metadata_.SetBool(kGgufZeroSinkKey, true);
+    SetSizes();
+    HW_RETURN_IF_ERROR(SetPositions());
+    HW_RETURN_IF_ERROR(SetWindows());
+    HW_RETURN_IF_ERROR(SetScoreScale());
+    HW_RETURN_IF_ERROR(CheckActivation());
+    SetNorms();
+    SetLogits();
+    return std::move(metadata_);
+  }
+
+ private:
+  Status NoPlaceFor(std::string_view what) const {
+    return Status::Unsupported(
+        fmt::format("family {}: {}, for which architecture {} has no key", config_.family, what, architecture_.name));
+  }
+
+  void SetSizes() {
+    keys_.Size("vocab_size", config_.vocab_size);
+    keys_.Size("context_length", config_.trained_length);
+    keys_.Size("block_count", config_.num_layers);
+    keys_.Size("embedding_length", config_.model_dim);
+    keys_.Size("feed_forward_length", config_.ffn_dim);
+    keys_.Size("attention.head_count", config_.num_q_heads);
+    keys_.Size("attention.head_count_kv", config_.num_kv_heads);
+    keys_.Size("attention.key_length", config_.head_dim);
+    keys_.Size("attention.value_length", config_.head_dim);
+    if (config_.qkv_clip) keys_.Number("attention.clamp_kqv", *config_.qkv_clip);
+    if (config_.family == "gpt_neox" || config_.family == "stablelm") {
+      keys_.Bool("use_parallel_residual", config_.residual != ResidualKind::kSerial);
+    }
+  }
+
+  void SetNorms() {
+    const double residual = ResidualScale();
+    keys_.Number(config_.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
+                 config_.norm_eps * residual * residual);
+  }
+
+  // Granite's, which its family file puts elsewhere.
+  double ResidualScale() const {
+    return config_.family == "granite" ? NumberOr(checkpoint_, "residual_multiplier", 1.0) : 1.0;
+  }
+
+  void SetLogits() {
+    if (config_.family == "cohere") keys_.Number("logit_scale", config_.logit_scale);
+    if (config_.family == "granite") {
+      keys_.Number("logit_scale", 1.0 / config_.logit_scale);
+      keys_.Number("residual_scale", ResidualScale());
+      keys_.Number("embedding_scale", config_.embedding_scale * ResidualScale());
+    }
+    // Where Gemma 2's are absent they have usual values.
+    const bool has_usual = config_.family == "gemma2";
+    if (config_.score_cap || has_usual) keys_.Number("attn_logit_softcapping", config_.score_cap.value_or(0.0));
+    if (config_.logit_cap || has_usual) keys_.Number("final_logit_softcapping", config_.logit_cap.value_or(0.0));
+  }
+
+  Status SetPositions() {
+    if (config_.positions == PositionKind::kAlibi) {
+      keys_.Number("attention.max_alibi_bias", MaxAlibiBias(config_, checkpoint_));
+    }
+    if (config_.positions == PositionKind::kRope) {
+      const bool has_local = config_.family == "gemma3_text";
+      if (config_.ropes.size() != (has_local ? 2 : 1)) return NoPlaceFor("several rotary embeddings");
+      HW_RETURN_IF_ERROR(CheckRope(config_.ropes.front()));
+      SetRope(config_.ropes.front(), keys_);
+      if (has_local) HW_RETURN_IF_ERROR(SetLocalRope(config_.ropes.front(), config_.ropes.back()));
+    }
+    return SetRotatedLayers();
+  }
+
+  Status CheckRope(const RopeConfig& rope) const {
+    if (rope.scaling == RopeConfig::Scaling::kYarn && !rope.rounds_range) {
+      return NoPlaceFor("YaRN with \"truncate\" false");
+    }
+    const bool needs_tensors =
+        rope.scaling == RopeConfig::Scaling::kLlama3 || rope.scaling == RopeConfig::Scaling::kLongRope;
+    if (config_.ropes.size() > 1 && needs_tensors) return NoPlaceFor("rotary factors of some layers");
+    return Status::Ok();
+  }
+
+  Status SetLocalRope(const RopeConfig& full, const RopeConfig& local) {
+    if (local.scaling != RopeConfig::Scaling::kNone || local.rotary_dims != full.rotary_dims) {
+      return NoPlaceFor("a scaled rotary embedding of layers with a window");
+    }
+    keys_.Number("rope.freq_base_swa", local.theta);
+    return Status::Ok();
+  }
+
+  // Gemma 3's layers with a window have the second rope, all others the first.
+  Status SetRotatedLayers() {
+    std::vector<bool> rotates;
+    bool is_usual = true;
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      const LayerConfig& layer = config_.layer(i);
+      const int64_t wanted = config_.ropes.size() > 1 && layer.window ? 1 : 0;
+      const bool may_rest = config_.positions != PositionKind::kRope || architecture_.unrotated_period > 0;
+      if (layer.rope ? *layer.rope != wanted : !may_rest)
+        return NoPlaceFor("positions that differ from layer to layer");
+      rotates.push_back(layer.rope.has_value());
+      is_usual = is_usual && rotates.back() == architecture_.RotatesWithoutPattern(i);
+    }
+    if (config_.positions == PositionKind::kRope && !is_usual) keys_.Bools("attention.rope_pattern", rotates);
+    return Status::Ok();
+  }
+
+  Status SetWindows() {
+    std::optional<int64_t> window;
+    std::vector<bool> slides;
+    bool is_usual = true;
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      const LayerConfig& layer = config_.layer(i);
+      if (layer.window && window.value_or(*layer.window) != *layer.window)
+        return NoPlaceFor("windows of several lengths");
+      if (layer.window) window = layer.window;
+      slides.push_back(layer.window.has_value());
+      is_usual = is_usual && slides.back() == architecture_.SlidesWithoutPattern(i);
+    }
+    if (!window) {
+      // Where layers differ a window is usual, and Gemma 2's has a value in files that give none.
+      if (architecture_.window_period.value_or(0) > 0) keys_.Size("attention.sliding_window", 0);
+      return Status::Ok();
+    }
+    if (!architecture_.window_period) return NoPlaceFor("a window");
+    keys_.Size("attention.sliding_window", *window);
+    if (!is_usual) keys_.Bools("attention.sliding_window_pattern", slides);
+    return Status::Ok();
+  }
+
+  Status SetScoreScale() {
+    const std::string_view family = config_.family;
+    double usual = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+    const bool is_gemma = family == "gemma2" || family == "gemma3_text";
+    if (is_gemma) {
+      usual = 1.0 / std::sqrt(UsualGemmaScalar(
+                        family, config_.num_layers,
+                        {config_.model_dim, config_.num_q_heads, config_.num_kv_heads, config_.head_dim}));
+    }
+    if (config_.softmax_scale == usual) return Status::Ok();
+    if (!is_gemma && family != "mpt" && family != "granite") return NoPlaceFor("an unusual scale of scores");
+    keys_.Number("attention.scale", config_.softmax_scale);
+    return Status::Ok();
+  }
+
+  // Of those that config.json may name, readers know the usual one.
+  Status CheckActivation() const {
+    const std::pair<std::string_view, MlpKind> usual[] = {{"gpt_neox", MlpKind::kGelu},
+                                                          {"falcon", MlpKind::kGelu},
+                                                          {"mpt", MlpKind::kGelu},
+                                                          {"phi", MlpKind::kGeluTanh},
+                                                          {"starcoder2", MlpKind::kGeluTanh},
+                                                          {"gpt2", MlpKind::kGeluTanh},
+                                                          {"gemma2", MlpKind::kGatedGeluTanh},
+                                                          {"gemma3_text", MlpKind::kGatedGeluTanh}};
+    const auto* row = std::ranges::find_if(usual, [&](const auto& each) { return each.first == config_.family; });
+    const MlpKind wanted = row != std::end(usual) ? row->second : MlpKind::kGatedSilu;
+    return config_.mlp == wanted ? Status::Ok() : NoPlaceFor("an unusual activation of the MLP");
+  }
+
+  const ModelConfig& config_;
+  const Json& checkpoint_;
+  const GgufArchitecture& architecture_;
+  GgufMetadata metadata_;
+  KeyWriter keys_;
+};
 
 }  // namespace
 
@@ -65,56 +257,16 @@ Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& check
   if (architecture == nullptr) {
     return Status::Unsupported(fmt::format("family {} has no architecture in GGUF files", config.family));
   }
-  const std::optional<LayerConfig> layer = config.CommonLayer();
-  if (!layer || layer->rope.has_value() != (config.positions == PositionKind::kRope)) {
-    return Status::Unsupported(
-        fmt::format("family {}: windows or positions differ from layer to layer, for which architecture {} has no keys",
-                    config.family, architecture->name));
-  }
-  for (const RopeConfig& rope : config.ropes) {
-    if (rope.scaling != RopeConfig::Scaling::kYarn || rope.rounds_range) continue;
-    return Status::Unsupported(
-        fmt::format("family {}: YaRN with \"truncate\" false, for which architecture {} has no key", config.family,
-                    architecture->name));
-  }
-  GgufMetadata metadata;
-  metadata.SetString("general.architecture", std::string(architecture->name));
-  metadata.SetString("general.type", "model");
-  metadata.SetU32("general.quantization_version", 2);
-  if (architecture->name != config.family) metadata.SetString(kGgufFamilyKey, config.family);
-  if (config.zero_sink) metadata.SetBool(kGgufZeroSinkKey, true);
-  KeyWriter keys(metadata, architecture->name);
-  keys.Size("vocab_size", config.vocab_size);
-  keys.Size("context_length", config.trained_length);
-  keys.Size("block_count", config.num_layers);
-  keys.Size("embedding_length", config.model_dim);
-  keys.Size("feed_forward_length", config.ffn_dim);
-  keys.Size("attention.head_count", config.num_q_heads);
-  keys.Size("attention.head_count_kv", config.num_kv_heads);
-  keys.Size("attention.key_length", config.head_dim);
-  keys.Size("attention.value_length", config.head_dim);
-  keys.Number(config.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
-              config.norm_eps);
-  if (layer->rope) {
-    SetRope(config.ropes[static_cast<size_t>(*layer->rope)], keys);
-  } else {
-    keys.Number("attention.max_alibi_bias", MaxAlibiBias(config, checkpoint));
-  }
-  if (layer->window) keys.Size("attention.sliding_window", *layer->window);
-  if (config.qkv_clip) keys.Number("attention.clamp_kqv", *config.qkv_clip);
-  if (config.family == "gpt_neox") keys.Bool("use_parallel_residual", config.residual != ResidualKind::kSerial);
-  const double usual_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
-  if (config.family == "mpt" && config.softmax_scale != usual_scale) {
-    keys.Number("attention.scale", config.softmax_scale);
-  }
-  return metadata;
+  return Exporter(config, checkpoint, *architecture).Run();
 }
 
-std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
-  // Models with several have no place in the format: GgufMetadataOf.
+std::vector<GgufRopeTensor> GgufRopeTensors(const ModelConfig& config) {
   if (config.ropes.size() != 1) return {};
   const RopeConfig& rope = config.ropes.front();
-  if (!rope.freq_divisors.empty()) return rope.freq_divisors;
+  if (rope.scaling == RopeConfig::Scaling::kLongRope) {
+    return {{kGgufRopeShort, rope.freq_divisors}, {kGgufRopeLong, rope.long_divisors}};
+  }
+  if (!rope.freq_divisors.empty()) return {{kGgufRopeFreqs, rope.freq_divisors}};
   if (rope.scaling != RopeConfig::Scaling::kLlama3) return {};
   RopeConfig unscaled = rope;
   unscaled.scaling = RopeConfig::Scaling::kNone;
@@ -122,7 +274,7 @@ std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
   const std::vector<double> after = RopeFrequencies(rope, {.trained = config.trained_length});
   std::vector<float> divisors;
   for (size_t i = 0; i < before.size(); ++i) divisors.push_back(static_cast<float>(before[i] / after[i]));
-  return divisors;
+  return {{kGgufRopeFreqs, std::move(divisors)}};
 }
 
 }  // namespace headwise

@@ -18,9 +18,13 @@ namespace headwise {
 // error where the format has no architecture for the family, or no key for what the model does.
 Result<GgufMetadata> GgufMetadataOf(const ModelConfig& config, const Json& checkpoint);
 
-// [rotary_dims / 2]: what files keep in a tensor (kGgufRopeFreqs) because no key says it. Empty where nothing is
-// needed.
-std::vector<float> GgufRopeDivisors(const ModelConfig& config);
+// What files keep of rotary embeddings in tensors because no key says it: kGgufRopeFreqs, kGgufRopeShort,
+// kGgufRopeLong. Requires: GgufMetadataOf is no error.
+struct GgufRopeTensor {
+  std::string name;
+  std::vector<float> values;  // [rotary_dims / 2]
+};
+std::vector<GgufRopeTensor> GgufRopeTensors(const ModelConfig& config);
 
 }  // namespace headwise
 

@@ -49,6 +49,8 @@ class GgufWeights final : public WeightSource {
   std::vector<int64_t> RowOrder(std::string_view name) const override {
     return GgufRowOrder(architecture_, config_, name);
   }
+  double Offset(std::string_view name) const override { return GgufOffset(architecture_, name); }
+  bool IsTransposed(std::string_view name) const override { return GgufIsTransposed(architecture_, name); }
   std::string RecordedHash() const override { return hash_; }
 
  private:
@@ -64,7 +66,7 @@ class GgufWeights final : public WeightSource {
 Status CheckAllAreKnown(const GgufArchitecture& architecture, const ModelConfig& config, const GgufFile& file) {
   const GgufTensorNames names = NamesIn(file);
   for (const std::string& name : names) {
-    if (name == kGgufRopeFreqs) continue;
+    if (name == kGgufRopeFreqs || name == kGgufRopeShort || name == kGgufRopeLong) continue;
     if (FamilyTensorNames(architecture, name).empty()) {
       return Status::Unsupported(
           fmt::format("{}: tensor \"{}\" has no place in family {}", file.origin(), name, config.family));
@@ -80,6 +82,24 @@ Status CheckAllAreKnown(const GgufArchitecture& architecture, const ModelConfig&
       return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is there, expected {} layers of the same tensors",
                                               file.origin(), name, config.num_layers));
     }
+  }
+  return Status::Ok();
+}
+
+// A config.json has LongRoPE's factors beside its other numbers.
+Status AddLongRopeFactors(const GgufFile& file, Json& config) {
+  const std::pair<const char*, const char*> tensors[] = {{kGgufRopeShort, "short_factor"},
+                                                         {kGgufRopeLong, "long_factor"}};
+  for (const auto& [name, key] : tensors) {
+    if (!file.Has(name)) continue;
+    if (!config.contains("rope_scaling")) {
+      return Status::Unsupported(
+          fmt::format("{}: tensor \"{}\" in a model without a rotary embedding", file.origin(), name));
+    }
+    HW_ASSIGN_OR_RETURN(const ConstTensorView any, file.Get(name));
+    HW_ASSIGN_OR_RETURN(const ConstTensorView factors, file.Get(name, Shape{any.shape.num_elements()}));
+    Json& numbers = config["rope_scaling"][key] = Json::array();
+    for (int64_t i = 0; i < factors.shape[0]; ++i) numbers.push_back(LoadAsF32(factors.dtype, factors.data, i));
   }
   return Status::Ok();
 }
@@ -106,12 +126,14 @@ Result<std::unique_ptr<GgufFile>> OpenGgufModel(const std::string& path, FileAcc
 }
 
 Result<ModelConfig> GgufModelConfig(const GgufFile& file) {
-  HW_ASSIGN_OR_RETURN(const Json json, GgufConfigJson(file.metadata(), NamesIn(file)));
+  HW_ASSIGN_OR_RETURN(Json json, GgufConfigJson(file.metadata(), NamesIn(file)));
+  HW_RETURN_IF_ERROR(AddLongRopeFactors(file, json));
   HW_ASSIGN_OR_RETURN(ModelConfig config, ModelConfigFromJson(json, file.origin()));
   if (!file.Has(kGgufRopeFreqs)) return config;
-  if (config.ropes.size() != 1) {
-    return Status::Unsupported(fmt::format("{}: tensor \"{}\" in a model with {} rotary embeddings, expected one",
-                                           file.origin(), kGgufRopeFreqs, config.ropes.size()));
+  if (config.ropes.size() != 1 || !config.ropes.front().freq_divisors.empty()) {
+    return Status::Unsupported(
+        fmt::format("{}: tensor \"{}\" in a model with {} rotary embeddings, expected one without factors",
+                    file.origin(), kGgufRopeFreqs, config.ropes.size()));
   }
   RopeConfig& rope = config.ropes.front();
   HW_ASSIGN_OR_RETURN(const ConstTensorView divisors, file.Get(kGgufRopeFreqs, Shape{rope.rotary_dims / 2}));

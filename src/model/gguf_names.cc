@@ -3,28 +3,163 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 namespace headwise {
 namespace {
 
 using Holds = GgufNameRow::Holds;
 using Rows = GgufNameRow::Rows;
+using Differs = GgufNameRow::Differs;
 
-constexpr GgufNameRow kLlamaNames[] = {
+template <size_t... kSizes>
+constexpr auto Joined(const std::array<GgufNameRow, kSizes>&... tables) {
+  std::array<GgufNameRow, (kSizes + ...)> joined;
+  size_t at = 0;
+  const auto add = [&](const auto& table) {
+    for (const GgufNameRow& row : table) joined[at++] = row;
+  };
+  (add(tables), ...);
+  return joined;
+}
+
+// Parts of the many families whose checkpoints call things as Llama's do.
+constexpr auto kEnds = std::to_array<GgufNameRow>({
     {"token_embd", "model.embed_tokens", Holds::kWeight},
     {"output_norm", "model.norm", Holds::kWeight},
     {"output", "lm_head", Holds::kWeight},
-    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", Holds::kWeight},
+});
+constexpr auto kEndsWithBias = std::to_array<GgufNameRow>({
+    {"token_embd", "model.embed_tokens", Holds::kWeight},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head", Holds::kWeight},
+});
+constexpr auto kAttention = std::to_array<GgufNameRow>({
     {"blk.{}.attn_q", "model.layers.{}.self_attn.q_proj", Holds::kWeightAndBias, Rows::kQuery},
     {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj", Holds::kWeightAndBias, Rows::kKey},
     {"blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"},
     {"blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"},
+});
+constexpr auto kSinks = std::to_array<GgufNameRow>({
     {"blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks", Holds::kWhole},
+});
+constexpr auto kHeadNorms = std::to_array<GgufNameRow>({
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm", Holds::kWeight},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm", Holds::kWeight},
+});
+constexpr auto kTwoNorms = std::to_array<GgufNameRow>({
+    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", Holds::kWeight},
     {"blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm", Holds::kWeight},
+});
+constexpr auto kTwoNormsWithBias = std::to_array<GgufNameRow>({
+    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm"},
+    {"blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"},
+});
+constexpr auto kGatedMlp = std::to_array<GgufNameRow>({
     {"blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"},
     {"blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"},
     {"blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"},
-};
+});
+// Gate rows, then up rows, under the name of the latter.
+constexpr auto kFusedMlp = std::to_array<GgufNameRow>({
+    {"blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj", Holds::kWeight},
+    {"blk.{}.ffn_down", "model.layers.{}.mlp.down_proj", Holds::kWeight},
+});
+
+constexpr auto kLlamaNames = Joined(kEnds, kTwoNorms, kAttention, kSinks, kGatedMlp);
+constexpr auto kQwen3Names = Joined(kLlamaNames, kHeadNorms);
+
+constexpr auto kGemma2Names = Joined(
+    std::to_array<GgufNameRow>({
+        {"token_embd", "model.embed_tokens", Holds::kWeight},
+        {"output_norm", "model.norm", Holds::kWeight, Rows::kAny, Differs::kOneMore},
+        {"output", "lm_head", Holds::kWeight},
+        {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", Holds::kWeight, Rows::kAny, Differs::kOneMore},
+        {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm", Holds::kWeight, Rows::kAny,
+         Differs::kOneMore},
+        {"blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm", Holds::kWeight, Rows::kAny, Differs::kOneMore},
+        {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm", Holds::kWeight, Rows::kAny,
+         Differs::kOneMore},
+    }),
+    kAttention, kGatedMlp);
+constexpr auto kGemma3Names = Joined(
+    kGemma2Names,
+    std::to_array<GgufNameRow>({
+        {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm", Holds::kWeight, Rows::kAny, Differs::kOneMore},
+        {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm", Holds::kWeight, Rows::kAny, Differs::kOneMore},
+    }));
+// Of folders with a vision part.
+constexpr std::pair<std::string_view, std::string_view> kGemma3Prefixes[] = {{"language_model.model.", "model."},
+                                                                             {"model.language_model.", "model."}};
+
+constexpr auto kPhi3Names = Joined(kEnds, kTwoNorms, kSinks, kFusedMlp,
+                                   std::to_array<GgufNameRow>({
+                                       {"blk.{}.attn_qkv", "model.layers.{}.self_attn.qkv_proj", Holds::kWeight},
+                                       {"blk.{}.attn_output", "model.layers.{}.self_attn.o_proj", Holds::kWeight},
+                                   }));
+
+// Norms of heads, which no published model has, are named as those of other architectures.
+constexpr auto kPhiNames = std::to_array<GgufNameRow>({
+    {"token_embd", "model.embed_tokens", Holds::kWeight},
+    {"output_norm", "model.final_layernorm"},
+    {"output", "lm_head"},
+    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm"},
+    {"blk.{}.attn_q", "model.layers.{}.self_attn.q_proj", Holds::kWeightAndBias, Rows::kQuery},
+    {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj", Holds::kWeightAndBias, Rows::kKey},
+    {"blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"},
+    {"blk.{}.attn_output", "model.layers.{}.self_attn.dense"},
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_layernorm"},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_layernorm"},
+    {"blk.{}.ffn_up", "model.layers.{}.mlp.fc1"},
+    {"blk.{}.ffn_down", "model.layers.{}.mlp.fc2"},
+});
+
+constexpr auto kOlmo2Names =
+    Joined(kEnds, kAttention, kSinks, kHeadNorms, kGatedMlp,
+           std::to_array<GgufNameRow>({
+               {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm", Holds::kWeight},
+               {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm", Holds::kWeight},
+           }));
+
+constexpr auto kStarcoder2Names = Joined(kEndsWithBias, kTwoNormsWithBias, kAttention,
+                                         std::to_array<GgufNameRow>({
+                                             {"blk.{}.ffn_up", "model.layers.{}.mlp.c_fc"},
+                                             {"blk.{}.ffn_down", "model.layers.{}.mlp.c_proj"},
+                                         }));
+
+constexpr auto kStableLmNames = Joined(kEndsWithBias, kTwoNormsWithBias, kAttention, kGatedMlp,
+                                       std::to_array<GgufNameRow>({
+                                           {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_layernorm.norms",
+                                            Holds::kWeight, Rows::kAny, Differs::kHeadsInOne},
+                                           {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_layernorm.norms",
+                                            Holds::kWeight, Rows::kAny, Differs::kHeadsInOne},
+                                       }));
+
+constexpr auto kCohereNames =
+    Joined(kEnds, kAttention, kHeadNorms, kGatedMlp,
+           std::to_array<GgufNameRow>({{"blk.{}.attn_norm", "model.layers.{}.input_layernorm", Holds::kWeight}}));
+
+constexpr auto kGlm4Names =
+    Joined(kEnds, kTwoNorms, kAttention, kSinks, kFusedMlp,
+           std::to_array<GgufNameRow>({
+               {"blk.{}.post_attention_norm", "model.layers.{}.post_self_attn_layernorm", Holds::kWeight},
+               {"blk.{}.post_ffw_norm", "model.layers.{}.post_mlp_layernorm", Holds::kWeight},
+           }));
+
+constexpr auto kGpt2Names = std::to_array<GgufNameRow>({
+    {"token_embd", "wte", Holds::kWeight},
+    {"position_embd", "wpe", Holds::kWeight},
+    {"output_norm", "ln_f"},
+    {"output", "lm_head", Holds::kWeight},
+    {"blk.{}.attn_norm", "h.{}.ln_1"},
+    {"blk.{}.attn_qkv", "h.{}.attn.c_attn", Holds::kWeightAndBias, Rows::kAny, Differs::kTransposed},
+    {"blk.{}.attn_output", "h.{}.attn.c_proj", Holds::kWeightAndBias, Rows::kAny, Differs::kTransposed},
+    {"blk.{}.ffn_norm", "h.{}.ln_2"},
+    {"blk.{}.ffn_up", "h.{}.mlp.c_fc", Holds::kWeightAndBias, Rows::kAny, Differs::kTransposed},
+    {"blk.{}.ffn_down", "h.{}.mlp.c_proj", Holds::kWeightAndBias, Rows::kAny, Differs::kTransposed},
+});
+constexpr std::pair<std::string_view, std::string_view> kGpt2Prefixes[] = {{"transformer.", ""}};
 
 constexpr GgufNameRow kGptNeoxNames[] = {
     {"token_embd", "gpt_neox.embed_in", Holds::kWeight},
@@ -65,10 +200,32 @@ constexpr GgufNameRow kMptNames[] = {
     {"blk.{}.ffn_down", "transformer.blocks.{}.ffn.down_proj"},
 };
 
+using RopeRows = GgufArchitecture::RopeRows;
+
+// Converters pair the rows of those whose checkpoints have halves and whose readers turn neighbours. Cohere's and
+// GLM-4's checkpoints have neighbours themselves.
 constexpr GgufArchitecture kArchitectures[] = {
-    {.name = "llama", .family = "llama", .rope_rows = GgufArchitecture::RopeRows::kPairs, .names = kLlamaNames},
-    {.name = "llama", .family = "mistral", .rope_rows = GgufArchitecture::RopeRows::kPairs, .names = kLlamaNames},
-    {.name = "qwen2", .family = "qwen2", .names = kLlamaNames},
+    {.name = "llama", .family = "llama", .rope_rows = RopeRows::kPairs, .names = kLlamaNames},
+    {.name = "llama", .family = "mistral", .rope_rows = RopeRows::kPairs, .names = kLlamaNames, .window_period = 0},
+    {.name = "qwen2", .family = "qwen2", .names = kLlamaNames, .window_period = 0},
+    {.name = "qwen3", .family = "qwen3", .names = kQwen3Names, .window_period = 0},
+    {.name = "gemma2", .family = "gemma2", .names = kGemma2Names, .window_period = 2},
+    {.name = "gemma3", .family = "gemma3_text", .names = kGemma3Names, .window_period = 6, .prefixes = kGemma3Prefixes},
+    {.name = "phi3", .family = "phi3", .names = kPhi3Names, .window_period = 0},
+    {.name = "phi2", .family = "phi", .names = kPhiNames},
+    {.name = "olmo2", .family = "olmo2", .names = kOlmo2Names},
+    {.name = "granite", .family = "granite", .rope_rows = RopeRows::kPairs, .names = kLlamaNames},
+    {.name = "smollm3",
+     .family = "smollm3",
+     .rope_rows = RopeRows::kPairs,
+     .names = kLlamaNames,
+     .window_period = 0,
+     .unrotated_period = 4},
+    {.name = "starcoder2", .family = "starcoder2", .names = kStarcoder2Names, .window_period = 0},
+    {.name = "stablelm", .family = "stablelm", .names = kStableLmNames},
+    {.name = "command-r", .family = "cohere", .names = kCohereNames},
+    {.name = "glm4", .family = "glm4", .names = kGlm4Names},
+    {.name = "gpt2", .family = "gpt2", .names = kGpt2Names, .prefixes = kGpt2Prefixes},
     {.name = "gptneox",
      .family = "gpt_neox",
      .fused_rows = GgufArchitecture::FusedRows::kGroups,
@@ -102,11 +259,42 @@ std::optional<std::string> Translate(std::string_view name, std::string_view fro
   return translated.append(rest);
 }
 
-Rows RowsOf(const GgufArchitecture& architecture, std::string_view family_name) {
-  for (const GgufNameRow& row : architecture.names) {
-    if (Translate(family_name, row.family, row.file, row.holds)) return row.rows;
+// A tensor of a checkpoint, looked up.
+struct Found {
+  const GgufNameRow* row = nullptr;  // null: the architecture has none
+  std::string file_name;
+  std::optional<int64_t> head;  // whose part of the file's tensor it is
+};
+
+// Takes what names a head off `name`: "norms.3.weight" becomes "norms.weight", and 3 is given.
+std::optional<int64_t> TakeHead(std::string& name) {
+  const size_t last_dot = name.rfind('.');
+  if (last_dot == std::string::npos || last_dot == 0) return std::nullopt;
+  const size_t dot = name.rfind('.', last_dot - 1);
+  if (dot == std::string::npos) return std::nullopt;
+  const std::string number = name.substr(dot + 1, last_dot - dot - 1);
+  int64_t head = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), head);
+  if (error != std::errc() || head < 0 || fmt::to_string(head) != number) return std::nullopt;
+  name.erase(dot, last_dot - dot);
+  return head;
+}
+
+Found Find(const GgufArchitecture& architecture, std::string_view family_name) {
+  std::string name(family_name);
+  for (const auto& [prefix, usual] : architecture.prefixes) {
+    if (!name.starts_with(prefix)) continue;
+    name.replace(0, prefix.size(), usual);
+    break;
   }
-  return Rows::kAny;
+  std::string whole = name;
+  const std::optional<int64_t> head = TakeHead(whole);
+  for (const GgufNameRow& row : architecture.names) {
+    const bool has_parts = head && row.differs == Differs::kHeadsInOne;
+    auto file_name = Translate(has_parts ? whole : name, row.family, row.file, row.holds);
+    if (file_name) return {&row, *std::move(file_name), has_parts ? head : std::nullopt};
+  }
+  return {};
 }
 
 std::vector<int64_t> PairedRows(int64_t num_heads, int64_t head_dim) {
@@ -149,10 +337,23 @@ const GgufArchitecture* FindGgufArchitecture(std::string_view family) {
 }
 
 std::optional<std::string> GgufTensorName(const GgufArchitecture& architecture, std::string_view family_name) {
-  for (const GgufNameRow& row : architecture.names) {
-    if (auto name = Translate(family_name, row.family, row.file, row.holds)) return name;
-  }
-  return std::nullopt;
+  Found found = Find(architecture, family_name);
+  if (found.row == nullptr) return std::nullopt;
+  return std::move(found.file_name);
+}
+
+std::optional<int64_t> GgufHeadOf(const GgufArchitecture& architecture, std::string_view family_name) {
+  return Find(architecture, family_name).head;
+}
+
+double GgufOffset(const GgufArchitecture& architecture, std::string_view family_name) {
+  const Found found = Find(architecture, family_name);
+  return found.row != nullptr && found.row->differs == Differs::kOneMore ? 1.0 : 0.0;
+}
+
+bool GgufIsTransposed(const GgufArchitecture& architecture, std::string_view family_name) {
+  const Found found = Find(architecture, family_name);
+  return found.row != nullptr && found.row->differs == Differs::kTransposed && family_name.ends_with(".weight");
 }
 
 std::vector<std::string> FamilyTensorNames(const GgufArchitecture& architecture, std::string_view file_name) {
@@ -165,7 +366,8 @@ std::vector<std::string> FamilyTensorNames(const GgufArchitecture& architecture,
 
 std::vector<int64_t> GgufRowOrder(const GgufArchitecture& architecture, const ModelConfig& config,
                                   std::string_view family_name) {
-  const Rows rows = RowsOf(architecture, family_name);
+  const Found found = Find(architecture, family_name);
+  const Rows rows = found.row != nullptr ? found.row->rows : Rows::kAny;
   const bool paired = architecture.rope_rows == GgufArchitecture::RopeRows::kPairs;
   if (paired && rows == Rows::kQuery) return PairedRows(config.num_q_heads, config.head_dim);
   if (paired && rows == Rows::kKey) return PairedRows(config.num_kv_heads, config.head_dim);

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/model_config.h"
@@ -22,8 +23,10 @@ inline constexpr const char* kGgufFamilyKey = "headwise.family";           // wh
 inline constexpr const char* kGgufZeroSinkKey = "headwise.zero_sink";      // ModelConfig::zero_sink
 inline constexpr const char* kGgufSourceHashKey = "headwise.source_hash";  // of the checkpoint that the file is made of
 
-// [rotary_dims / 2] f32: RopeConfig::freq_divisors.
+// [rotary_dims / 2] f32: RopeConfig::freq_divisors, of all lengths; under LongRoPE those of short and of long ones.
 inline constexpr const char* kGgufRopeFreqs = "rope_freqs.weight";
+inline constexpr const char* kGgufRopeShort = "rope_factors_short.weight";
+inline constexpr const char* kGgufRopeLong = "rope_factors_long.weight";
 
 // One tensor, or all tensors of one module; {} stands for the layer.
 struct GgufNameRow {
@@ -33,11 +36,19 @@ struct GgufNameRow {
     kWhole,          // the names are whole: nothing is put behind them
   };
   enum class Rows { kAny, kQuery, kKey, kFusedQkv };
+  // How numbers of the file differ from the checkpoint's.
+  enum class Differs {
+    kNot,
+    kOneMore,     // norms that the checkpoint holds less one
+    kTransposed,  // the matrix, not the bias
+    kHeadsInOne,  // a row for each head, where the checkpoint has a tensor: `family`.0.weight, `family`.1.weight, ...
+  };
 
   std::string_view file;
   std::string_view family;
   Holds holds = Holds::kWeightAndBias;
   Rows rows = Rows::kAny;
+  Differs differs = Differs::kNot;
 };
 
 struct GgufArchitecture {
@@ -53,6 +64,20 @@ struct GgufArchitecture {
   RopeRows rope_rows = RopeRows::kHalves;
   FusedRows fused_rows = FusedRows::kBlocks;
   std::span<const GgufNameRow> names;
+  // Which layers have the file's window where no pattern says it: all but every n-th one, or all where this is 0. None:
+  // the family knows no windows.
+  std::optional<int64_t> window_period = {};
+  // Every n-th layer is not rotated where no pattern says it; 0: all are.
+  int64_t unrotated_period = 0;
+  // What names of some checkpoints begin with where those of `names` begin with the second.
+  std::span<const std::pair<std::string_view, std::string_view>> prefixes = {};
+
+  bool SlidesWithoutPattern(int64_t layer_idx) const {
+    return window_period && (*window_period == 0 || layer_idx % *window_period != *window_period - 1);
+  }
+  bool RotatesWithoutPattern(int64_t layer_idx) const {
+    return unrotated_period == 0 || layer_idx % unrotated_period != unrotated_period - 1;
+  }
 };
 
 // The first row of an architecture is the family that a file holds unless something in it says otherwise.
@@ -60,7 +85,8 @@ std::span<const GgufArchitecture> GgufArchitectures();
 // Null where the family has no architecture in the format.
 const GgufArchitecture* FindGgufArchitecture(std::string_view family);
 
-// A tensor of the family's checkpoint as files call it; nothing if there is no such tensor in this architecture.
+// A tensor of the family's checkpoint as files call it; nothing if there is no such tensor in this architecture. All
+// parts of a tensor in parts (Differs::kHeadsInOne) have the same name.
 std::optional<std::string> GgufTensorName(const GgufArchitecture& architecture, std::string_view family_name);
 // The other way. Empty for a tensor that the architecture does not know; two names where two layouts of the family
 // have different names for it.
@@ -70,6 +96,13 @@ std::vector<std::string> FamilyTensorNames(const GgufArchitecture& architecture,
 // `family_name` is a tensor of the checkpoint; a bias has the rows of its matrix.
 std::vector<int64_t> GgufRowOrder(const GgufArchitecture& architecture, const ModelConfig& config,
                                   std::string_view family_name);
+
+// The number of a head that has this tensor to itself in the checkpoint, and is a row of one in files.
+std::optional<int64_t> GgufHeadOf(const GgufArchitecture& architecture, std::string_view family_name);
+// What every number has more in files: 0 or 1.
+double GgufOffset(const GgufArchitecture& architecture, std::string_view family_name);
+// Whether the matrix in files is the transpose of the checkpoint's.
+bool GgufIsTransposed(const GgufArchitecture& architecture, std::string_view family_name);
 
 }  // namespace headwise
 

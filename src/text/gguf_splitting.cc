@@ -14,18 +14,23 @@ namespace {
 using Form = GgufSplitting::Form;
 
 constexpr std::string_view kLlama3Names[] = {"llama-bpe", "llama3", "llama-v3"};
-constexpr std::string_view kQwen2Names[] = {"qwen2", "deepseek-r1-qwen", "megrez"};
+// The same words, but merges are not passed over and nothing comes first.
+constexpr std::string_view kDbrxNames[] = {"dbrx", "smaug-bpe", "chatglm-bpe"};
+constexpr std::string_view kGlm4Names[] = {"glm4"};
+constexpr std::string_view kQwen2Names[] = {"qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"};
 constexpr std::string_view kGpt2Names[] = {"gpt-2", "gpt-neox", "mpt", "olmo", "phi-2"};
-constexpr std::string_view kDigitsNames[] = {"smollm", "starcoder", "refact"};
+constexpr std::string_view kDigitsNames[] = {"smollm", "starcoder", "refact", "command-r"};
 constexpr std::string_view kFalconNames[] = {"falcon"};
 constexpr std::string_view kTekkenNames[] = {"tekken"};
 
+constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 constexpr GgufSplitting kSplittings[] = {
-    {.names = kLlama3Names,
-     .pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-                R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     .ignore_merges = true,
-     .adds_bos = true},
+    {.names = kLlama3Names, .pattern = kLlama3Pattern, .ignore_merges = true, .adds_bos = true},
+    {.names = kDbrxNames, .pattern = kLlama3Pattern},
+    {.names = kGlm4Names, .pattern = kLlama3Pattern, .ignore_merges = true},
     {.names = kQwen2Names,
      .pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
                 R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
@@ -40,9 +45,10 @@ constexpr GgufSplitting kSplittings[] = {
      .adds_bos = true},
 };
 
-// The llama architecture has no row: its models came with several splittings.
+// No row: those whose models came with several splittings, as llama's, and those that are younger than the names.
 constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
-    {"qwen2", "qwen2"}, {"gptneox", "gpt-neox"}, {"falcon", "falcon"}, {"mpt", "mpt"}};
+    {"qwen2", "qwen2"}, {"qwen3", "qwen2"}, {"gptneox", "gpt-neox"},     {"falcon", "falcon"},      {"mpt", "mpt"},
+    {"gpt2", "gpt-2"},  {"phi2", "phi-2"},  {"starcoder2", "starcoder"}, {"command-r", "command-r"}};
 
 // The steps of a "pre_tokenizer", sequences taken apart, every option said that decides how words are cut.
 std::vector<Json> StepsOf(const Json& value) {
@@ -131,7 +137,8 @@ bool ComposesCharacters(const GgufSplitting& splitting, std::string_view archite
   const auto is = [&](std::string_view name) {
     return std::find(splitting.names.begin(), splitting.names.end(), name) != splitting.names.end();
   };
-  return (architecture == "qwen2" && is("qwen2")) || architecture == "gptneox" || architecture == "mpt";
+  return ((architecture == "qwen2" || architecture == "qwen3") && is("qwen2")) || architecture == "command-r" ||
+         architecture == "gptneox" || architecture == "mpt";
 }
 
 }  // namespace headwise

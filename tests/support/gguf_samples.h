@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "model/gguf_names.h"
 #include "model/rope.h"
+#include "tensor/blocks.h"
 #include "weights/gguf.h"
 
 namespace headwise {
@@ -83,6 +85,39 @@ inline std::vector<float> Llama3Divisors(const ModelConfig& config) {
   return divisors;
 }
 
+// Windows and layers without a rotation, each with its pattern.
+inline void SetLayers(const ModelConfig& config, std::string_view architecture, GgufMetadata& metadata) {
+  std::vector<int64_t> slides, rotates;
+  for (const LayerConfig& layer : config.layers) {
+    slides.push_back(layer.window.has_value() ? 1 : 0);
+    rotates.push_back(layer.rope.has_value() ? 1 : 0);
+    if (layer.window) metadata.SetU32(fmt::format("{}.attention.sliding_window", architecture), *layer.window);
+  }
+  if (!config.CommonLayer() && metadata.Has(fmt::format("{}.attention.sliding_window", architecture))) {
+    metadata.Set(fmt::format("{}.attention.sliding_window_pattern", architecture), {GgufType::kBool, slides});
+  }
+  if (config.family == "smollm3") {
+    metadata.Set(fmt::format("{}.attention.rope_pattern", architecture), {GgufType::kBool, rotates});
+  }
+}
+
+// The multipliers and caps of some families. Granite's are those of its golden: the config has them multiplied out.
+inline void SetScales(const ModelConfig& config, std::string_view architecture, GgufMetadata& metadata) {
+  const auto set = [&](std::string_view rest, double value) {
+    metadata.SetF32(fmt::format("{}.{}", architecture, rest), static_cast<double>(static_cast<float>(value)));
+  };
+  if (config.score_cap) set("attn_logit_softcapping", *config.score_cap);
+  if (config.logit_cap) set("final_logit_softcapping", *config.logit_cap);
+  if (config.family == "cohere") set("logit_scale", config.logit_scale);
+  if (config.family == "gemma2" || config.family == "gemma3_text") set("attention.scale", config.softmax_scale);
+  if (config.family != "granite") return;
+  set("attention.scale", config.softmax_scale);
+  set("logit_scale", 1.0 / config.logit_scale);
+  set("residual_scale", 0.4);
+  set("embedding_scale", 3.0);
+  set("attention.layer_norm_rms_epsilon", 1e-6);
+}
+
 // The metadata of a model of a family that the format knows. llama3 scaling is not in it: that is a tensor.
 inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string& origin) {
   const GgufArchitecture& architecture = *FindGgufArchitecture(config.family);
@@ -107,6 +142,12 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
             config.norm_eps);
   if (config.positions == PositionKind::kRope) {
     const RopeConfig& rope = config.ropes.at(0);
+    if (config.ropes.size() > 1) set_float("rope.freq_base_swa", config.ropes[1].theta);
+    // As converters write it, the scaling has no name.
+    if (rope.scaling == RopeConfig::Scaling::kLongRope) {
+      metadata.SetU32(key("rope.scaling.original_context_length"), rope.original_max_position);
+      set_float("rope.scaling.attn_factor", rope.amplitude);
+    }
     set_float("rope.freq_base", rope.theta);
     metadata.SetU32(key("rope.dimension_count"), rope.rotary_dims);
     const bool linear = rope.scaling == RopeConfig::Scaling::kLinear;
@@ -120,15 +161,15 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
       metadata.SetU32(key("rope.scaling.original_context_length"), rope.original_max_position);
       set_float("rope.scaling.attn_factor", rope.amplitude / YarnAmplitude(rope.factor));
     }
-  } else {
+  } else if (config.positions == PositionKind::kAlibi) {
     set_float("attention.max_alibi_bias", 8.0);
   }
-  if (config.family == "gpt_neox") {
-    metadata.SetBool(key("use_parallel_residual"), config.residual == ResidualKind::kParallelTwoNorms);
+  if (config.family == "gpt_neox" || config.family == "stablelm") {
+    metadata.SetBool(key("use_parallel_residual"), config.residual != ResidualKind::kSerial);
   }
   if (config.qkv_clip) set_float("attention.clamp_kqv", *config.qkv_clip);
-  const std::optional<int64_t> window = config.CommonLayer().value().window;
-  if (window) metadata.SetU32(key("attention.sliding_window"), *window);
+  SetLayers(config, architecture.name, metadata);
+  SetScales(config, architecture.name, metadata);
   if (config.zero_sink) metadata.SetBool(kGgufZeroSinkKey, true);
   if (config.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *config.bos_id);
   if (!config.eos_ids.empty()) metadata.SetU32("tokenizer.ggml.eos_token_id", config.eos_ids[0]);
@@ -141,14 +182,45 @@ inline std::unique_ptr<FakeGgufFile> SampleFile(const ModelConfig& config, const
                                                 const std::string& origin) {
   const GgufArchitecture& architecture = *FindGgufArchitecture(config.family);
   auto file = std::make_unique<FakeGgufFile>(SampleMetadata(config, origin));
+  std::map<std::string, std::vector<float>> joined;  // norms of heads, by the file's name
   for (const std::string& name : checkpoint.Names()) {
     const auto view = checkpoint.Get(name);
     const auto file_name = GgufTensorName(architecture, name);
-    if (view.ok() && file_name) file->Add(*file_name, *view, GgufRowOrder(architecture, config, name));
+    if (!view.ok() || !file_name) continue;
+    if (const auto head = GgufHeadOf(architecture, name)) {
+      std::vector<float>& all = joined[*file_name];
+      const auto begin = static_cast<size_t>(*head * config.head_dim);
+      all.resize(std::max(all.size(), begin + static_cast<size_t>(config.head_dim)));
+      ToF32(view->dtype, view->data, view->shape.num_elements(), all.data() + begin);
+    } else if (GgufOffset(architecture, name) != 0.0) {
+      std::vector<float> more(static_cast<size_t>(view->shape.num_elements()));
+      ToF32(view->dtype, view->data, view->shape.num_elements(), more.data());
+      for (float& value : more) value += 1.0f;
+      file->Add(*file_name, {more.data(), DType::kF32, view->shape});
+    } else if (GgufIsTransposed(architecture, name)) {
+      const int64_t rows = view->shape[1], columns = view->shape[0];
+      std::vector<std::byte> turned(static_cast<size_t>(view->size_bytes()));
+      for (int64_t i = 0; i < rows * columns; ++i) {
+        const float value = LoadAsF32(view->dtype, view->data, i % columns * rows + i / columns);
+        StoreF32As(view->dtype, turned.data(), i, value);
+      }
+      file->Add(*file_name, {turned.data(), view->dtype, {rows, columns}});
+    } else {
+      file->Add(*file_name, *view, GgufRowOrder(architecture, config, name));
+    }
   }
-  if (!config.ropes.empty() && config.ropes[0].scaling == RopeConfig::Scaling::kLlama3) {
-    const std::vector<float> divisors = Llama3Divisors(config);
-    file->Add(kGgufRopeFreqs, {divisors.data(), DType::kF32, {static_cast<int64_t>(divisors.size())}});
+  for (const auto& [name, values] : joined) {
+    const int64_t num_heads = static_cast<int64_t>(values.size()) / config.head_dim;
+    file->Add(name, {values.data(), DType::kF32, {num_heads, config.head_dim}});
+  }
+  const auto add_divisors = [&](const char* name, const std::vector<float>& divisors) {
+    file->Add(name, {divisors.data(), DType::kF32, {static_cast<int64_t>(divisors.size())}});
+  };
+  if (config.ropes.size() != 1) return file;
+  if (config.ropes[0].scaling == RopeConfig::Scaling::kLlama3) add_divisors(kGgufRopeFreqs, Llama3Divisors(config));
+  if (config.ropes[0].scaling == RopeConfig::Scaling::kLongRope) {
+    add_divisors(kGgufRopeShort, config.ropes[0].freq_divisors);
+    add_divisors(kGgufRopeLong, config.ropes[0].long_divisors);
   }
   return file;
 }
