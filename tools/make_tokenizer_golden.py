@@ -8,8 +8,10 @@ import io
 import json
 import pathlib
 import random
+import sys
 
 import sentencepiece
+import tokenizer_families
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -201,3 +203,4 @@ def sentencepiece_model():
 if __name__ == "__main__":
     print(f"tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}")
     main()
+    tokenizer_families.save_all(sys.modules["__main__"])

@@ -1,5 +1,5 @@
-// Text to token ids and back, as the model's own files define it: tokenizer.json (byte-level BPE, or
-// SentencePiece-style BPE with byte fallback), tokenizer.model, or what a .gguf file has in their place. It is held to
+// Text to token ids and back, as the model's own files define it: tokenizer.json (byte-level BPE, SentencePiece-style
+// BPE with byte fallback, or Unigram), tokenizer.model, or what a .gguf file has in their place. It is held to
 // the ids that Hugging Face's implementation gives. Where it differs on purpose: text that cannot be encoded is an
 // error instead of being dropped, and a run of byte tokens that is not UTF-8 shows one U+FFFD per maximal invalid
 // prefix, whatever follows, so that a stream never takes text back.
@@ -76,6 +76,8 @@ class Tokenizer {
   std::optional<int32_t> eos_id() const;
   // Whether the files say that a text for the model begins with bos_id().
   bool AddsBos() const;
+  // What it begins with in full: bos_id() alone, or for a few families (GLM) more behind it. Empty unless AddsBos().
+  std::span<const int32_t> start_ids() const;
   // Whether they say that it begins with no such token. Where they say neither, the model's config counts: BeginOfText.
   bool OmitsBos() const;
   // The chat templates that the model brings; <headwise/chat.h> runs them.

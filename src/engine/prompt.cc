@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "model/model_config.h"
@@ -60,7 +61,13 @@ Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view
   if (!encoded.ok()) return std::move(encoded).status().Annotate("prompt");
   std::vector<int32_t> ids = *std::move(encoded);
   const std::optional<int32_t> bos = options.bos == Bos::kAuto ? BeginOfText(engine) : std::nullopt;
-  if (bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  if (!bos || (!ids.empty() && ids.front() == *bos)) return ids;
+  const std::span<const int32_t> start = engine.tokenizer().start_ids();
+  if (!start.empty()) {
+    ids.insert(ids.begin(), start.begin(), start.end());
+  } else {
+    ids.insert(ids.begin(), *bos);
+  }
   return ids;
 }
 

@@ -52,10 +52,13 @@ void AddedTokenMatcher::FindIn(std::string_view text, ByteRange range, ByteRange
     at = end;
     if (counts == Counts::kNoSpecial && token.special) continue;
     if (token.single_word && !IsBetweenWords(text.substr(0, begin), text.substr(end))) continue;
-    if (token.left_strip) begin -= SpacesAtEnd(text.substr(done, begin - done));
+    if (token.left_strip && done < begin) begin -= SpacesAtEnd(text.substr(done, begin - done));
+    // What the last token swallowed is not this one's too.
+    if (token.left_strip) begin = std::max(begin, done);
+    // White space that is swallowed behind a token is still looked through: it may be one of the tokens itself.
     if (token.right_strip) end += SpacesAtStart(text.substr(end, bounds.end - end));
     found.push_back({token.id, begin, end, token.special});
-    done = at = end;
+    done = end;
   }
 }
 

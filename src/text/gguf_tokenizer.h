@@ -32,8 +32,9 @@ enum class GgufTokenType : int64_t {
 struct GgufTokenizer {
   std::string origin = {};        // opens error messages
   std::string architecture = {};  // the model's, as the file calls it: it decides what a file leaves open
-  std::string kind = {};          // "gpt2": byte-level BPE; "llama": SentencePiece BPE
-  std::string splitting = {};     // gpt2: the name of how text is cut into words; may be empty
+  // "gpt2": byte-level BPE; "llama": SentencePiece BPE. Of others only tokenizer_json is read ("t5": Unigram).
+  std::string kind = {};
+  std::string splitting = {};  // gpt2: the name of how text is cut into words; may be empty
   std::span<const std::string> tokens = {};
   std::span<const int64_t> token_types = {};  // as numbered in files; empty: all normal
   std::span<const double> scores = {};        // llama

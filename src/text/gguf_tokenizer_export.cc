@@ -90,6 +90,38 @@ Status ExportByteFallback(const JsonObject& model, GgufTokenizerArrays& arrays) 
   return Status::Ok();
 }
 
+// Pieces and scores as they are; the name is the format's for models of this kind, whatever they are used for.
+Status ExportUnigram(const JsonObject& model, GgufTokenizerArrays& arrays) {
+  arrays.kind = "t5";
+  arrays.scores.assign(arrays.tokens.size(), 0.0);
+  int64_t id = 0;
+  for (const Json& piece : model.At("vocab")) {
+    // The tokenizer has been read: these are pairs of a text and a score.
+    const auto& text = piece[0].get_ref<const std::string&>();
+    const GgufTokenType type = IsByteToken(text) ? GgufTokenType::kByte : GgufTokenType::kNormal;
+    HW_RETURN_IF_ERROR(PutToken(arrays, id, text, type, model.origin()));
+    arrays.scores[static_cast<size_t>(id++)] = piece[1].get<double>();
+  }
+  if (!model.Has("unk_id")) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(arrays.unknown_id, model.Int("unk_id"));
+  arrays.token_types[static_cast<size_t>(*arrays.unknown_id)] = static_cast<int64_t>(GgufTokenType::kUnknown);
+  return Status::Ok();
+}
+
+Status ExportBpeVocabulary(const JsonObject& model, GgufTokenizerArrays& arrays) {
+  if (!model.Has("vocab") || !model.At("vocab").is_object()) {
+    return Status::Unsupported(
+        fmt::format("{}: no object \"vocab\", expected a BPE or a Unigram model", model.origin()));
+  }
+  for (const auto& [token, id] : model.At("vocab").items()) {
+    if (!id.is_number_integer()) {
+      return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id", model.origin(), token));
+    }
+    HW_RETURN_IF_ERROR(PutToken(arrays, id.get<int64_t>(), token, GgufTokenType::kNormal, model.origin()));
+  }
+  return Status::Ok();
+}
+
 // Whether any step of a pipeline fits.
 template <typename Fits>
 bool AnyStep(const Json& pipeline, const Fits& fits) {
@@ -133,25 +165,24 @@ Status ExportAddedTokens(const JsonObject& root, GgufTokenizerArrays& arrays) {
   return Status::Ok();
 }
 
-Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, GgufTokenizerArrays& arrays) {
+// `tokenizer` is what was read from `path`.
+Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, const Tokenizer& tokenizer,
+                           GgufTokenizerArrays& arrays) {
   const std::string origin = path.string();
   HW_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
   HW_ASSIGN_OR_RETURN(const Json json, ParseJson(text, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject model, root.Object("model"));
-  if (!model.Has("vocab") || !model.At("vocab").is_object()) {
-    return Status::Unsupported(fmt::format("{}: the model has no object \"vocab\", expected a BPE model", origin));
-  }
-  for (const auto& [token, id] : model.At("vocab").items()) {
-    if (!id.is_number_integer()) return Status::InvalidInput(fmt::format("{}: token \"{}\" has no id", origin, token));
-    HW_RETURN_IF_ERROR(PutToken(arrays, id.get<int64_t>(), token, GgufTokenType::kNormal, origin));
-  }
+  const bool is_unigram = model.Has("type") && model.At("type") == "Unigram";
+  if (!is_unigram) HW_RETURN_IF_ERROR(ExportBpeVocabulary(model, arrays));
   const auto any_step = [&](bool (*fits)(const Json&)) {
     return (root.Has("normalizer") && AnyStep(root.At("normalizer"), fits)) ||
            (root.Has("pre_tokenizer") && AnyStep(root.At("pre_tokenizer"), fits));
   };
-  const bool is_byte_level = any_step(IsByteLevel);
-  HW_RETURN_IF_ERROR(is_byte_level ? ExportByteLevel(model, arrays) : ExportByteFallback(model, arrays));
+  const bool is_byte_level = !is_unigram && any_step(IsByteLevel);
+  HW_RETURN_IF_ERROR(is_unigram      ? ExportUnigram(model, arrays)
+                     : is_byte_level ? ExportByteLevel(model, arrays)
+                                     : ExportByteFallback(model, arrays));
   HW_RETURN_IF_ERROR(ExportAddedTokens(root, arrays));
   if (is_byte_level) {
     HW_ASSIGN_OR_RETURN(arrays.splitting, SplittingOf(root, model, architecture));
@@ -160,7 +191,8 @@ Status ExportTokenizerJson(const fs::path& path, std::string_view architecture, 
   }
   // What the arrays cannot say is said whole. Merges as scores are near, and no more.
   const bool has_flags = root.Has("added_tokens") && AnyStep(root.At("added_tokens"), HasFlags);
-  if (arrays.splitting.empty() || has_flags) arrays.tokenizer_json = std::move(text);
+  const bool begins_with_more = tokenizer.start_ids().size() > 1;
+  if (arrays.splitting.empty() || has_flags || begins_with_more) arrays.tokenizer_json = std::move(text);
   return Status::Ok();
 }
 
@@ -197,7 +229,7 @@ Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_
   arrays.token_types.assign(static_cast<size_t>(vocab_size), static_cast<int64_t>(GgufTokenType::kNormal));
   const fs::path json = model_folder / "tokenizer.json";
   std::error_code ignored;
-  HW_RETURN_IF_ERROR(fs::exists(json, ignored) ? ExportTokenizerJson(json, architecture, arrays)
+  HW_RETURN_IF_ERROR(fs::exists(json, ignored) ? ExportTokenizerJson(json, architecture, *tokenizer, arrays)
                                                : ExportSentencePiece(model_folder / "tokenizer.model", arrays));
   NameTheUnused(arrays);
   arrays.bos_id = tokenizer->bos_id();

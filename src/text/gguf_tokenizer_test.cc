@@ -114,7 +114,7 @@ size_t CheckCases(const Tokenizer& tokenizer, const Json& encode, const Json& de
     EXPECT_TRUE(ids.ok() && as_text.ok()) << ids.status().message() << as_text.status().message();
     if (!ids.ok() || !as_text.ok()) continue;
     EXPECT_EQ(*ids, one.at("ids").get<Ids>()) << text;
-    EXPECT_EQ(*as_text, one.at("ids_special_as_text").get<Ids>()) << text;
+    EXPECT_EQ(*as_text, one.at(one.contains("ids_special_as_text") ? "ids_special_as_text" : "ids").get<Ids>()) << text;
     if (one.contains("decoded")) {
       EXPECT_EQ(tokenizer.Decode(*ids, SpecialDisplay::kShow), one.at("decoded").get<std::string>());
     }
@@ -141,10 +141,10 @@ TEST(GgufTokenizer, EveryStyleComesBackWhole) {
     const auto tokenizer = Exported(entry.path()).MustMake();
     ASSERT_NE(tokenizer, nullptr);
     const Json cases = Read(entry.path() / "cases.json");
-    EXPECT_GT(CheckCases(*tokenizer, cases.at("encode"), cases.at("decode"), Texts::kAll), 110u);
+    EXPECT_GT(CheckCases(*tokenizer, cases.at("encode"), cases.at("decode"), Texts::kAll), 50u);
     ++num_styles;
   }
-  EXPECT_GE(num_styles, 10);
+  EXPECT_GE(num_styles, 18);
 }
 
 TEST(GgufTokenizer, SplittingsAreNamedAndWhatHasNoNameGoesAlong) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/base64.h"
 #include "text/byte_level.h"
 #include "text/utf8.h"
 
@@ -85,6 +86,22 @@ std::string StripAccents(std::string_view text) {
   return out;
 }
 
+// The bytes of what a reader takes for one character at the start of `text`: a letter and its marks, a flag, CR and LF.
+size_t FirstGraphemeBytes(std::string_view text) {
+  Utf8Character last = FirstCharacter(text);
+  size_t size_bytes = last.size_bytes;
+  for (utf8proc_int32_t state = 0; size_bytes < text.size();) {
+    const Utf8Character next = FirstCharacter(text.substr(size_bytes));
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last.code),
+                                         static_cast<utf8proc_int32_t>(next.code), &state)) {
+      break;
+    }
+    last = next;
+    size_bytes += next.size_bytes;
+  }
+  return size_bytes;
+}
+
 }  // namespace
 
 Result<Regex> PatternFromJson(const Json& value, std::string_view origin) {
@@ -114,6 +131,31 @@ Result<std::string> Normalizer::ReplaceAll(const Step& step, std::string_view te
     at = match.end;
   }
   return out.append(text.substr(at));
+}
+
+Result<std::string> Normalizer::ApplyCharsMap(const CharsMap& map, std::string_view text, size_t original_bytes) const {
+  // The Hugging Face implementation looks up short graphemes as a whole, and a rule for their beginning replaces all
+  // of them; in longer ones, and where no rule is found, it looks up character by character.
+  constexpr size_t kLookedUpWholeBytes = 6;
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    std::string_view grapheme = text.substr(0, FirstGraphemeBytes(text));
+    text.remove_prefix(grapheme.size());
+    const auto whole = grapheme.size() < kLookedUpWholeBytes ? map.ShortestRule(grapheme) : std::nullopt;
+    if (whole) {
+      out.append(*whole);
+      grapheme = {};
+    }
+    while (!grapheme.empty()) {
+      const std::string_view character = grapheme.substr(0, FirstCharacter(grapheme).size_bytes);
+      out.append(map.ShortestRule(character).value_or(character));
+      grapheme.remove_prefix(character.size());
+      HW_RETURN_IF_ERROR(CheckGrowth(out.size(), original_bytes, origin_));
+    }
+    HW_RETURN_IF_ERROR(CheckGrowth(out.size(), original_bytes, origin_));
+  }
+  return out;
 }
 
 Status CheckGrowth(size_t text_bytes, size_t original_bytes, std::string_view origin) {
@@ -167,6 +209,7 @@ Status Normalizer::Add(const Json& value, std::string_view origin, int depth) {
     HW_ASSIGN_OR_RETURN(step.strip_right, object.BoolOr("strip_right", true));
     return AddStep(std::move(step), origin);
   }
+  if (type == "Precompiled") return AddPrecompiled(object);
   constexpr std::pair<std::string_view, Kind> kPlain[] = {
       {"NFC", Kind::kNfc},
       {"NFD", Kind::kNfd},
@@ -180,6 +223,18 @@ Status Normalizer::Add(const Json& value, std::string_view origin, int depth) {
     if (type == name) return AddStep({.kind = kind}, origin);
   }
   return Status::Unsupported(fmt::format("{}: type \"{}\" is not supported", origin, type));
+}
+
+Status Normalizer::AddPrecompiled(const JsonObject& object) {
+  HW_ASSIGN_OR_RETURN(const std::string text, object.String("precompiled_charsmap"));
+  std::optional<std::string> bytes = DecodeBase64(text);
+  if (!bytes) {
+    return Status::InvalidInput(
+        fmt::format("{}: precompiled_charsmap of {} characters, expected base64", object.origin(), text.size()));
+  }
+  Step step{.kind = Kind::kPrecompiled};
+  HW_ASSIGN_OR_RETURN(step.map, CharsMap::Of(*std::move(bytes), object.origin()));
+  return AddStep(std::move(step), object.origin());
 }
 
 Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text, size_t original_bytes) const {
@@ -211,6 +266,8 @@ Result<std::string> Normalizer::ApplyStep(const Step& step, std::string text, si
       AppendByteLevel(text, out);
       return out;
     }
+    case Kind::kPrecompiled:
+      return ApplyCharsMap(*step.map, text, original_bytes);
   }
   return text;
 }
@@ -241,9 +298,25 @@ Result<std::vector<ByteRange>> Normalizer::MoveMarks(const Step& step, std::stri
   return to == after.size() ? moved : everything;
 }
 
-Result<std::string> Normalizer::Apply(std::string text, std::vector<ByteRange>* marks) const {
+Result<bool> Normalizer::DropsStart(const Step& step, std::string_view text) const {
+  if (text.empty()) return false;
+  const char32_t first = FirstCharacter(text).code;
+  if (step.kind == Kind::kStrip) return step.strip_left && IsWhitespace(first);
+  if (step.kind == Kind::kStripAccents) return IsMark(first);
+  // A character map that makes nothing of it tells nobody in the Hugging Face implementation.
+  if (step.kind != Kind::kReplace || !step.content.empty()) return false;
+  std::vector<TextSpan> matches;
+  PatternBudget budget(text.size());
+  HW_RETURN_IF_ERROR(step.pattern.front().FindAll(text, budget, matches));
+  return !matches.empty() && matches.front().begin == 0 && matches.front().end > 0;
+}
+
+Result<std::string> Normalizer::Apply(std::string text, std::vector<ByteRange>* marks, bool* drops_start) const {
   const size_t original_bytes = text.size();
   for (const Step& step : steps_) {
+    if (drops_start != nullptr && !*drops_start) {
+      HW_ASSIGN_OR_RETURN(*drops_start, DropsStart(step, text));
+    }
     const std::string before = marks == nullptr || marks->empty() ? std::string() : text;
     HW_ASSIGN_OR_RETURN(text, ApplyStep(step, std::move(text), original_bytes));
     HW_RETURN_IF_ERROR(CheckGrowth(text.size(), original_bytes, origin_));

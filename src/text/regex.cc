@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "text/regex_syntax.h"
 #include "text/utf8.h"
 
 namespace headwise {
@@ -31,37 +32,6 @@ std::string ErrorText(int code) {
   PCRE2_UCHAR8 buffer[160];
   pcre2_get_error_message_8(code, buffer, sizeof(buffer));
   return reinterpret_cast<const char*>(buffer);
-}
-
-// Oniguruma reads "[a[bc]]" and "[a&&b]" as set operations; PCRE2 reads them as plain members.
-bool HasSetOperation(std::string_view pattern) {
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\') {
-      ++i;
-    } else if (!in_class) {
-      in_class = c == '[';
-    } else if (c == ']') {
-      in_class = false;
-    } else if (c == '[' && next == ':') {
-      const size_t end = pattern.find(":]", i + 2);
-      if (end == std::string_view::npos) return false;
-      i = end + 1;
-    } else if (c == '[' || (c == '&' && next == '&')) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// \G is where a search began; here that would be where a slice does.
-bool HasSearchStart(std::string_view pattern) {
-  for (size_t i = 0; i + 1 < pattern.size(); ++i) {
-    if (pattern[i] == '\\' && pattern[++i] == 'G') return true;
-  }
-  return false;
 }
 
 bool IsWithinCharacter(std::string_view text, size_t at) {
@@ -107,12 +77,7 @@ Result<Regex> Regex::Compile(std::string_view pattern, std::string_view origin) 
     return Status::Unsupported(
         fmt::format("{}: pattern of {} bytes, expected at most {}", origin, pattern.size(), kMaxPatternBytes));
   }
-  if (HasSetOperation(pattern)) {
-    return Status::Unsupported(fmt::format("{}: pattern with a set operation inside brackets: {}", origin, pattern));
-  }
-  if (HasSearchStart(pattern)) {
-    return Status::Unsupported(fmt::format("{}: pattern with \\G, the beginning of a search: {}", origin, pattern));
-  }
+  HW_ASSIGN_OR_RETURN(const std::string translated, ToPcreSyntax(pattern, origin));
   const std::unique_ptr<pcre2_compile_context_8, void (*)(pcre2_compile_context_8*)> context(
       pcre2_compile_context_create_8(nullptr), pcre2_compile_context_free_8);
   if (context == nullptr) return Status::OutOfMemory(fmt::format("{}: no memory for a pattern", origin));
@@ -121,11 +86,11 @@ Result<Regex> Regex::Compile(std::string_view pattern, std::string_view origin) 
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT;
   int error = 0;
   PCRE2_SIZE error_at = 0;
-  pcre2_code_8* code = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(pattern.data()), pattern.size(), options, &error,
-                                       &error_at, context.get());
+  pcre2_code_8* code = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(), options,
+                                       &error, &error_at, context.get());
   if (code == nullptr) {
     return Status::InvalidInput(
-        fmt::format("{}: bad pattern at byte {}: {}: {}", origin, error_at, ErrorText(error), pattern));
+        fmt::format("{}: bad pattern at byte {}: {}: {}", origin, error_at, ErrorText(error), translated));
   }
   // Where there is no JIT this fails, and matching is slower.
   (void)pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);

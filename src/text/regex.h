@@ -1,5 +1,5 @@
 // A regular expression from a tokenizer file, run by PCRE2 with Unicode properties. Tokenizer files are written for
-// Oniguruma's Ruby syntax: what PCRE2 would read differently (set operations inside brackets) is refused, not guessed.
+// Oniguruma's Ruby syntax: what PCRE2 would read differently is put in its words or refused (text/regex_syntax.h).
 #ifndef HEADWISE_TEXT_REGEX_H_
 #define HEADWISE_TEXT_REGEX_H_
 

@@ -97,6 +97,43 @@ TEST(Regex, TheBeginningOfASearchIsRefused) {
   EXPECT_TRUE(Regex::Compile("\\\\Ga", "f").ok());
 }
 
+// As Oniguruma, for which tokenizer files are written, finds it.
+TEST(Regex, WhatThatIsWrittenForReadsDifferently) {
+  // An interval is neither possessive nor lazy: what follows it is a quantifier of its own.
+  EXPECT_EQ(Found(MustCompile("a{1,3}+b"), "aaaaab"), "0-6 ");
+  EXPECT_EQ(Found(MustCompile("x(?:a|[bc}]){2}?"), "xabxx"), "0-3 3-4 4-5 ");
+  EXPECT_EQ(Found(MustCompile("a{,2}b|(?#(b*)c{x"), "aaabc{x"), "1-4 4-7 ");
+  EXPECT_EQ(Found(MustCompile("(?:ab+){2}{2}"), "ababbabab"), "0-9 ");
+  EXPECT_EQ(Found(MustCompile("a{1,2}?"), "aa"), "0-1 1-2 ");
+  EXPECT_EQ(Found(MustCompile("\\p{N}{1,2}\\x{61}{2}+\\u0062"), "12aaaab"), "0-7 ");
+  // White space is Unicode's.
+  EXPECT_EQ(Found(MustCompile("\\s+"), "a\u180E\u0085\u3000"), "4-9 ");
+  EXPECT_EQ(Found(MustCompile("[\\S]|[[:^space:]]"), "\u180E "), "0-3 ");
+  EXPECT_EQ(Found(MustCompile("[^\\s]+|[[:space:]]x"), "\u180E x"), "0-3 3-5 ");
+  EXPECT_EQ(Found(MustCompile("\\w+"), "a\u0301\u203Fb\u00B2\u2460c"), "0-9 12-13 ");
+  EXPECT_EQ(Found(MustCompile("\\W+"), "a\u2460-\u0301"), "1-5 ");
+  EXPECT_EQ(Found(MustCompile("\\h+|[\\hx]"), "af \tg9x"), "0-2 5-6 6-7 ");
+  EXPECT_EQ(Found(MustCompile("[[:punct:]]+"), "a+!b"), "1-3 ");
+  EXPECT_EQ(Found(MustCompile("\\p{Han}+|\\P{^Latin}"), "\u4E2D\u3002a"), "0-3 6-7 ");
+  // The dot meets line ends where m says so; i holds in its group.
+  EXPECT_EQ(Found(MustCompile("(?m:a.)|b."), "a\nb\n"), "0-2 ");
+  EXPECT_EQ(Found(MustCompile("(?i)ab|(?-i:C)d"), "ABcdCd"), "0-2 4-6 ");
+  EXPECT_EQ(Found(MustCompile("[]a]+"), "a]"), "0-2 ");
+}
+
+TEST(Regex, WhatHasNoWordsInPcreIsRefused) {
+  const auto error = [](std::string_view pattern) { return Regex::Compile(pattern, "f").status().message(); };
+  EXPECT_EQ(error("[a&&b]"), "f: pattern with a set operation inside brackets: [a&&b]");
+  EXPECT_EQ(error("[^\\W]"), "f: pattern with \\W inside brackets: [^\\W]");
+  EXPECT_EQ(error("[[:^punct:]]"), "f: pattern with the class [:^punct:]: [[:^punct:]]");
+  EXPECT_EQ(error("(?x: a)"), "f: pattern with extended syntax: (?x: a)");
+  EXPECT_EQ(error("a(?i)b|c"), "f: pattern with options in the midst of a group: a(?i)b|c");
+  for (const char* bad : {"(", ")", "[", "[]", "a)b", "(?", "(?<", "\\", "(?i", "\\p{", "\\x{", "\\u", "*", "{1}+",
+                          "+{2}+", "(?#", "[[:", "[\\"}) {
+    (void)Regex::Compile(bad, "f");  // an error or not, as PCRE2 sees it
+  }
+}
+
 // Megabytes of what published patterns take longest over.
 TEST(Regex, PublishedPatternsKeepWithinTheBudget) {
   const size_t num_bytes = size_t{1} << 20;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "text/chars_map.h"
 #include "text/tokenizer_files.h"
 
 namespace headwise {
@@ -16,8 +17,8 @@ using ::testing::HasSubstr;
 constexpr uint32_t kHasValue = 1u << 8;
 
 // A double array by hand: blocks of 256 units, place k at unit 256 * (k + 1).
-struct CharsMap {
-  explicit CharsMap(size_t num_places) : units(256 * (num_places + 1)) {
+struct RawMap {
+  explicit RawMap(size_t num_places) : units(256 * (num_places + 1)) {
     // One that is not used has the label of its neighbour, which nothing looks for there.
     for (size_t i = 0; i < units.size(); ++i) units[i] = static_cast<uint32_t>(i & 0xFF) ^ 1;
     units[0] = Offset(PlaceOf(0));
@@ -46,16 +47,16 @@ struct CharsMap {
 };
 
 // "a" becomes "b".
-CharsMap OneRule() {
-  CharsMap map(2);
+RawMap OneRule() {
+  RawMap map(2);
   map.Edge(0, 'a', 1, kHasValue);
   map.SetValue(1, 0);
   return map;
 }
 
 // "a", "aa", ... are all rules.
-CharsMap Chain(size_t num_rules) {
-  CharsMap map(num_rules + 1);
+RawMap Chain(size_t num_rules) {
+  RawMap map(num_rules + 1);
   for (size_t i = 0; i < num_rules; ++i) {
     map.Edge(i, 'a', i + 1, kHasValue);
     map.SetValue(i + 1, 0);
@@ -72,7 +73,7 @@ TEST(CharsMap, SoundOnesPass) {
   EXPECT_EQ(Error(OneRule().Bytes()), "no error");
   EXPECT_EQ(Error(Chain(32).Bytes()), "no error");
   // Two ways that meet, as those of words with the same ends do.
-  CharsMap map(4);
+  RawMap map(4);
   map.Edge(0, 'a', 1);
   map.Edge(0, 'b', 1);
   map.Edge(1, 'c', 2, kHasValue);
@@ -84,8 +85,8 @@ TEST(CharsMap, WhatALibraryWouldFollowOutOfItIsRefused) {
   EXPECT_THAT(Error(""), HasSubstr("f: its character map is cut short"));
   EXPECT_THAT(Error(std::string("\x08\0\0\0abcd", 8)), HasSubstr("its trie has 8 of 4 bytes"));
   EXPECT_THAT(Error(std::string("\0\0\0\0b\0", 6)), HasSubstr("has no trie"));
-  CharsMap map = OneRule();
-  map.units[0] = CharsMap::Offset(1 << 20);
+  RawMap map = OneRule();
+  map.units[0] = RawMap::Offset(1 << 20);
   EXPECT_THAT(Error(map.Bytes()), HasSubstr("leads beyond its trie"));
   map = OneRule();
   map.Edge(0, 'a', 100, kHasValue);
@@ -95,16 +96,31 @@ TEST(CharsMap, WhatALibraryWouldFollowOutOfItIsRefused) {
   EXPECT_THAT(Error(map.Bytes()), HasSubstr("leads beyond its trie"));
   map = OneRule();
   map.SetValue(1, 2);
-  EXPECT_THAT(Error(map.Bytes()), HasSubstr("has a replacement that is too long or beyond its end"));
+  EXPECT_THAT(Error(map.Bytes()), HasSubstr("has a replacement that is too long, not UTF-8 or beyond its end"));
   map = OneRule();
   map.replacements = "b";
   EXPECT_THAT(Error(map.Bytes()), HasSubstr("has a replacement"));
   map.replacements = std::string(1 << 20, 'b') + std::string(1, '\0');
   EXPECT_THAT(Error(map.Bytes()), HasSubstr("too long"));
+  map.replacements = std::string("\xE2\x96\0", 3);
+  EXPECT_THAT(Error(map.Bytes()), HasSubstr("not UTF-8"));
   map = OneRule();
   map.Edge(1, 'a', 0);
   EXPECT_THAT(Error(map.Bytes()), HasSubstr("leads back to where it was"));
   EXPECT_THAT(Error(Chain(33).Bytes()), HasSubstr("too many matches"));
+}
+
+TEST(CharsMap, TheShortestRuleCounts) {
+  RawMap rules = Chain(2);
+  rules.SetValue(2, 1);
+  rules.replacements = std::string("b\0", 2);
+  const auto map = CharsMap::Of(rules.Bytes(), "f");
+  ASSERT_TRUE(map.ok()) << map.status().message();
+  EXPECT_EQ(map->ShortestRule("a"), "b");
+  EXPECT_EQ(map->ShortestRule("aa"), "b");
+  EXPECT_EQ(map->ShortestRule("xa"), std::nullopt);
+  EXPECT_EQ(map->ShortestRule(""), std::nullopt);
+  EXPECT_EQ(map->ShortestRule(std::string_view("\0a", 2)), std::nullopt);
 }
 
 // ---- A whole model, by hand. ----
@@ -135,7 +151,7 @@ TEST(SentencePiece, ModelsAreLookedThroughFirst) {
   std::vector<int32_t> ids;
   ASSERT_TRUE(parts->word_encoder->Encode("ab", ids).ok());
   EXPECT_EQ(ids, (std::vector<int32_t>{3, 5, 5}));
-  CharsMap bad = OneRule();
+  RawMap bad = OneRule();
   bad.SetValue(1, 1 << 30);
   for (const int spec : {kNormalizer, kDenormalizer}) {
     const std::string model = Model(spec, bad.Bytes());

@@ -55,6 +55,13 @@ std::optional<int32_t> Tokenizer::eos_id() const {
 bool Tokenizer::AddsBos() const {
   return impl_->parts().adds_bos.value_or(false) && impl_->parts().bos_id.has_value();
 }
+std::span<const int32_t> Tokenizer::start_ids() const {
+  if (!AddsBos()) return {};
+  const std::vector<int32_t>& ids = impl_->parts().start_ids;
+  // A config may name another bos_id than the tokenizer begins texts with, and has the last word.
+  const std::optional<int32_t>& bos_id = impl_->parts().bos_id;
+  return !ids.empty() && ids.front() == *bos_id ? std::span<const int32_t>(ids) : std::span(&*bos_id, 1);
+}
 bool Tokenizer::OmitsBos() const {
   return !impl_->parts().adds_bos.value_or(true);
 }

@@ -35,6 +35,8 @@ struct TokenizerParts {
   std::optional<int32_t> eos_id;
   // Whether a text begins with bos_id; absent: no file says.
   std::optional<bool> adds_bos;
+  // All that a text begins with, where it is bos_id and more.
+  std::vector<int32_t> start_ids;
   std::vector<ChatTemplateText> chat_templates;
   std::vector<NamedToken> named_tokens;
 };

@@ -115,8 +115,11 @@ Status TokenizerImpl::EncodeText(std::string_view text, std::vector<ByteRange> o
   // Where nothing special is left to find, what is whose does not matter.
   const bool is_all_ordinary = ordinary.size() == 1 && ordinary[0] == ByteRange{0, text.size()};
   const bool may_find = normalized_matcher_.has_special() && !is_all_ordinary;
+  bool drops_start = false;
   HW_ASSIGN_OR_RETURN(const std::string normalized,
-                      parts_.normalizer.Apply(std::string(text), may_find ? &ordinary : nullptr));
+                      parts_.normalizer.Apply(std::string(text), may_find ? &ordinary : nullptr, &drops_start));
+  // For the pre-tokenizer a text begins where the first character of the original is.
+  if (drops_start) position = TextPosition::kLater;
   if (!may_find) ordinary.assign(1, {0, normalized.size()});
   for (const TextSegment& segment : normalized_matcher_.Split(normalized, ordinary)) {
     if (segment.id != TextSegment::kText) {

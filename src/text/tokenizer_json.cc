@@ -9,6 +9,7 @@
 #include "text/bpe.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_files.h"
+#include "text/unigram.h"
 
 namespace headwise {
 namespace {
@@ -32,37 +33,37 @@ Result<std::vector<AddedToken>> ReadAddedTokens(const JsonObject& root) {
   return tokens;
 }
 
-// What a post-processor would put in front of a text.
-struct Prefix {
-  bool adds_token = false;
-  std::string token;
-};
+// What a post-processor would put in front of a text, in order. What it would put behind one ends the text, which a
+// prompt does not do.
+using StartTokens = std::vector<std::string>;
 
-Status ReadTemplate(const JsonObject& object, Prefix& prefix) {
+Status ReadTemplate(const JsonObject& object, StartTokens& start) {
   if (!object.Has("single") || !object.At("single").is_array()) {
     return Status::InvalidInput(fmt::format("{}: a TemplateProcessing without a list \"single\"", object.origin()));
   }
-  const Json& single = object.At("single");
-  if (single.empty() || !single[0].is_object() || !single[0].contains("SpecialToken")) return Status::Ok();
-  HW_ASSIGN_OR_RETURN(const JsonObject first, JsonObject::Of(single[0], object.origin()));
-  HW_ASSIGN_OR_RETURN(const JsonObject token, first.Object("SpecialToken"));
-  HW_ASSIGN_OR_RETURN(prefix.token, token.String("id"));
-  prefix.adds_token = true;
+  start.clear();
+  for (const Json& part : object.At("single")) {
+    if (!part.is_object() || !part.contains("SpecialToken")) break;
+    HW_ASSIGN_OR_RETURN(const JsonObject piece, JsonObject::Of(part, object.origin()));
+    HW_ASSIGN_OR_RETURN(const JsonObject token, piece.Object("SpecialToken"));
+    HW_ASSIGN_OR_RETURN(std::string name, token.String("id"));
+    start.push_back(std::move(name));
+  }
   return Status::Ok();
 }
 
-Status ReadPostProcessor(const Json& value, const std::string& origin, int depth, Prefix& prefix) {
+Status ReadPostProcessor(const Json& value, const std::string& origin, int depth, StartTokens& start) {
   if (depth > kMaxPipelineDepth) return Status::Unsupported(fmt::format("{}: nested too deeply", origin));
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(value, origin));
   HW_ASSIGN_OR_RETURN(const std::string type, object.String("type"));
   if (type == "ByteLevel") return Status::Ok();  // it only moves offsets
-  if (type == "TemplateProcessing") return ReadTemplate(object, prefix);
+  if (type == "TemplateProcessing") return ReadTemplate(object, start);
   if (type == "Sequence") {
     if (!object.Has("processors") || !object.At("processors").is_array()) {
       return Status::InvalidInput(fmt::format("{}: a Sequence without a list \"processors\"", origin));
     }
     for (const Json& part : object.At("processors")) {
-      HW_RETURN_IF_ERROR(ReadPostProcessor(part, origin, depth + 1, prefix));
+      HW_RETURN_IF_ERROR(ReadPostProcessor(part, origin, depth + 1, start));
     }
     return Status::Ok();
   }
@@ -122,9 +123,6 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
   HW_ASSIGN_OR_RETURN(const JsonObject root, JsonObject::Of(json, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject model, root.Object("model"));
   HW_ASSIGN_OR_RETURN(const std::string type, model.StringOr("type", "BPE"));
-  if (type != "BPE") {
-    return Status::Unsupported(fmt::format("{}: model of type \"{}\", expected \"BPE\"", origin, type));
-  }
   TokenizerParts parts;
   parts.origin = origin;
   HW_ASSIGN_OR_RETURN(parts.added_tokens, ReadAddedTokens(root));
@@ -132,18 +130,31 @@ Result<TokenizerParts> ReadTokenizerJson(std::string_view text, std::string_view
   for (const AddedToken& token : parts.added_tokens) {
     if (token.special) reserved.insert(token.content);
   }
-  HW_ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::FromJson(model, std::move(reserved)));
-  parts.entries = bpe.entries();
-  parts.word_encoder = std::make_unique<BpeModel>(std::move(bpe));
+  if (type == "BPE") {
+    HW_ASSIGN_OR_RETURN(BpeModel bpe, BpeModel::FromJson(model, std::move(reserved)));
+    parts.entries = bpe.entries();
+    parts.word_encoder = std::make_unique<BpeModel>(std::move(bpe));
+  } else if (type == "Unigram") {
+    HW_ASSIGN_OR_RETURN(UnigramModel unigram, UnigramModel::FromJson(model, reserved));
+    parts.entries = unigram.entries();
+    parts.word_encoder = std::make_unique<UnigramModel>(std::move(unigram));
+  } else {
+    return Status::Unsupported(fmt::format("{}: model of type \"{}\", expected \"BPE\" or \"Unigram\"", origin, type));
+  }
   HW_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::FromJson(AtOrNull(root, "normalizer"), origin));
   HW_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::FromJson(AtOrNull(root, "pre_tokenizer"), origin));
   HW_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::FromJson(AtOrNull(root, "decoder"), origin));
   if (root.Has("post_processor")) {
-    Prefix prefix;
+    StartTokens start;
     HW_RETURN_IF_ERROR(
-        ReadPostProcessor(root.At("post_processor"), fmt::format("{}: post_processor", origin), 0, prefix));
-    if (prefix.adds_token) parts.bos_id = FindSpecial(parts, prefix.token);
-    if (parts.bos_id || !prefix.adds_token) parts.adds_bos = parts.bos_id.has_value();
+        ReadPostProcessor(root.At("post_processor"), fmt::format("{}: post_processor", origin), 0, start));
+    for (const std::string& token : start) {
+      const auto id = FindSpecial(parts, token);
+      if (!id) break;
+      parts.start_ids.push_back(*id);
+    }
+    if (!parts.start_ids.empty()) parts.bos_id = parts.start_ids.front();
+    if (parts.bos_id || start.empty()) parts.adds_bos = parts.bos_id.has_value();
   }
   return parts;
 }

@@ -99,7 +99,8 @@ TEST(Tokenizer, WhatIsNotKnownIsRefusedByName) {
   EXPECT_EQ(with("pre_tokenizer", other), "test.json: pre_tokenizer: type \"Other\" is not supported");
   EXPECT_EQ(with("decoder", other), "test.json: decoder: type \"Other\" is not supported");
   EXPECT_EQ(with("post_processor", other), "test.json: post_processor: type \"Other\" is not supported");
-  EXPECT_EQ(with("model", {{"type", "Unigram"}}), "test.json: model of type \"Unigram\", expected \"BPE\"");
+  EXPECT_EQ(with("model", {{"type", "WordPiece"}}),
+            "test.json: model of type \"WordPiece\", expected \"BPE\" or \"Unigram\"");
   const auto split = [&](const char* pattern) {
     return with("pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}});
   };
@@ -184,8 +185,14 @@ TEST(Tokenizer, KnowsWhatTextsBeginWith) {
   EXPECT_TRUE(tokenizer->IsSpecial(1));
   EXPECT_FALSE(tokenizer->IsSpecial(259));
   EXPECT_FALSE(tokenizer->IsSpecial(-1));
+  EXPECT_THAT(tokenizer->start_ids(), ElementsAre(1));
+  json["post_processor"]["single"] = Json::parse(R"([{"SpecialToken": {"id": "</s>"}}, {"SpecialToken": {"id": "<s>"}},
+                                                     {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<unk>"}}])");
+  EXPECT_THAT(MustParse(json)->start_ids(), ElementsAre(2, 1));
+  EXPECT_EQ(MustParse(json)->bos_id(), 2);
   json["post_processor"] = {{"type", "ByteLevel"}};
   EXPECT_TRUE(MustParse(json)->OmitsBos());
+  EXPECT_TRUE(MustParse(json)->start_ids().empty());
 }
 
 TEST(Tokenizer, SpecialTokensAreFoundOutsideOfRanges) {
