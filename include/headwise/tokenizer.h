@@ -2,7 +2,8 @@
 // BPE with byte fallback, or Unigram), tokenizer.model, or what a .gguf file has in their place. It is held to
 // the ids that Hugging Face's implementation gives. Where it differs on purpose: text that cannot be encoded is an
 // error instead of being dropped, and a run of byte tokens that is not UTF-8 shows one U+FFFD per maximal invalid
-// prefix, whatever follows, so that a stream never takes text back.
+// prefix, whatever follows, so that a stream never takes text back. Characters have the classes that PCRE2's and
+// utf8proc's version of Unicode gives them, which may be newer or older than those of that implementation.
 #ifndef HEADWISE_TOKENIZER_H_
 #define HEADWISE_TOKENIZER_H_
 

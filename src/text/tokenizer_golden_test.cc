@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <random>
 
 #include "base/json.h"
 #include "text/tokenizer.h"
@@ -88,6 +89,25 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerStyle,
                                            "falcon", "qwen2", "pieces", "sentencepiece", "unigram", "unigram_bytes",
                                            "gemma", "phi3", "phi2", "o200k", "cl100k", "cohere"),
                          [](const auto& one) { return std::string(one.param); });
+
+// Whatever the pattern, no character of a text is lost.
+TEST(TokenizerStyles, ByteLevelTextComesBack) {
+  constexpr char32_t kFirstOf[] = {0, 0x20, 0x80, 0x300, 0x600, 0x2000, 0x3040, 0xAC00, 0xE000, 0x1F300};
+  std::mt19937 random(7);
+  for (const char* style : {"llama3", "gpt2", "phi2", "o200k", "cl100k"}) {
+    const auto tokenizer = Load(kRoot / "tests/golden/tokenizer_styles" / style);
+    ASSERT_NE(tokenizer, nullptr);
+    for (int i = 0; i < 300; ++i) {
+      std::string text;
+      for (auto size = random() % 40; size > 0; --size) {
+        AppendUtf8(kFirstOf[random() % std::size(kFirstOf)] + random() % 96, text);
+      }
+      const auto ids = tokenizer->Encode(text, SpecialText::kAsText);
+      ASSERT_TRUE(ids.ok()) << ids.status().message();
+      EXPECT_EQ(tokenizer->Decode(*ids, SpecialDisplay::kShow), text) << style;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace headwise
