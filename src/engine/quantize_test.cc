@@ -113,6 +113,23 @@ TEST_F(Quantize, WhatIsWrittenIsTheQuantizedCheckpoint) {
   EXPECT_TRUE(std::equal(expected.begin(), expected.end(), static_cast<const std::byte*>(after->data)));
 }
 
+// Norms, of heads too, and positions are added or multiplied with as they are.
+TEST_F(Quantize, OnlyMatricesOfProductsGetBlocks) {
+  for (const char* name : {"cohere", "gpt2", "stablelm-parallel", "gemma3", "phi3"}) {
+    const auto result =
+        QuantizeModel({.model = SourcePath("tests/golden/tiny/") + name, .out = path_, .type = DType::kQ8_0});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    const auto file = OpenGgufFile(path_).value();
+    for (const std::string& tensor : file->Names()) {
+      const ConstTensorView view = file->Get(tensor).value();
+      const bool is_matrix =
+          view.shape.rank() == 2 && tensor != "position_embd.weight" && tensor.find("_norm.") == std::string::npos;
+      EXPECT_EQ(view.dtype == DType::kF32, !is_matrix) << name << " " << tensor;
+    }
+    EXPECT_NE(MustCreate(ExactOptions(path_, {.backend = "cpu", .isa = "auto"})), nullptr) << name;
+  }
+}
+
 // The root mean square of differences of logits, in units of their standard deviation.
 double LogitsApart(const std::string& path, const std::string& compute) {
   EngineOptions options = ExactOptions(path, {.backend = "cpu", .isa = "auto"});

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "model/families/family.h"
+#include "model/families/weight_reader.h"
 #include "model/load_config.h"
 #include "model/model.h"
 #include "support/describe_config.h"
@@ -136,6 +137,34 @@ TEST(GgufModel, MissingTensorsAreNamedAsInTheFile) {
   EXPECT_EQ(source->Get("model.layers.1.self_attn.q_proj.weight").status().message(),
             "f: tensor \"blk.1.attn_q.weight\" is missing, which is \"model.layers.1.self_attn.q_proj.weight\" in "
             "family llama");
+}
+
+TEST(GgufModel, NormsOfHeadsInBlocksAreRefused) {
+  FakeGgufFile file(GgufMetadata("f"));
+  const std::vector<std::byte> blocks(static_cast<size_t>(BytesOf(DType::kQ8_0, 64)));
+  file.Add("n.weight", {blocks.data(), DType::kQ8_0, {2, 32}});
+  const ModelConfig config;
+  ModelWeights weights;
+  WeightReader reader(config, file, weights);
+  NormWeights norm;
+  EXPECT_EQ(reader.Norm("n", {2, 32}, Bias::kNone, norm).message(),
+            "f: tensor \"n.weight\" has the block format q8_0, expected plain numbers");
+}
+
+TEST(GgufModel, FactorsOfRotationsThatAreNotThereAreRefused) {
+  const std::vector<float> factors(4, 1.0f);
+  const ConstTensorView view(factors.data(), DType::kF32, {4});
+  for (const char* name : {"gpt2", "mpt", "falcon-alibi"}) {
+    Sample sample = GoldenSample(name);
+    for (const char* tensor : {kGgufRopeShort, kGgufRopeLong}) sample.file->Add(tensor, view);
+    EXPECT_THAT(GgufModelConfig(*sample.file).status().message(), HasSubstr("without a rotary embedding")) << name;
+  }
+  Sample sample = GoldenSample("phi3");
+  sample.file->Add(kGgufRopeFreqs, view);
+  EXPECT_THAT(GgufModelConfig(*sample.file).status().message(), HasSubstr("expected one without factors"));
+  sample = GoldenSample("phi3");
+  sample.file->Add(kGgufRopeLong, {factors.data(), DType::kF32, {3}});
+  EXPECT_THAT(GgufModelConfig(*sample.file).status().message(), HasSubstr("\"long_factor\" has 3 numbers"));
 }
 
 TEST(GgufModel, DivisorsOfAnotherNumberAreRefused) {

@@ -62,6 +62,10 @@ Status WeightReader::Norm(const std::string& name, Bias bias, NormWeights& norm)
 Status WeightReader::Norm(const std::string& name, const Shape& shape, Bias bias, NormWeights& norm) {
   const auto read = [&](const std::string& full_name, ConstTensorView& view) -> Status {
     HW_ASSIGN_OR_RETURN(view, source_.Get(full_name, shape));
+    if (IsBlockFormat(view.dtype)) {  // which those of heads, a row for each, could have
+      return Status::Unsupported(fmt::format("{}: tensor \"{}\" has the block format {}, expected plain numbers",
+                                             source_.origin(), full_name, NameOf(view.dtype)));
+    }
     HW_RETURN_IF_ERROR(CheckFinite(full_name, view));
     view = Widened(view);
     return Status::Ok();
