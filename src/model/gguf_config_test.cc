@@ -454,6 +454,7 @@ TEST(GgufConfig, NonsenseAndTheUnsupportedAreRefusedByName) {
       {"falcon-7b-style", "falcon.attention.max_alibi_bias", {f32, 4.0}, "\"falcon.attention.max_alibi_bias\" is 4"},
       {"falcon-7b-style", "falcon.embedding_length", {u32, int64_t{128}}, "\"falcon.attention.key_length\" is 16"},
       {"mpt", "mpt.attention.clamp_kqv", {f32, -1.0}, "\"clip_qkv\" is -1"},
+      {"llama-yarn", "llama.rope.scaling.yarn_attn_factor", {f32, 0.5}, "rope.scaling.yarn_attn_factor\" is 0.5"},
       {"qwen3", "qwen3.attn_logit_softcapping", {f32, 50.0}, "\"qwen3.attn_logit_softcapping\" is 50"},
       {"qwen3", "qwen3.rope.freq_base_swa", {f32, 100.0}, "\"qwen3.rope.freq_base_swa\" is 100"},
       {"qwen3",

@@ -33,6 +33,11 @@ const char* ShareKey(std::string_view family) {
 }
 
 Status AddYarn(const GgufKeys& keys, double factor, Json& scaling) {
+  // By how much frequencies are stretched at all, and a further amplitude.
+  for (const char* key : {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"}) {
+    HW_ASSIGN_OR_RETURN(const double value, keys.NumberOr(key, 1.0));
+    if (value != 1.0) return keys.Unsupported(key, fmt::to_string(value), "1");
+  }
   if (keys.Has("rope.scaling.original_context_length")) {
     HW_ASSIGN_OR_RETURN(scaling["original_max_position_embeddings"], keys.Size("rope.scaling.original_context_length"));
   }
