@@ -450,7 +450,7 @@ def mpt_clip() -> Case:
         "clip_qkv: q, k and v are clamped to +-0.75 before attention; 6 heads, so the slopes are those of 8 heads "
         "in the order 1, 3, 5, 7, 0, 2 (2^-2, 2^-4, 2^-6, 2^-8, 2^-1, 2^-3)"
     )
-    return transformers_case("mpt-clip", what, 1508, config, unclipped)
+    return transformers_case("mpt-clip", what, 1541, config, unclipped)
 
 
 CASES = {

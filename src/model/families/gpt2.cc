@@ -56,13 +56,8 @@ Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& 
     const std::string at = fmt::format("{}h.{}.", prefix, i);
     LayerWeights layer;
     HW_RETURN_IF_ERROR(reader.Norm(at + "ln_1", Bias::kPresent, layer.norm));
-    LinearWeights fused;
-    HW_RETURN_IF_ERROR(reader.TransposedLinear(at + "attn.c_attn", 3 * model_dim, model_dim, fused));
     LinearWeights* const parts[] = {&layer.q, &layer.k, &layer.v};
-    for (int64_t part = 0; part < 3; ++part) {
-      parts[part]->weight = fused.weight.rows().Rows(part * model_dim, model_dim);
-      parts[part]->bias = fused.bias.Rows(part * model_dim, model_dim);
-    }
+    HW_RETURN_IF_ERROR(reader.TransposedLinears(at + "attn.c_attn", model_dim, model_dim, parts));
     HW_RETURN_IF_ERROR(reader.TransposedLinear(at + "attn.c_proj", model_dim, model_dim, layer.o));
     HW_RETURN_IF_ERROR(reader.Norm(at + "ln_2", Bias::kPresent, layer.mlp_norm));
     HW_RETURN_IF_ERROR(reader.TransposedLinear(at + "mlp.c_fc", config.ffn_dim, model_dim, layer.up));

@@ -104,25 +104,44 @@ Status WeightReader::NormOfHeads(const std::string& name, const Shape& shape, No
 }
 
 Status WeightReader::TransposedLinear(const std::string& name, int64_t rows, int64_t columns, LinearWeights& linear) {
+  LinearWeights* const one[] = {&linear};
+  return TransposedLinears(name, rows, columns, one);
+}
+
+Status WeightReader::TransposedLinears(const std::string& name, int64_t rows, int64_t columns,
+                                       std::span<LinearWeights* const> linears) {
   const std::string weight_name = name + ".weight";
-  if (source_.IsTransposed(weight_name)) return Linear(name, rows, columns, Bias::kPresent, linear);
-  HW_ASSIGN_OR_RETURN(const ConstTensorView from, source_.Get(weight_name, {columns, rows}));
-  if (IsBlockFormat(from.dtype)) {
+  const int64_t all_rows = rows * static_cast<int64_t>(linears.size());
+  const bool is_usual = source_.IsTransposed(weight_name);
+  HW_ASSIGN_OR_RETURN(const ConstTensorView from, is_usual ? Matrix(weight_name, all_rows, columns)
+                                                           : source_.Get(weight_name, {columns, all_rows}));
+  if (!is_usual && IsBlockFormat(from.dtype)) {
     return Status::Unsupported(fmt::format("{}: tensor \"{}\" has the block format {}, expected plain numbers",
                                            source_.origin(), weight_name, NameOf(from.dtype)));
   }
-  const TensorView to = Own(from.dtype, {rows, columns});
+  HW_ASSIGN_OR_RETURN(const ConstTensorView bias, Vector(name + ".bias", all_rows));
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const int64_t first_row = static_cast<int64_t>(i) * rows;
+    linears[i]->weight = is_usual ? from.Rows(first_row, rows) : Transposed(from, first_row, rows);
+    linears[i]->bias = bias.Rows(first_row, rows);
+  }
+  if (!is_usual) source_.Release(from);
+  return Status::Ok();
+}
+
+// Columns [first, first + count) as rows: a block of its own, which may go when a backend has copied it.
+ConstTensorView WeightReader::Transposed(const ConstTensorView& from, int64_t first, int64_t count) {
+  const int64_t depth = from.shape[0];
+  const TensorView to = Own(from.dtype, {count, depth});
   const auto size = static_cast<size_t>(BytesOf(from.dtype, 1));
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      std::memcpy(static_cast<std::byte*>(to.data) + static_cast<size_t>(row * columns + column) * size,
-                  static_cast<const std::byte*>(from.data) + static_cast<size_t>(column * rows + row) * size, size);
+  for (int64_t row = 0; row < count; ++row) {
+    for (int64_t i = 0; i < depth; ++i) {
+      std::memcpy(
+          static_cast<std::byte*>(to.data) + static_cast<size_t>(row * depth + i) * size,
+          static_cast<const std::byte*>(from.data) + static_cast<size_t>(i * from.shape[1] + first + row) * size, size);
     }
   }
-  source_.Release(from);
-  linear.weight = ConstTensorView(to);
-  HW_ASSIGN_OR_RETURN(linear.bias, Vector(name + ".bias", rows));
-  return Status::Ok();
+  return to;
 }
 
 void WeightReader::Scale(NormWeights& norm, double factor) {

@@ -2,6 +2,7 @@
 #ifndef HEADWISE_MODEL_FAMILIES_WEIGHT_READER_H_
 #define HEADWISE_MODEL_FAMILIES_WEIGHT_READER_H_
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,9 @@ class WeightReader {
   // name.weight [columns, rows] as a matrix [rows, columns], and name.bias [rows]: a copy, but where a source has it
   // the usual way round.
   Status TransposedLinear(const std::string& name, int64_t rows, int64_t columns, LinearWeights& linear);
+  // The same of several with `rows` each, one above the other.
+  Status TransposedLinears(const std::string& name, int64_t rows, int64_t columns,
+                           std::span<LinearWeights* const> linears);
   // A copy of a matrix with every row scaled to length 1, in the same dtype.
   ConstTensorView NormalizedRows(const ConstTensorView& from);
   // The output matrix: `name`, or the embedding where they are tied. With a bias, it is there in either case.
@@ -70,6 +74,7 @@ class WeightReader {
  private:
   // Memory of that shape that lives as long as the weights.
   TensorView Own(DType dtype, const Shape& shape);
+  ConstTensorView Transposed(const ConstTensorView& from, int64_t first, int64_t count);
   ConstTensorView GatherRows(const ConstTensorView& from, const std::vector<int64_t>& rows);
   // The tensor with its rows in the checkpoint's order.
   Result<ConstTensorView> InOrder(const std::string& name, const Shape& shape);
