@@ -35,8 +35,10 @@ struct ChatOptions {
   bool stats = false;
 };
 
-// True if no head grows without end: all are streams with numbers, or their layers' own windows bound them.
+// True if no head grows without end, all being streams with numbers or bounded by their layers' own windows, and the
+// model knows every position that comes.
 bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
+  if (config.positions == PositionKind::kLearned) return false;
   const LayerWindows windows = LayerWindowsOf(config);
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
     const bool has_window = windows.At(layer_idx) < kNoLimit;

@@ -17,7 +17,7 @@
 namespace headwise {
 
 // What a model may ask of operations that not every backend does: named here, so that such a model is refused before
-// its weights are read.
+// its weights are adopted.
 enum class Feature {
   kGatedGelu,         // ActivateArgs::Kind::kGatedGeluTanh
   kLearnedPositions,  // EmbedArgs::positions

@@ -179,6 +179,7 @@ Status CheckOpBench(const OpSubject& subject, const OpBenchOptions& options) {
   }
   std::vector<OpLine> none;
   const OpRun run(subject, options, "", none);
+  HW_RETURN_IF_ERROR(CheckFeatures(run.config(), {}, run.backend()));
   HW_RETURN_IF_ERROR(run.AttentionCompute().status());
   for (const OpMethod& method : kMethods) {
     const bool is_asked = std::ranges::find(options.ops, method.name) != options.ops.end();

@@ -72,12 +72,20 @@ int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits
 Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
   HW_RETURN_IF_ERROR(ValidatePlan(plan, "plan"));
   HW_RETURN_IF_ERROR(CheckPlanFits(plan, config_->shape(), "plan"));
+  const bool has_learned = config_->positions == PositionKind::kLearned;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
-    if (windows_.At(layer_idx) == kNoLimit) continue;
+    if (windows_.At(layer_idx) == kNoLimit && !has_learned) continue;
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
       const HeadRule& rule = plan.At(layer_idx, kv_head);
+      if (has_learned && rule.positions == Positions::kCache) {
+        return Status::Unsupported(fmt::format(
+            "plan: layer {}, KV head {}: positions in the cache cannot be had of a model that has learned its "
+            "positions, which are part of keys",
+            layer_idx, kv_head));
+      }
       // The window drops sinks while the prompt is read; positions in the cache would want them back after it.
-      if (rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
+      const bool has_window = windows_.At(layer_idx) != kNoLimit;
+      if (has_window && rule.positions == Positions::kCache && rule.start == RuleStart::kEndOfPrompt) {
         return Status::Unsupported(fmt::format(
             "plan: layer {}, KV head {}: positions in the cache from the end of the prompt cannot be combined with the "
             "layer's sliding window",

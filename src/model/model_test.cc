@@ -8,6 +8,7 @@
 
 #include "backend/all_backends.h"
 #include "support/far_backend.h"
+#include "support/golden.h"
 
 namespace headwise {
 namespace {
@@ -54,6 +55,32 @@ TEST(MakeModel, WhatADeviceCopiesIsWholeAndLeavesTheHost) {
   EXPECT_EQ(Read(backend, layer.v.bias.data, 2), (std::vector<float>{5, 6}));
   EXPECT_EQ(Read(backend, layer.q.weight.planes[0], 6), (std::vector<float>{1, 2, 3, 4, 5, 6}));
   EXPECT_TRUE((*model)->weights.owned.empty());
+}
+
+// Each of these asks for one thing that a backend may lack, and is taken by one that has it.
+TEST(MakeModel, WhatABackendLacksIsRefusedByName) {
+  struct Case {
+    const char* name;
+    Feature feature;
+  };
+  for (const auto& [name, feature] : {Case{"gemma2", Feature::kGatedGelu},
+                                      {"gemma2", Feature::kNormAdded},
+                                      {"gemma2", Feature::kScaledEmbedding},
+                                      {"gemma2", Feature::kSoftCaps},
+                                      {"olmo2", Feature::kNormAdded},
+                                      {"granite", Feature::kScaledEmbedding},
+                                      {"gpt2", Feature::kLearnedPositions},
+                                      {"cohere", Feature::kNormsByHead},
+                                      {"stablelm-parallel", Feature::kNormsByHead}}) {
+    FarBackend backend(*MakeBackend({.name = "ref"}));
+    const std::string folder = SourcePath(std::string("tests/golden/tiny/") + name);
+    EXPECT_TRUE(LoadModel(folder, backend).ok()) << name;
+    backend.Lack(feature);
+    const Status status = LoadModel(folder, backend).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << name;
+    EXPECT_NE(status.message().find(NameOf(feature)), std::string::npos) << name << ": " << status.message();
+    EXPECT_TRUE(LoadModel(SourcePath("tests/golden/tiny/qwen3"), backend).ok()) << name;
+  }
 }
 
 TEST(MakeModel, WhatIsReadWhereItIsStays) {

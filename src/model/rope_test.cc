@@ -38,6 +38,19 @@ TEST(RopeFrequencies, DivisorsComeAfterScaling) {
   for (size_t i = 0; i < linear.size(); ++i) EXPECT_DOUBLE_EQ(RopeFrequencies(config, 1, 1)[0][i], linear[i] / 4) << i;
 }
 
+// Settled by what the sequence may become, not by what it begins with.
+TEST(RopeFrequencies, LongRopeGoesByTheMostTokens) {
+  const ModelConfig config = Golden("phi3");
+  const RopeConfig& rope = config.ropes[0];
+  ASSERT_EQ(rope.original_max_position, 32);
+  const std::vector<double> brief = RopeFrequencies(config, 8, 32)[0];
+  const std::vector<double> extended = RopeFrequencies(config, 8, 33)[0];
+  for (size_t i = 0; i < brief.size(); ++i) {
+    EXPECT_NEAR(brief[i] / extended[i], rope.long_divisors[i] / rope.freq_divisors[i], 1e-6) << i;
+  }
+  EXPECT_NE(brief, extended);
+}
+
 TEST(RopeFrequencies, DivisorsThatCannotBeAreRefused) {
   ModelConfig config = Golden("llama-mha");
   const auto size = static_cast<size_t>(config.ropes[0].rotary_dims / 2);

@@ -64,6 +64,32 @@ TEST_P(Family, AnyChunkingGivesTheSameLogits) {
   }
 }
 
+// Rules of a plan on top of the layers' own windows: whatever the backend and the chunking, what `ref` makes of them.
+TEST_P(Family, MixedRulesGiveTheSameLogits) {
+  const ModelConfig config = ReadModelConfig(Folder()).value();
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(config.shape()));
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    HeadRule& first = plan->At(layer_idx, 0);
+    first = HeadRule::Stream(3, layer_idx % 2 == 0 ? 7 : 20);
+    // Learned positions are part of keys.
+    if (layer_idx % 2 == 0 && config.positions != PositionKind::kLearned) first.positions = Positions::kCache;
+  }
+  const GoldenTensors golden = Golden();
+  const std::vector<int32_t> ids = golden.Ids("ids_a");
+  const auto ref = MustCreate(ExactOptions(Folder(), {.backend = "ref", .isa = "auto"}));
+  ASSERT_NE(ref, nullptr);
+  const std::vector<float> expected = MustRunForced(*ref, ids, plan).logits;
+  EXPECT_GT(MaxDifference(expected, golden.F32("logits_a")), 1e-3);  // the plan hides something
+  for (const BackendChoice& choice : BackendChoices()) {
+    const auto engine = MustCreate(ExactOptions(Folder(), choice));
+    ASSERT_NE(engine, nullptr);
+    for (const int64_t chunk : {1, 7, 48}) {
+      const ForcedRows rows = MustRunForced(*engine, ids, plan, -1, chunk);
+      EXPECT_LE(MaxDifference(rows.logits, expected), kTinyLogitsF32) << choice.name() << " " << chunk;
+    }
+  }
+}
+
 // Written as a .gguf file, rows in the order of such files, and read back from it: nothing is lost in f32.
 TEST_P(Family, AsAFileItGivesTheSameLogits) {
   const ModelConfig config = ReadModelConfig(Folder()).value();

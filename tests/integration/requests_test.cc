@@ -84,6 +84,26 @@ TEST(Bounds, TokenCountsAreNamedWhereTheyCannotBe) {
   EXPECT_THAT(engine->RunForced(run).message(), HasSubstr("chunk_tokens"));
 }
 
+// A model that has learned a vector for each position has none for those beyond.
+TEST(Bounds, LearnedPositionsEndATextAndHaveNoOtherPlace) {
+  const auto engine = MustCreate(ExactOptions(SourcePath("tests/golden/tiny/gpt2"), {.backend = "cpu", .isa = "auto"}));
+  ASSERT_NE(engine, nullptr);
+  const int64_t num_positions = engine->config().num_positions;
+  ASSERT_EQ(num_positions, 128);
+  const std::vector<int32_t> ids(100, 5);
+  EXPECT_EQ(engine->Run(RequestOf(ids, num_positions - 100))->tokens.size(), 28u);
+  const auto refused = engine->Submit(RequestOf(ids, num_positions - 99));
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidInput);
+  EXPECT_THAT(refused.status().message(), HasSubstr("129 tokens, but the model has learned 128 positions"));
+
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->At(1, 2) = HeadRule::Stream(2, 8);
+  EXPECT_TRUE(engine->NewSequence({.plan = plan, .prompt_tokens = 10, .max_tokens = 20}).ok());
+  plan->At(1, 2).positions = Positions::kCache;
+  EXPECT_THAT(engine->NewSequence({.plan = plan, .prompt_tokens = 10, .max_tokens = 20}).status().message(),
+              HasSubstr("layer 1, KV head 2: positions in the cache"));
+}
+
 TEST(Bounds, TheLongestTextIsCounted) {
   EngineOptions options = TinyOptions();
   options.kv_limit_bytes = 1 << 20;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -144,6 +145,9 @@ class FarBackend final : public Backend {
   std::string Description() const override { return "far from " + near_->Description(); }
   bool IsFast(Compute compute) const override { return near_->IsFast(compute); }
   std::string_view isa() const override { return near_->isa(); }
+  // One that it shall lack.
+  void Lack(Feature feature) { lacking_ = feature; }
+  bool Has(Feature feature) const override { return lacking_ != feature && near_->Has(feature); }
   FarDevice& device() override { return device_; }
 
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
@@ -339,6 +343,7 @@ class FarBackend final : public Backend {
   }
 
   std::unique_ptr<Backend> near_;
+  std::optional<Feature> lacking_;
   std::shared_ptr<StepCopy> begun_;
   std::atomic<int64_t> num_changes_ = 0;
   // The queue's thread alone.

@@ -81,6 +81,7 @@ Status MeasureAttention(const OpRun& run, const RandomPages& pages, OpPoint poin
                              .sink_logits = {},
                              .num_q_heads = config.num_q_heads,
                              .scale = static_cast<float>(config.softmax_scale),
+                             .score_cap = static_cast<float>(config.score_cap.value_or(0.0)),
                              .compute = compute});
   };
   run.Measure(op_case);
@@ -176,7 +177,8 @@ Status MeasureCompensate(const OpRun& run, const RandomPages& pages, const Resol
                               .lse = lse.view(),
                               .alibi_slopes = {},
                               .num_q_heads = config.num_q_heads,
-                              .scale = static_cast<float>(config.softmax_scale)});
+                              .scale = static_cast<float>(config.softmax_scale),
+                              .score_cap = static_cast<float>(config.score_cap.value_or(0.0))});
   };
   run.Measure(op_case);
   return Status::Ok();

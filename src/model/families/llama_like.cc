@@ -34,14 +34,11 @@ Status ReadHeadNorm(const ModelConfig& config, const LlamaLikeTensors& tensors, 
 Status ReadAttention(const ModelConfig& config, const LlamaLikeTensors& tensors, const std::string& at,
                      WeightReader& reader, LayerWeights& layer) {
   const int64_t q_rows = config.num_q_heads * config.head_dim;
-  const int64_t kv_rows = config.num_kv_heads * config.head_dim;
   const Bias bias = BiasIf(config.qkv_bias);
   if (tensors.fused_qkv != nullptr) {
     HW_RETURN_IF_ERROR(reader.FusedQkv(at + tensors.fused_qkv, FusedOrder::kBlocks, bias, layer));
   } else {
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.q_proj", q_rows, config.model_dim, bias, layer.q));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.k_proj", kv_rows, config.model_dim, bias, layer.k));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.v_proj", kv_rows, config.model_dim, bias, layer.v));
+    HW_RETURN_IF_ERROR(reader.SeparateQkv(at + "self_attn", bias, layer));
   }
   HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.o_proj", config.model_dim, q_rows, BiasIf(config.o_bias), layer.o));
   if (config.qk_norm != QkNorm::kNone) {

@@ -38,16 +38,13 @@ Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& 
   ModelWeights weights;
   WeightReader reader(config, source, weights);
   const int64_t q_rows = config.num_q_heads * config.head_dim;
-  const int64_t kv_rows = config.num_kv_heads * config.head_dim;
   const int64_t model_dim = config.model_dim;
   HW_ASSIGN_OR_RETURN(weights.embedding, reader.Matrix("model.embed_tokens.weight", config.vocab_size, model_dim));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string at = fmt::format("model.layers.{}.", i);
     LayerWeights layer;
     HW_RETURN_IF_ERROR(reader.Norm(at + "input_layernorm", Bias::kPresent, layer.norm));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.q_proj", q_rows, model_dim, Bias::kPresent, layer.q));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.k_proj", kv_rows, model_dim, Bias::kPresent, layer.k));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.v_proj", kv_rows, model_dim, Bias::kPresent, layer.v));
+    HW_RETURN_IF_ERROR(reader.SeparateQkv(at + "self_attn", Bias::kPresent, layer));
     HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.dense", model_dim, q_rows, Bias::kPresent, layer.o));
     if (config.qk_norm == QkNorm::kHeads) {
       const Shape head{config.head_dim};

@@ -43,16 +43,13 @@ Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& 
   WeightReader reader(config, source, weights);
   const Bias bias = BiasIf(config.qkv_bias);
   const int64_t q_rows = config.num_q_heads * config.head_dim;
-  const int64_t kv_rows = config.num_kv_heads * config.head_dim;
   const int64_t model_dim = config.model_dim;
   HW_ASSIGN_OR_RETURN(weights.embedding, reader.Matrix("model.embed_tokens.weight", config.vocab_size, model_dim));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const std::string at = fmt::format("model.layers.{}.", i);
     LayerWeights layer;
     HW_RETURN_IF_ERROR(reader.Norm(at + "input_layernorm", Bias::kPresent, layer.norm));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.q_proj", q_rows, model_dim, bias, layer.q));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.k_proj", kv_rows, model_dim, bias, layer.k));
-    HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.v_proj", kv_rows, model_dim, bias, layer.v));
+    HW_RETURN_IF_ERROR(reader.SeparateQkv(at + "self_attn", bias, layer));
     HW_RETURN_IF_ERROR(reader.Linear(at + "self_attn.o_proj", model_dim, q_rows, bias, layer.o));
     HW_RETURN_IF_ERROR(reader.Norm(at + "post_attention_layernorm", Bias::kPresent, layer.mlp_norm));
     HW_RETURN_IF_ERROR(reader.Linear(at + "mlp.c_fc", config.ffn_dim, model_dim, bias, layer.up));

@@ -242,6 +242,14 @@ ConstTensorView WeightReader::NormalizedRows(const ConstTensorView& from) {
   return to;
 }
 
+Status WeightReader::SeparateQkv(const std::string& name, Bias bias, LayerWeights& layer) {
+  const int64_t q_rows = config_.num_q_heads * config_.head_dim;
+  const int64_t kv_rows = config_.num_kv_heads * config_.head_dim;
+  HW_RETURN_IF_ERROR(Linear(name + ".q_proj", q_rows, config_.model_dim, bias, layer.q));
+  HW_RETURN_IF_ERROR(Linear(name + ".k_proj", kv_rows, config_.model_dim, bias, layer.k));
+  return Linear(name + ".v_proj", kv_rows, config_.model_dim, bias, layer.v);
+}
+
 Status WeightReader::FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer) {
   const int64_t dim = config_.head_dim;
   const int64_t q_rows = config_.num_q_heads * dim;

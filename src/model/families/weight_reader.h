@@ -49,6 +49,8 @@ class WeightReader {
   Status NormOfHeads(const std::string& name, const Shape& shape, NormWeights& norm);
   // Norms of checkpoints that hold the weights less one [gemma]. Comes first.
   void AddOneToNorms() { adds_one_ = true; }
+  // name.{q,k,v}_proj, as most families call them.
+  Status SeparateQkv(const std::string& name, Bias bias, LayerWeights& layer);
   // name.weight [(Hq + 2 Hkv) D, E] taken apart. Blocks stay views, also those that a source has in place of groups;
   // groups are copied.
   Status FusedQkv(const std::string& name, FusedOrder order, Bias bias, LayerWeights& layer);
