@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "base/cpu_info.h"
 #include "bench/random_model.h"
 #include "output.h"
 #include "tensor/blocks.h"
@@ -29,10 +28,15 @@ Result<DType> RandomWeightsByName(const std::string& name) {
       fmt::format("--weights: found \"{}\", expected f32, f16, bf16, q8_0, q4_0, q4_k or q6_k", name));
 }
 
-Json MachineJson(const cpu::Ceilings& ceilings) {
-  return {{"cpu", CpuModelName()},
+BackendOptions BackendOptionsOf(const EngineOptions& engine) {
+  return {.name = engine.backend, .isa = engine.isa, .num_threads = engine.num_threads};
+}
+
+Json MachineJson(const Ceilings& ceilings) {
+  return {{"processor", ceilings.processor},
           {"isa", ceilings.isa},
           {"threads", ceilings.num_threads},
+          {"multiprocessors", ceilings.num_multiprocessors},
           {"read_bytes_per_second", ceilings.read_bytes_per_second},
           {"f32_flops", ceilings.f32_flops},
           {"bf16_dot_flops", ceilings.bf16_dot_flops},
@@ -54,8 +58,10 @@ std::string CeilingsText(const Json& machine) {
 }
 
 void PrintMachine(const Json& machine) {
-  Print("machine   {}: {}, {} threads\n", machine["cpu"].get<std::string>(), machine["isa"].get<std::string>(),
-        machine["threads"].get<int>());
+  const auto num_threads = machine["threads"].get<int>();
+  Print("machine   {}: {}, {} {}\n", machine["processor"].get<std::string>(), machine["isa"].get<std::string>(),
+        num_threads > 0 ? num_threads : machine["multiprocessors"].get<int>(),
+        num_threads > 0 ? "threads" : "multiprocessors");
   Print("ceilings  {}\n", CeilingsText(machine));
 }
 

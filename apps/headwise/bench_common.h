@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/ceilings.h"
+#include "backend/all_backends.h"
 #include "base/json.h"
 #include "bench/bench.h"
 #include "tensor/dtype.h"
@@ -21,7 +21,9 @@ CLI::App& AddMeasuredOn(CLI::App& command, std::string& shape);
 // A format that random weights can have.
 Result<DType> RandomWeightsByName(const std::string& name);
 
-Json MachineJson(const cpu::Ceilings& ceilings);
+BackendOptions BackendOptionsOf(const EngineOptions& engine);
+
+Json MachineJson(const Ceilings& ceilings);
 Json TimingJson(const Timing& timing);
 
 // The machine and its ceilings, of MachineJson.

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "backend/all_backends.h"
-#include "backend/cpu/ceilings.h"
 #include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
@@ -42,6 +41,7 @@ struct BenchCommandOptions {
 // The engine, and what the bounds need to know about it.
 struct Subject {
   std::string name;
+  std::shared_ptr<KvMemory> memory;  // the engine's, with its backend
   std::unique_ptr<Engine> engine;
   WeightCounts weights;
   Compute compute = Compute::kF32;
@@ -52,9 +52,7 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   EngineImpl::Parts parts;
   parts.options = options.engine;
   parts.memory = std::make_shared<KvMemory>();
-  HW_ASSIGN_OR_RETURN(parts.memory->backend, MakeBackend({.name = options.engine.backend,
-                                                          .isa = options.engine.isa,
-                                                          .num_threads = options.engine.num_threads}));
+  HW_ASSIGN_OR_RETURN(parts.memory->backend, MakeBackend(BackendOptionsOf(options.engine)));
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(const DType weights, RandomWeightsByName(options.weights));
   if (options.shape.empty()) {
@@ -71,6 +69,7 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   subject.weights = CountWeights(parts.model->weights);
   HW_ASSIGN_OR_RETURN(subject.compute, ResolveCompute(parts.options.compute, *parts.model, backend));
   HW_ASSIGN_OR_RETURN(subject.kv_formats, KvFormatsByName(parts.options.kv_dtype));
+  subject.memory = parts.memory;
   HW_ASSIGN_OR_RETURN(subject.engine, MakeEngine(std::move(parts)));
   return subject;
 }
@@ -84,7 +83,7 @@ struct PlanResult {
 // Turns measured seconds into figures and rows, plan by plan; ratios are against the first plan.
 class Report {
  public:
-  Report(const BenchCommandOptions& options, const Subject& subject, const cpu::Ceilings& ceilings)
+  Report(const BenchCommandOptions& options, const Subject& subject, const Ceilings& ceilings)
       : options_(options), subject_(subject), ceilings_(ceilings) {}
 
   Json Prefill(const PlanResult& result, const PrefillTiming& timing, const PlanResult& first) const {
@@ -164,10 +163,10 @@ class Report {
 
   const BenchCommandOptions& options_;
   const Subject& subject_;
-  const cpu::Ceilings& ceilings_;
+  const Ceilings& ceilings_;
 };
 
-// What is the same for every plan.
+// What is the same for every plan, but for the ceiling.
 BenchOptions BenchOptionsOf(const BenchCommandOptions& options) {
   BenchOptions bench;
   bench.depths = options.depths;
@@ -177,10 +176,6 @@ BenchOptions BenchOptionsOf(const BenchCommandOptions& options) {
   bench.num_steps = options.num_steps;
   bench.batch = options.batch;
   bench.seed = options.seed;
-  bench.measure_read = [ceilings =
-                            cpu::CeilingOptions{.isa = options.engine.isa, .num_threads = options.engine.num_threads}] {
-    return cpu::MeasureReadBandwidth(ceilings);
-  };
   return bench;
 }
 
@@ -217,6 +212,9 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
     ProgressBar progress(&line, "bench, " + name, 1000);
     BenchOptions bench = BenchOptionsOf(options);
     bench.plan = plan;
+    bench.measure_read = [&] {
+      return MeasureReadBandwidth(BackendOptionsOf(options.engine), *subject.memory->backend);
+    };
     bench.on_progress = [&](int64_t num_read, int64_t total) {
       progress.Update(num_read * 1000 / std::max<int64_t>(1, total));
     };
@@ -302,8 +300,8 @@ Status RunBenchCommand(const BenchCommandOptions& options) {
   for (const int64_t length : options.depths) longest = std::max(longest, length);
   for (const int64_t length : options.prefills) longest = std::max(longest, options.prefill_depth + length);
   WarnBeyondTrainedLength(*subject.engine, longest);
-  HW_ASSIGN_OR_RETURN(const cpu::Ceilings ceilings,
-                      cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads}));
+  HW_ASSIGN_OR_RETURN(const Ceilings ceilings,
+                      MeasureCeilings(BackendOptionsOf(options.engine), *subject.memory->backend));
   HW_ASSIGN_OR_RETURN(const std::vector<PlanResult> results, RunPlans(options, subject, plans));
   const Json root = {{"machine", MachineJson(ceilings)},
                      {"model",

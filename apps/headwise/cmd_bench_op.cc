@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "backend/all_backends.h"
-#include "backend/cpu/ceilings.h"
 #include "backend/kv_format.h"
 #include "base/cpu_info.h"
 #include "base/progress.h"
@@ -32,15 +31,14 @@ struct BenchOpOptions {
   std::vector<std::string> weights = {"bf16"};
   std::vector<std::string> kv_formats = {"f16"};
   int64_t sink = 0;
-  std::optional<int64_t> recent;
+  std::vector<int64_t> recents;
+  int64_t full_heads = 0;
   bool json = false;
 };
 
 Result<OpSubject> MakeSubject(const BenchOpOptions& options) {
   OpSubject subject;
-  subject.new_backend = [engine = options.engine] {
-    return MakeBackend({.name = engine.backend, .isa = engine.isa, .num_threads = engine.num_threads});
-  };
+  subject.new_backend = [engine = options.engine] { return MakeBackend(BackendOptionsOf(engine)); };
   HW_ASSIGN_OR_RETURN(subject.backend, subject.new_backend());
   if (options.shape.empty()) {
     HW_ASSIGN_OR_RETURN(subject.model, LoadModel(options.engine.model, *subject.backend));
@@ -66,8 +64,21 @@ Result<OpBenchOptions> MakeBenchOptions(const BenchOpOptions& options) {
     HW_ASSIGN_OR_RETURN(const KvFormat format, KvFormatByName(name));
     bench.kv_formats.push_back(format);
   }
-  if (options.recent) bench.rule = HeadRule::Stream(options.sink, *options.recent);
   return bench;
+}
+
+// The rules that KV heads take in turn.
+Result<std::vector<HeadRule>> RulesOf(const BenchOpOptions& options, int64_t num_kv_heads) {
+  if (options.recents.empty()) return std::vector{HeadRule::Full()};
+  if (options.full_heads < 0 || options.full_heads >= num_kv_heads) {
+    return Status::InvalidInput(fmt::format("--full-heads is {}, expected 0 to {}, as a layer has {} KV heads",
+                                            options.full_heads, num_kv_heads - 1, num_kv_heads));
+  }
+  std::vector<HeadRule> rules(static_cast<size_t>(options.full_heads), HeadRule::Full());
+  for (size_t i = 0; rules.size() < static_cast<size_t>(num_kv_heads); ++i) {
+    rules.push_back(HeadRule::Stream(options.sink, options.recents[i % options.recents.size()]));
+  }
+  return rules;
 }
 
 // ---- figures ----
@@ -99,8 +110,8 @@ Json LineJson(const OpLine& line, const OpPeaks& peaks) {
 }
 
 // A ceiling is the best that was seen: something else on the machine can only lower it.
-cpu::Ceilings BestOf(const cpu::Ceilings& a, const cpu::Ceilings& b) {
-  cpu::Ceilings best = a;
+Ceilings BestOf(const Ceilings& a, const Ceilings& b) {
+  Ceilings best = a;
   best.read_bytes_per_second = std::max(a.read_bytes_per_second, b.read_bytes_per_second);
   best.f32_flops = std::max(a.f32_flops, b.f32_flops);
   best.bf16_dot_flops = std::max(a.bf16_dot_flops, b.bf16_dot_flops);
@@ -108,7 +119,7 @@ cpu::Ceilings BestOf(const cpu::Ceilings& a, const cpu::Ceilings& b) {
   return best;
 }
 
-void WarnIfDisturbed(const cpu::Ceilings& before, const cpu::Ceilings& after) {
+void WarnIfDisturbed(const Ceilings& before, const Ceilings& after) {
   const auto differ = [](double a, double b) { return std::abs(a - b) > 0.1 * std::max(a, b); };
   if (!differ(before.read_bytes_per_second, after.read_bytes_per_second) &&
       !differ(before.f32_flops, after.f32_flops) && !differ(before.bf16_dot_flops, after.bf16_dot_flops) &&
@@ -118,7 +129,7 @@ void WarnIfDisturbed(const cpu::Ceilings& before, const cpu::Ceilings& after) {
   spdlog::warn("the ceilings before and after differ by more than a tenth: something else ran, and shares mean little");
 }
 
-Json LinesJson(const std::vector<OpLine>& lines, const cpu::Ceilings& ceilings) {
+Json LinesJson(const std::vector<OpLine>& lines, const Ceilings& ceilings) {
   const OpPeaks peaks = {.bytes = ceilings.read_bytes_per_second,
                          .f32_flops = ceilings.f32_flops,
                          .bf16_flops = ceilings.bf16_dot_flops,
@@ -164,11 +175,10 @@ void PrintText(const Json& root) {
 Status RunBenchOp(const BenchOpOptions& options) {
   HW_ASSIGN_OR_RETURN(OpBenchOptions bench, MakeBenchOptions(options));
   HW_ASSIGN_OR_RETURN(const OpSubject subject, MakeSubject(options));
+  HW_ASSIGN_OR_RETURN(bench.rules, RulesOf(options, subject.config.num_kv_heads));
   HW_RETURN_IF_ERROR(CheckOpBench(subject, bench));  // a wrong name should not cost a second of ceilings
-  const auto measure = [&] {
-    return cpu::MeasureCeilings({.isa = options.engine.isa, .num_threads = options.engine.num_threads});
-  };
-  HW_ASSIGN_OR_RETURN(const cpu::Ceilings before, measure());
+  const auto measure = [&] { return MeasureCeilings(BackendOptionsOf(options.engine), *subject.backend); };
+  HW_ASSIGN_OR_RETURN(const Ceilings before, measure());
   std::vector<OpLine> lines;
   {
     TerminalLine line;
@@ -176,9 +186,9 @@ Status RunBenchOp(const BenchOpOptions& options) {
     bench.on_progress = [&](int64_t num_done, int64_t total) { progress.Update(num_done * 1000 / total); };
     HW_ASSIGN_OR_RETURN(lines, RunOpBench(subject, bench));
   }
-  HW_ASSIGN_OR_RETURN(const cpu::Ceilings after, measure());
+  HW_ASSIGN_OR_RETURN(const Ceilings after, measure());
   WarnIfDisturbed(before, after);
-  const cpu::Ceilings ceilings = BestOf(before, after);
+  const Ceilings ceilings = BestOf(before, after);
   const Json root = {{"machine", MachineJson(ceilings)},
                      {"machine_before", MachineJson(before)},
                      {"machine_after", MachineJson(after)},
@@ -213,8 +223,12 @@ CLI::App& AddBenchOpCommand(CommandLine& line, CLI::App& bench) {
   add_list("--rows", op_bench.rows, "Tokens of a step; attention of one is attention-decode");
   add_list("--depth", op_bench.depths, "Tokens in the cache before the step");
   CLI::Option* const recent =
-      command.add_option("--recent", options->recent, "Every head keeps sinks and so many recent tokens, not all");
+      add_list("--recent", options->recents,
+               "Heads keep sinks and so many recent tokens, not all; several numbers: each head in turn the next");
   command.add_option("--sink", options->sink, "Sink tokens of such heads")->needs(recent)->capture_default_str();
+  command.add_option("--full-heads", options->full_heads, "KV heads of the layer that keep all")
+      ->needs(recent)
+      ->capture_default_str();
   command.add_option("--reps", op_bench.reps, "Samples of each line")->capture_default_str();
   command.add_option("--seed", op_bench.seed, "Seed of the random numbers")->capture_default_str();
   command.add_flag("--json", options->json, "One JSON object on standard output");

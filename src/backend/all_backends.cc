@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "backend/cpu/ceilings.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ref/ref_backend.h"
@@ -17,6 +18,12 @@ std::vector<std::string> BackendNames() {
 Result<std::unique_ptr<Backend>> MakeCudaBackend() {
   return Status::Unsupported("backend cuda: this build has none; one with HEADWISE_CUDA=ON has");
 }
+Result<Ceilings> MeasureCudaCeilings(Backend& /*backend*/) {
+  return MakeCudaBackend().status();
+}
+Result<double> MeasureCudaReadBandwidth(Backend& /*backend*/) {
+  return MakeCudaBackend().status();
+}
 #endif
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
@@ -30,6 +37,16 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.name == "cpu") return MakeCpuBackend({.isa = options.isa, .num_threads = options.num_threads});
   return Status::InvalidInput(
       fmt::format("backend \"{}\" is unknown, expected one of: {}", options.name, fmt::join(BackendNames(), ", ")));
+}
+
+Result<Ceilings> MeasureCeilings(const BackendOptions& options, Backend& backend) {
+  if (backend.name() == "cuda") return MeasureCudaCeilings(backend);
+  return cpu::MeasureCeilings({.isa = options.isa, .num_threads = options.num_threads});
+}
+
+Result<double> MeasureReadBandwidth(const BackendOptions& options, Backend& backend) {
+  if (backend.name() == "cuda") return MeasureCudaReadBandwidth(backend);
+  return cpu::MeasureReadBandwidth({.isa = options.isa, .num_threads = options.num_threads});
 }
 
 }  // namespace headwise

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/ceilings.h"
 
 namespace headwise {
 
@@ -21,6 +22,12 @@ struct BackendOptions {
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 std::vector<std::string> BackendNames();
+
+// What the machine can do at most on which `backend`, made of `options`, works. Takes about a second, and memory:
+// four times the last-level cache (at least 512 MiB), of a GPU 4 GiB.
+Result<Ceilings> MeasureCeilings(const BackendOptions& options, Backend& backend);
+// The read bandwidth alone, bytes per second.
+Result<double> MeasureReadBandwidth(const BackendOptions& options, Backend& backend);
 
 }  // namespace headwise
 

@@ -4,20 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <utility>
 
-#include "base/cpu_info.h"
 #include "bench/op_method.h"
 #include "bench/work_counts.h"
 #include "engine/engine_impl.h"
 
 namespace headwise {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr OpMethod kMethods[] = {
     {.name = "matmul", .run = TimeMatMul},
@@ -38,6 +34,8 @@ constexpr int64_t kMaxReps = 1000000;
 
 // Reading the clock takes 30 ns: a thousandth of this.
 constexpr double kMinSampleSeconds = 50e-6;
+// Of a device that replays: beginning a graph takes it some microseconds.
+constexpr double kMinReplaySeconds = 1e-3;
 constexpr int64_t kMaxCallsPerSample = 1000;
 // Waking threads and mapping scratch memory is nothing to a first call that takes this long: it is not repeated.
 constexpr double kLongCallSeconds = 0.05;
@@ -50,31 +48,41 @@ constexpr int64_t kMinCycleBytes = int64_t{256} << 20;
 constexpr int64_t kMaxCycleBytes = int64_t{1} << 30;
 
 // Seconds per call of `num_calls` calls, from `first_idx` on.
-double TimeCalls(const OpCase& op_case, int64_t first_idx, int64_t num_calls) {
+Result<double> TimeCalls(const OpCase& op_case, int64_t first_idx, int64_t num_calls) {
   if (op_case.before) op_case.before();
-  const Clock::time_point start = Clock::now();
-  for (int64_t i = 0; i < num_calls; ++i) op_case.call(first_idx + i);
-  if (op_case.device != nullptr && !op_case.device->Wait().ok()) return NAN;
-  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(num_calls);
+  HW_ASSIGN_OR_RETURN(const double seconds, op_case.device->TimeOf([&] {
+    if (op_case.begin_step && op_case.device->Replays()) op_case.begin_step();
+    for (int64_t i = 0; i < num_calls; ++i) op_case.call(first_idx + i);
+  }));
+  return seconds / static_cast<double>(num_calls);
 }
 
-OpLine TimeCase(const OpCase& op_case, int64_t reps) {
+int64_t CallsPerSample(const OpCase& op_case, double seconds_of_call) {
+  if (op_case.before) return 1;
+  const bool replays = op_case.device->Replays();
+  const double wanted = std::ceil((replays ? kMinReplaySeconds : kMinSampleSeconds) / std::max(seconds_of_call, 1e-9));
+  const int64_t num_calls = std::clamp<int64_t>(static_cast<int64_t>(wanted), 1, kMaxCallsPerSample);
+  // Whole periods: all samples are alike, and each goes through all that is cycled.
+  return replays ? (num_calls + op_case.period - 1) / op_case.period * op_case.period : num_calls;
+}
+
+Result<OpLine> TimeCase(const OpCase& op_case, int64_t reps) {
   // The first call maps memory and wakes threads, the second says how long one is.
   int64_t next_idx = 0;
-  double once = TimeCalls(op_case, next_idx++, 1);
-  if (once < kLongCallSeconds) once = TimeCalls(op_case, next_idx++, 1);
-  OpLine line{.point = op_case.point, .timing = {}};
-  if (!op_case.before) {
-    line.calls_per_sample = std::clamp<int64_t>(
-        static_cast<int64_t>(std::ceil(kMinSampleSeconds / std::max(once, 1e-9))), 1, kMaxCallsPerSample);
+  HW_ASSIGN_OR_RETURN(double once, TimeCalls(op_case, next_idx, 1));
+  if (once < kLongCallSeconds) {
+    HW_ASSIGN_OR_RETURN(once, TimeCalls(op_case, ++next_idx, 1));
   }
+  OpLine line{.point = op_case.point, .timing = {}, .calls_per_sample = CallsPerSample(op_case, once)};
+  next_idx = op_case.device->Replays() ? 0 : next_idx + 1;
   std::vector<double> seconds;
   double spent = 0;
   while (static_cast<int64_t>(seconds.size()) < reps &&
          (static_cast<int64_t>(seconds.size()) < kMinSamples || spent < kMaxLineSeconds)) {
-    seconds.push_back(TimeCalls(op_case, next_idx, line.calls_per_sample));
+    HW_ASSIGN_OR_RETURN(const double per_call, TimeCalls(op_case, next_idx, line.calls_per_sample));
+    seconds.push_back(per_call);
     next_idx += line.calls_per_sample;
-    spent += seconds.back() * static_cast<double>(line.calls_per_sample);
+    spent += per_call * static_cast<double>(line.calls_per_sample);
   }
   line.timing = TimingOf(std::move(seconds));
   return line;
@@ -128,7 +136,7 @@ Result<Compute> OpRun::ComputeFor(DType weights) const {
 int64_t OpRun::CycleBytes(DType weights, int64_t kv_bytes) const {
   const int64_t past_caches = options_.cycle_bytes > 0
                                   ? options_.cycle_bytes
-                                  : std::clamp(4 * LastLevelCacheBytes(), kMinCycleBytes, kMaxCycleBytes);
+                                  : std::clamp(4 * backend().device().CacheBytes(), kMinCycleBytes, kMaxCycleBytes);
   const int64_t weight_bytes =
       subject_.model == nullptr ? WeightBytes(config(), weights) : CountWeights(subject_.model->weights).read_bytes;
   return std::min(past_caches, weight_bytes + kv_bytes);
@@ -142,12 +150,21 @@ ResolvedRule OpRun::Rule(const HeadRule& rule, int64_t num_tokens) const {
   return ResolveRule(rule, {.prompt_tokens = num_tokens, .max_tokens = num_tokens}, widest);
 }
 
-void OpRun::Measure(OpCase& op_case) const {
+std::vector<ResolvedRule> OpRun::Rules(int64_t num_tokens) const {
+  std::vector<ResolvedRule> rules;
+  for (int64_t head = 0; head < config().num_kv_heads; ++head) {
+    rules.push_back(Rule(options_.rules[static_cast<size_t>(head) % options_.rules.size()], num_tokens));
+  }
+  return rules;
+}
+
+Status OpRun::Measure(OpCase& op_case) const {
   if (op_case.device == nullptr) op_case.device = &backend().device();
   op_case.point.op = op_;
-  OpLine line = TimeCase(op_case, options_.reps);
-  line.is_cached = line.point.cycled_bytes <= LastLevelCacheBytes();
+  HW_ASSIGN_OR_RETURN(OpLine line, TimeCase(op_case, options_.reps));
+  line.is_cached = line.point.cycled_bytes <= op_case.device->CacheBytes();
   lines_.push_back(std::move(line));
+  return Status::Ok();
 }
 
 std::vector<std::string> OpNames() {
@@ -166,10 +183,12 @@ Status CheckOpBench(const OpSubject& subject, const OpBenchOptions& options) {
   HW_RETURN_IF_ERROR(CheckRanges("rows", options.rows, kMaxRows));
   HW_RETURN_IF_ERROR(CheckRanges("depth", options.depths, kMaxTokens));
   HW_RETURN_IF_ERROR(CheckRange("number of samples", options.reps, 1, kMaxReps));
-  HW_RETURN_IF_ERROR(ValidateRule(options.rule));
-  HW_RETURN_IF_ERROR(CheckRange("sink", options.rule.sink, 0, kMaxTokens));
-  if (options.rule.kind == HeadRule::Kind::kStream) {
-    HW_RETURN_IF_ERROR(CheckRange("recent", options.rule.recent, 1, kMaxTokens));
+  if (options.rules.empty()) return Status::InvalidInput("rules: expected at least one");
+  for (const HeadRule& rule : options.rules) {
+    HW_RETURN_IF_ERROR(ValidateRule(rule));
+    HW_RETURN_IF_ERROR(CheckRange("sink", rule.sink, 0, kMaxTokens));
+    if (rule.kind != HeadRule::Kind::kStream) continue;
+    HW_RETURN_IF_ERROR(CheckRange("recent", rule.recent, 1, kMaxTokens));
   }
   HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_formats.empty()) return Status::InvalidInput("kv_dtype: expected at least one format");

@@ -36,9 +36,10 @@ struct OpBenchOptions {
   std::vector<KvFormat> kv_formats = {KvFormat::kF16};
   std::vector<int64_t> rows = {1, 8, 512};      // tokens of a step
   std::vector<int64_t> depths = {4096, 65536};  // tokens in the cache before it
-  HeadRule rule = HeadRule::Full();             // of every head; kFull or kStream
-  int64_t page_tokens = 0;                      // 0: by each format, as PageTokensFor
-  int64_t reps = 20;                            // samples of each line, fewer where they take long
+  // KV head h has rules[h % size]; each is kFull or kStream.
+  std::vector<HeadRule> rules = {HeadRule::Full()};
+  int64_t page_tokens = 0;  // 0: by each format, as PageTokensFor
+  int64_t reps = 20;        // samples of each line, fewer where they take long
   int64_t cycle_bytes = 0;  // that calls cycle through, at least, where the model has as many; 0: past every cache
   uint64_t seed = 0;
   int num_fill_threads = 1;                                               // that make random weights

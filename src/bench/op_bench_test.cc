@@ -64,6 +64,11 @@ OpBenchOptions TinyOptions() {
   return options;
 }
 
+// The rules of KV heads that all have this one.
+std::vector<ResolvedRule> Alike(const ResolvedRule& rule) {
+  return {rule};
+}
+
 KvLayout TinyLayout(KvFormat format) {
   return {.head_dim = TinyConfig().head_dim, .page_tokens = 32, .format = format};
 }
@@ -101,11 +106,11 @@ TEST(OpWorkTest, BiasesAreRead) {
 
 // 4 query heads and 2 KV heads of 16: a row of queries has 256 bytes, a token in f16 64 bytes a head.
 TEST(OpWorkTest, AttentionOfOneQueryReadsEveryKeptToken) {
-  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kF16), 99, 1);
+  const OpWork full = AttentionWork(TinyConfig(), Alike({}), TinyLayout(KvFormat::kF16), 99, 1);
   EXPECT_EQ(full.bytes_read, 256 + 100 * 2 * 64);
   EXPECT_EQ(full.bytes_written, 256);
   EXPECT_EQ(full.multiply_adds, 100 * 4 * (16 + 16));
-  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 4, .recent = 6}, TinyLayout(KvFormat::kQ8), 99, 1);
+  const OpWork stream = AttentionWork(TinyConfig(), Alike({.sink = 4, .recent = 6}), TinyLayout(KvFormat::kQ8), 99, 1);
   EXPECT_EQ(stream.bytes_read, 256 + 10 * 2 * (2 * 16 + 4)) << "codes, and two scales of two bytes";
   EXPECT_EQ(stream.multiply_adds, 10 * 4 * 32);
 }
@@ -113,25 +118,33 @@ TEST(OpWorkTest, AttentionOfOneQueryReadsEveryKeptToken) {
 // At 99 tokens pages 0 and 2 and the growing one are in q8; page 1 has aged.
 TEST(OpWorkTest, AgedPagesAreReadAsTheyAreStored) {
   const double aged_page = 2 * 32 * 16 / 2 + 16 * 4 + 32 * 4;
-  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kQ4), 99, 1);
+  const OpWork full = AttentionWork(TinyConfig(), Alike({}), TinyLayout(KvFormat::kQ4), 99, 1);
   EXPECT_EQ(full.bytes_read, 256 + 2 * (aged_page + 68 * 36));
-  const OpWork chunk = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kQ4), 99, 4);
+  const OpWork chunk = AttentionWork(TinyConfig(), Alike({}), TinyLayout(KvFormat::kQ4), 99, 4);
   EXPECT_EQ(chunk.bytes_read, 4 * 256 + 2 * (aged_page + 71 * 36));
   EXPECT_EQ(AppendWork(TinyConfig(), TinyLayout(KvFormat::kQ4), 3).bytes_written, 3 * 2 * 36) << "tokens begin as q8";
 }
 
 TEST(OpWorkTest, AChunkReadsATokenOnceThoughManyQueriesDo) {
-  const OpWork full = AttentionWork(TinyConfig(), {}, TinyLayout(KvFormat::kF16), 10, 3);
+  const OpWork full = AttentionWork(TinyConfig(), Alike({}), TinyLayout(KvFormat::kF16), 10, 3);
   EXPECT_EQ(full.bytes_read, 3 * 256 + 13 * 2 * 64);
   EXPECT_EQ(full.multiply_adds, (11 + 12 + 13) * 4 * 32);
   // 2 sinks, and of 5 recent tokens for each of the queries 10, 11, 12 the tokens 6 to 12.
-  const OpWork stream = AttentionWork(TinyConfig(), {.sink = 2, .recent = 5}, TinyLayout(KvFormat::kF16), 10, 3);
+  const OpWork stream = AttentionWork(TinyConfig(), Alike({.sink = 2, .recent = 5}), TinyLayout(KvFormat::kF16), 10, 3);
   EXPECT_EQ(stream.bytes_read, 3 * 256 + (2 + 7) * 2 * 64);
   EXPECT_EQ(stream.multiply_adds, 3 * 7 * 4 * 32);
   // A model's own window of 8 hides everything before token 3 from query 10, the sinks too.
   const OpWork window =
-      AttentionWork(TinyConfig(), {.sink = 2, .recent = 5, .sink_reach = 8}, TinyLayout(KvFormat::kF16), 10, 1);
+      AttentionWork(TinyConfig(), Alike({.sink = 2, .recent = 5, .sink_reach = 8}), TinyLayout(KvFormat::kF16), 10, 1);
   EXPECT_EQ(window.bytes_read, 256 + 5 * 2 * 64);
+}
+
+// Two KV heads, one of all 100 tokens and one of 10, with two query heads each.
+TEST(OpWorkTest, HeadsOfDifferentRulesAddUp) {
+  const ResolvedRule rules[] = {{}, {.sink = 4, .recent = 6}};
+  const OpWork work = AttentionWork(TinyConfig(), rules, TinyLayout(KvFormat::kF16), 99, 1);
+  EXPECT_EQ(work.bytes_read, 256 + (100 + 10) * 64);
+  EXPECT_EQ(work.multiply_adds, (100 + 10) * 2 * 32);
 }
 
 TEST(OpWorkTest, AppendWritesInTheCachesFormat) {
@@ -194,8 +207,7 @@ TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {
 TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {
   auto backend = *MakeBackend({});
   const RandomPages::Wanted wanted = {.layout = {.head_dim = 16, .page_tokens = 16},
-                                      .rule = {.sink = 20, .recent = 30},
-                                      .num_kv_heads = 2,
+                                      .rules = {{.sink = 20, .recent = 30}, {.sink = 20, .recent = 30}},
                                       .first_pos = 109,
                                       .num_rows = 3};
   const auto pages = RandomPages::Make(*backend, wanted, 1, 0);
@@ -210,16 +222,36 @@ TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {
     EXPECT_EQ(work.kv_head, head_idx);
     EXPECT_EQ(work.head->sink_pages, 2);
     EXPECT_EQ(work.head->ring_first, 4) << "token 79 falls out when query 109 comes";
-    EXPECT_EQ(pages->pages_per_head(), 2 + 3) << "tokens 64 to 111";
+    EXPECT_EQ(pages->pages_of_head(head_idx), 2 + 3) << "tokens 64 to 111";
     for (const int64_t page : {0, 1, 4, 5, 6}) distinct.insert(work.Page(page));
   }
   EXPECT_EQ(distinct.size(), 10u);
 }
 
+// Heads of different lengths: the pages of each are its own, whatever the others hold.
+TEST(OpDataTest, HeadsHoldTheirOwnNumbersOfPages) {
+  auto backend = *MakeBackend({});
+  const RandomPages::Wanted wanted = {.layout = {.head_dim = 16, .page_tokens = 16},
+                                      .rules = {{}, {.sink = 0, .recent = 16}},
+                                      .first_pos = 96,
+                                      .num_rows = 1};
+  const auto pages =
+      RandomPages::Make(*backend, wanted, 8 * static_cast<int64_t>(backend->PageBytes(wanted.layout)), 0);
+  ASSERT_TRUE(pages.ok()) << pages.status().message();
+  const StepRows rows = pages->Rows(1);
+  const KvStep step = pages->Step({&rows, 1});
+  EXPECT_EQ(pages->pages_of_head(0), 7);
+  EXPECT_EQ(pages->pages_of_head(1), 2) << "tokens 80 to 96";
+  std::set<const std::byte*> distinct;
+  for (const int64_t page : {0, 1, 2, 3, 4, 5, 6}) distinct.insert(step.Head(0, 0).Page(page));
+  for (const int64_t page : {5, 6}) distinct.insert(step.Head(0, 1).Page(page));
+  EXPECT_EQ(distinct.size(), 9u);
+}
+
 TEST(OpDataTest, LayersAreAddedUntilThereAreEnoughBytes) {
   auto backend = *MakeBackend({});
   const RandomPages::Wanted wanted = {
-      .layout = {.head_dim = 16, .page_tokens = 16}, .rule = {}, .num_kv_heads = 2, .first_pos = 15, .num_rows = 2};
+      .layout = {.head_dim = 16, .page_tokens = 16}, .rules = {{}, {}}, .first_pos = 15, .num_rows = 2};
   const int64_t layer_bytes = 2 * 2 * static_cast<int64_t>(backend->PageBytes(wanted.layout));
   const auto pages = RandomPages::Make(*backend, wanted, 5 * layer_bytes + 1, 0);
   ASSERT_TRUE(pages.ok()) << pages.status().message();
@@ -272,8 +304,17 @@ TEST_P(OpBenchTest, OtherFamiliesRun) {
 TEST_P(OpBenchTest, StreamingHeads) {
   OpBenchOptions options = TinyOptions();
   options.ops = {"attention-decode", "attention-prefill", "compensate"};
-  options.rule = HeadRule::Stream(4, 20);
+  options.rules = {HeadRule::Stream(4, 20)};
   for (const OpLine& line : MustRun(TinySubject(GetParam()), options)) EXPECT_EQ(line.point.heads, "4+20");
+}
+
+TEST_P(OpBenchTest, HeadsOfDifferentRules) {
+  OpBenchOptions options = TinyOptions();
+  options.ops = {"attention-decode", "attention-prefill"};
+  options.rules = {HeadRule::Full(), HeadRule::Stream(4, 20)};
+  for (const OpLine& line : MustRun(TinySubject(GetParam()), options)) {
+    EXPECT_EQ(line.point.heads, "1 full, 1 of 4+20");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, OpBenchTest, testing::Values("ref", "cpu"),
@@ -327,8 +368,8 @@ TEST(OpBenchTest, RefusesWhatMeansNothing) {
   EXPECT_THAT(message([](auto& o) { o.rows = {}; }), HasSubstr("rows"));
   EXPECT_THAT(message([](auto& o) { o.depths = {-5}; }), HasSubstr("depth is -5"));
   EXPECT_THAT(message([](auto& o) { o.reps = 0; }), HasSubstr("samples is 0"));
-  EXPECT_THAT(message([](auto& o) { o.rule = HeadRule::Stream(4, 0); }), HasSubstr("recent"));
-  EXPECT_THAT(message([](auto& o) { o.rule = HeadRule::Stream(-1, 10); }), HasSubstr("sink"));
+  EXPECT_THAT(message([](auto& o) { o.rules = {HeadRule::Stream(4, 0)}; }), HasSubstr("recent"));
+  EXPECT_THAT(message([](auto& o) { o.rules = {HeadRule::Full(), HeadRule::Stream(-1, 10)}; }), HasSubstr("sink"));
   EXPECT_THAT(message([](auto& o) { o.ops = {"age"}; }), HasSubstr("age: no format of --kv-dtype ages"));
   EXPECT_THAT(message([](auto& o) { o.page_tokens = 17; }), HasSubstr("page_tokens is 17"));
   EXPECT_THAT(message([](auto& o) { o.compute = "f8"; }), HasSubstr("compute is \"f8\""));
@@ -339,7 +380,7 @@ TEST(OpBenchTest, RefusesWhatMeansNothing) {
               HasSubstr("2 rows or more"));
   EXPECT_THAT(message([](auto& o) {
                 o.ops = {"compensate"};
-                o.rule = HeadRule::Stream(4, 100);
+                o.rules = {HeadRule::Stream(4, 100)};
               }),
               HasSubstr("compensate: a head that keeps 4+100 has dropped nothing at depth 70"));
   OpSubject blocks = TinySubject("cpu");

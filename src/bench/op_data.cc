@@ -91,29 +91,33 @@ Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backe
 RandomPages::RandomPages(const Backend& backend, const Wanted& wanted)
     : wanted_(wanted), newest_(wanted.layout), page_sizes_(PageSizesOf(backend, wanted.layout)) {
   newest_.format = NewestFormat(wanted.layout.format);
-  const int64_t page_tokens = wanted.layout.page_tokens;
-  const int64_t end_page = CeilDiv(wanted.first_pos + wanted.num_rows, page_tokens);
-  const int64_t rule_sink = CeilDiv(wanted.rule.sink, page_tokens);
-  const int64_t oldest = std::max<int64_t>(0, wanted.first_pos - wanted.rule.recent);
-  num_sink_ = std::min(rule_sink, end_page);
-  recent_first_ = std::max(rule_sink, oldest / page_tokens);
-  num_recent_ = std::max<int64_t>(0, end_page - recent_first_);
-  if (page_sizes_.ages()) aged_ = AgedPages(wanted.rule, wanted.first_pos, page_tokens);
+  for (const ResolvedRule& rule : wanted.rules) places_.push_back(PlacesOf(rule));
 }
 
-bool RandomPages::IsAged(int64_t idx) const {
-  return aged_.Contains(idx < num_sink_ ? idx : recent_first_ + idx - num_sink_);
+RandomPages::Places RandomPages::PlacesOf(const ResolvedRule& rule) const {
+  const int64_t page_tokens = wanted_.layout.page_tokens;
+  const int64_t end_page = CeilDiv(wanted_.first_pos + wanted_.num_rows, page_tokens);
+  const int64_t rule_sink = CeilDiv(rule.sink, page_tokens);
+  const int64_t oldest = std::max<int64_t>(0, wanted_.first_pos - rule.recent);
+  Places places;
+  places.num_sink = std::min(rule_sink, end_page);
+  places.recent_first = std::max(rule_sink, oldest / page_tokens);
+  places.num_recent = std::max<int64_t>(0, end_page - places.recent_first);
+  if (page_sizes_.ages()) places.aged = AgedPages(rule, wanted_.first_pos, page_tokens);
+  return places;
 }
 
-int64_t RandomPages::BytesOfHead() const {
+int64_t RandomPages::LayerBytes() const {
   PageCounts pages;
-  for (int64_t idx = 0; idx < num_pages(); ++idx) ++(IsAged(idx) ? pages.aged : pages.newest);
+  for (const Places& places : places_) {
+    for (int64_t idx = 0; idx < places.num_pages(); ++idx) ++(places.IsAged(idx) ? pages.aged : pages.newest);
+  }
   return page_sizes_.BytesOf(pages);
 }
 
 Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed) {
   RandomPages pages(backend, wanted);
-  const int64_t layer_bytes = wanted.num_kv_heads * pages.BytesOfHead();
+  const int64_t layer_bytes = pages.LayerBytes();
   const int64_t num_layers = std::max<int64_t>(1, CeilDiv(min_bytes, layer_bytes));
   pages.bytes_ = num_layers * layer_bytes;
   HW_RETURN_IF_ERROR(CheckMemory(pages.bytes_, "KV pages"));
@@ -126,34 +130,42 @@ Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, in
 
 // In the order in which the chunks of a prompt would take them.
 void RandomPages::Place(int64_t num_layers) {
-  const int64_t num_heads = num_layers * wanted_.num_kv_heads;
-  addresses_.resize(static_cast<size_t>(num_heads * num_pages()));
+  int64_t num_pages = 0;
+  int64_t most_pages = 0;
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
+    for (size_t kv_head = 0; kv_head < places_.size(); ++kv_head) {
+      const Places& places = places_[kv_head];
+      const ResolvedRule& rule = wanted_.rules[kv_head];
+      heads_.push_back({.mask = {.sink = rule.sink, .recent = rule.recent, .sink_reach = rule.sink_reach},
+                        .table = static_cast<uint32_t>(num_pages),
+                        .sink_pages = places.num_sink,
+                        .ring_first = places.recent_first,
+                        .newest = 0,
+                        .aged = page_sizes_.ages() ? 1 : -1,
+                        .aged_begin = places.aged.begin});
+      num_pages += places.num_pages();
+      most_pages = std::max(most_pages, places.num_pages());
+    }
+  }
+  addresses_.resize(static_cast<size_t>(num_pages));
   numbers_.resize(addresses_.size());
   std::iota(numbers_.begin(), numbers_.end(), 0u);
   const int64_t run_pages = std::max<int64_t>(1, kRunTokens / wanted_.layout.page_tokens);
   std::byte* next = memory_.data();
-  for (int64_t first = 0; first < num_pages(); first += run_pages) {
-    for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
-      for (int64_t idx = first; idx < std::min(first + run_pages, num_pages()); ++idx) {
-        addresses_[static_cast<size_t>(head_idx * num_pages() + idx)] = next;
-        next += IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
+  for (int64_t first = 0; first < most_pages; first += run_pages) {
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      const Places& places = places_[i % places_.size()];
+      for (int64_t idx = first; idx < std::min(first + run_pages, places.num_pages()); ++idx) {
+        addresses_[static_cast<size_t>(heads_[i].table + idx)] = next;
+        next += places.IsAged(idx) ? page_sizes_.aged : page_sizes_.newest;
       }
     }
   }
+  spaces_ = {{.layout = newest_, .page_bytes = page_sizes_.newest, .extents = addresses_}};
+  if (!page_sizes_.ages()) return;
   KvLayout aged = newest_;
   aged.format = KvFormat::kQ4;
-  spaces_ = {{.layout = newest_, .page_bytes = page_sizes_.newest, .extents = addresses_},
-             {.layout = aged, .page_bytes = page_sizes_.aged, .extents = addresses_}};
-  for (int64_t head_idx = 0; head_idx < num_heads; ++head_idx) {
-    heads_.push_back(
-        {.mask = {.sink = wanted_.rule.sink, .recent = wanted_.rule.recent, .sink_reach = wanted_.rule.sink_reach},
-         .table = static_cast<uint32_t>(head_idx * num_pages()),
-         .sink_pages = num_sink_,
-         .ring_first = recent_first_,
-         .newest = 0,
-         .aged = page_sizes_.ages() ? 1 : -1,
-         .aged_begin = aged_.begin});
-  }
+  spaces_.push_back({.layout = aged, .page_bytes = page_sizes_.aged, .extents = addresses_});
 }
 
 // A few pages are written by the backend, token by token, and made older; all are copies of them.
@@ -190,16 +202,20 @@ Status RandomPages::Fill(Backend& backend, uint64_t seed) {
   backend.BeginStep(step);
   backend.AppendKv({.step = &step, .layer_idx = 0, .k = k.view(), .v = v.view()});
   backend.AgeKv({.step = &step, .layer_idx = 0});
-  for (size_t i = 0; i < addresses_.size(); ++i) {
-    const bool is_aged = IsAged(static_cast<int64_t>(i) % num_pages());
-    const PageSpace& bank = banks[is_aged ? 1 : 0];
-    device.Copy(addresses_[i], bank.Page(static_cast<uint32_t>(i % kBankPages)), static_cast<size_t>(bank.page_bytes));
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const Places& places = places_[i % places_.size()];
+    for (int64_t idx = 0; idx < places.num_pages(); ++idx) {
+      const PageSpace& bank = places.IsAged(idx) ? banks.back() : banks.front();
+      const auto at = static_cast<size_t>(heads_[i].table + idx);
+      device.Copy(addresses_[at], bank.Page(static_cast<uint32_t>(at % kBankPages)),
+                  static_cast<size_t>(bank.page_bytes));
+    }
   }
   return device.Wait();
 }
 
 KvStep RandomPages::Step(std::span<const StepRows> rows) const {
-  KvStep step{.num_layers = num_layers(), .num_kv_heads = wanted_.num_kv_heads};
+  KvStep step{.num_layers = num_layers(), .num_kv_heads = num_kv_heads()};
   step.sequences = rows;
   step.heads = heads_;
   step.pages = numbers_;

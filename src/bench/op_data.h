@@ -45,47 +45,55 @@ struct MatrixCycle {
 Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backend> backend,
                                     const std::vector<LinearWeights>& shapes, int64_t min_bytes);
 
-// Pages of every KV head of one layer, and of more layers until they take `min_bytes`: those that `rule` holds while it
-// reads the tokens [first_pos, first_pos + num_rows), and the token that falls out before.
+// Pages of every KV head of one layer, and of more layers until they take `min_bytes`: those that its rule holds while
+// it reads the tokens [first_pos, first_pos + num_rows), and the token that falls out before.
 class RandomPages {
  public:
   struct Wanted {
-    KvLayout layout;  // names the heads' format: pages that are aged by now are in it
-    ResolvedRule rule;
-    int64_t num_kv_heads = 0;
+    KvLayout layout;                  // names the heads' format: pages that are aged by now are in it
+    std::vector<ResolvedRule> rules;  // [Hkv]
     int64_t first_pos = 0;
     int64_t num_rows = 0;
   };
   static Result<RandomPages> Make(Backend& backend, const Wanted& wanted, int64_t min_bytes, uint64_t seed);
 
-  int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / wanted_.num_kv_heads; }
-  int64_t pages_per_head() const { return num_pages(); }
+  int64_t num_layers() const { return static_cast<int64_t>(heads_.size()) / num_kv_heads(); }
+  int64_t pages_of_head(int64_t kv_head) const { return places_[static_cast<size_t>(kv_head)].num_pages(); }
   int64_t bytes() const { return bytes_; }
   // Steps over them: `rows` is the one sequence, from first_pos on. Valid as long as pages and rows are where they are.
   KvStep Step(std::span<const StepRows> rows) const;
   StepRows Rows(int64_t num_rows) const { return {.num_rows = num_rows, .first_pos = wanted_.first_pos}; }
 
  private:
+  // Where a KV head's pages are in the text.
+  struct Places {
+    PageRange aged;
+    int64_t num_sink = 0;      // sink pages
+    int64_t num_recent = 0;    // other pages
+    int64_t recent_first = 0;  // page index of the first of these
+    int64_t num_pages() const { return num_sink + num_recent; }
+    bool IsAged(int64_t idx) const {  // its page number `idx`
+      return aged.Contains(idx < num_sink ? idx : recent_first + idx - num_sink);
+    }
+  };
+
   RandomPages(const Backend& backend, const Wanted& wanted);
-  int64_t num_pages() const { return num_sink_ + num_recent_; }  // of a head
-  bool IsAged(int64_t idx) const;                                // of a head's pages, number `idx`
-  int64_t BytesOfHead() const;
+  int64_t num_kv_heads() const { return static_cast<int64_t>(wanted_.rules.size()); }
+  Places PlacesOf(const ResolvedRule& rule) const;
+  int64_t LayerBytes() const;
   void Place(int64_t num_layers);
   Status Fill(Backend& backend, uint64_t seed);
 
   Wanted wanted_;
   KvLayout newest_;
   PageSizes page_sizes_;
-  PageRange aged_;
-  int64_t num_sink_ = 0;      // sink pages of a head
-  int64_t num_recent_ = 0;    // its other pages
-  int64_t recent_first_ = 0;  // page index of the first of these
+  std::vector<Places> places_;  // [Hkv]
   int64_t bytes_ = 0;
   DeviceBuffer memory_;
   std::vector<StepHead> heads_;        // [layers * Hkv]
   std::vector<std::byte*> addresses_;  // of all pages, one head's after the other: each is an extent of its own
   std::vector<uint32_t> numbers_;      // places in addresses_: the page table
-  std::vector<PageSpace> spaces_;      // newest, aged
+  std::vector<PageSpace> spaces_;      // newest, and aged where the format ages
 };
 
 }  // namespace headwise

@@ -17,6 +17,9 @@ namespace headwise {
 struct OpCase {
   OpPoint point;
   std::function<void(int64_t call_idx)> call;
+  int64_t period = 1;  // call i + period does what call i does
+  // What goes before the calls of a step, once for all of them, where what the host does is not counted.
+  std::function<void()> begin_step = {};
   // Before every call and not timed, where a call changes what it reads. Calls are then timed one by one.
   std::function<void()> before = {};
   Device* device = nullptr;  // whose queue is waited for before the clock is read; null: the run's
@@ -39,11 +42,12 @@ class OpRun {
   // What calls must cycle through at least: more than caches hold, but no more than a model reads between two uses of
   // the same bytes, which is its weights and `kv_bytes`.
   int64_t CycleBytes(DType weights, int64_t kv_bytes = 0) const;
-  // The rule of every head in a text that will have `num_tokens`.
+  // A rule in a text that will have `num_tokens`, and that of each KV head [Hkv].
   ResolvedRule Rule(const HeadRule& rule, int64_t num_tokens) const;
+  std::vector<ResolvedRule> Rules(int64_t num_tokens) const;
 
-  // Times it and adds its line.
-  void Measure(OpCase& op_case) const;
+  // Times it and adds its line. An error of the device is one.
+  Status Measure(OpCase& op_case) const;
 
  private:
   const OpSubject& subject_;

@@ -53,20 +53,21 @@ OpWork MatMulWork(std::span<const LinearWeights> parts, MatMulArgs::Write write,
   return work;
 }
 
-OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
-                     int64_t num_rows) {
+OpWork AttentionWork(const ModelConfig& config, std::span<const ResolvedRule> rules, const KvLayout& layout,
+                     int64_t depth, int64_t num_rows) {
   const double row_bytes = AsDouble(num_rows * QDim(config) * kFloatBytes);
-  // What the first query reads, and the keys that join it.
-  ResolvedRule kept = rule;
-  kept.compensate = false;
-  const int64_t num_joining = KeysOfChunk(rule, depth, num_rows) - KeysOfChunk(rule, depth, 1);
-  const double kv_bytes =
-      AsDouble(config.num_kv_heads) * (KvReadBytes(kept, layout, depth) + AsDouble(num_joining * NewestBytes(layout)));
-  const double pairs = AsDouble(CountPairs(rule, depth, depth + num_rows));
-  // Per pair and query head, D for the score and D for the output.
-  return {.bytes_read = row_bytes + kv_bytes,
-          .bytes_written = row_bytes,
-          .multiply_adds = pairs * AsDouble(2 * QDim(config))};
+  OpWork work = {.bytes_read = row_bytes, .bytes_written = row_bytes, .multiply_adds = 0};
+  for (int64_t head = 0; head < config.num_kv_heads; ++head) {
+    // What the first query reads, and the keys that join it.
+    ResolvedRule kept = rules[static_cast<size_t>(head) % rules.size()];
+    kept.compensate = false;
+    const int64_t num_joining = KeysOfChunk(kept, depth, num_rows) - KeysOfChunk(kept, depth, 1);
+    work.bytes_read += KvReadBytes(kept, layout, depth) + AsDouble(num_joining * NewestBytes(layout));
+    // Per pair and query head of the group, D for the score and D for the output.
+    const double pairs = AsDouble(CountPairs(kept, depth, depth + num_rows));
+    work.multiply_adds += pairs * AsDouble(2 * QDim(config) / config.num_kv_heads);
+  }
+  return work;
 }
 
 OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num_rows) {

@@ -26,9 +26,10 @@ struct OpWork {
 
 // `parts` share x; only shapes and formats are looked at. All products below are of T = num_rows tokens.
 OpWork MatMulWork(std::span<const LinearWeights> parts, MatMulArgs::Write write, int64_t num_rows);
-// Every head of one layer under `rule`, queries at depth, depth + 1, ... `layout` names the heads' format.
-OpWork AttentionWork(const ModelConfig& config, const ResolvedRule& rule, const KvLayout& layout, int64_t depth,
-                     int64_t num_rows);
+// Every head of one layer, KV head h under rules[h % size], queries at depth, depth + 1, ... `layout` names the heads'
+// format.
+OpWork AttentionWork(const ModelConfig& config, std::span<const ResolvedRule> rules, const KvLayout& layout,
+                     int64_t depth, int64_t num_rows);
 OpWork AppendWork(const ModelConfig& config, const KvLayout& layout, int64_t num_rows);
 // `num_pages` complete pages of each head; `layout` names a format that ages.
 OpWork AgeWork(const ModelConfig& config, const KvLayout& layout, int64_t num_pages);

@@ -6,6 +6,8 @@
 #include <headwise/status.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 namespace headwise {
@@ -36,6 +38,15 @@ class Device {
 
   // Until the queue is empty. An error is the first of what was done since the last Wait.
   virtual Status Wait() = 0;
+
+  // ---- for benches ----
+
+  // Seconds from when the device begins what `put` puts on the queue until it is done. Replays: `put` is called three
+  // times, should put the same each time, and what the host does in it is not counted.
+  virtual Result<double> TimeOf(const std::function<void()>& put);
+  virtual bool Replays() const { return false; }
+  // Of the largest cache between the device's memory and what computes.
+  virtual int64_t CacheBytes() const;
 };
 
 // The memory of this process; its queue is the calling thread: everything is done on return.

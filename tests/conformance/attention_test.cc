@@ -360,14 +360,14 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
   }
 }
 
-// Kernels for the shapes of models alone (head dims 64 and 128 in 16 bits) have ways of their own; on a device whose
-// kernels are those, many cases.
+// Kernels for the shapes of models alone (head dims 64, 128 and 256 in 16 bits) have ways of their own; on a device
+// whose kernels are those, many cases.
 TEST(Attention, EqualsDenseAttentionInTheShapesOfModels) {
   if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
   std::mt19937_64 rng(23);
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     AttentionCase test_case{.num_tokens = 1 + static_cast<int64_t>(rng() % 900)};
-    test_case.head_dim = rng() % 2 == 0 ? 64 : 128;
+    test_case.head_dim = int64_t{64} << rng() % 3;
     test_case.num_kv_heads = 1 + static_cast<int64_t>(rng() % 3);
     test_case.num_q_heads = test_case.num_kv_heads * (1 + static_cast<int64_t>(rng() % 8));
     test_case.page_tokens = rng() % 2 == 0 ? 32 : 64;
@@ -376,6 +376,7 @@ TEST(Attention, EqualsDenseAttentionInTheShapesOfModels) {
     test_case.compute = rng() % 2 == 0 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
+    if (!test_case.alibi && seed % 3 == 1) test_case.score_cap = 3.0f;
     test_case.seed = seed;
     for (int64_t i = 0; i < test_case.num_kv_heads; ++i) {
       test_case.rules.push_back(RandomRule(rng, test_case.num_tokens));

@@ -353,7 +353,7 @@ TEST_P(Elementwise, EmbedWithPositions) {
                      .scale = 5.5f,
                      .positions = backend().AdoptWeights(host_places).value(),
                      .position_ids = positions});
-    const Floats at_positions = RunEmbed(ref(), host_places, positions);
+    const Floats at_positions = RunEmbed(backend(), host_places, positions);  // of blocks as the backend unpacks them
     const Floats found = out.Read();
     for (size_t i = 0; i < found.size(); ++i) {
       const auto row = i / static_cast<size_t>(dim);

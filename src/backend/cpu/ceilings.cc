@@ -124,6 +124,7 @@ Result<Ceilings> MeasureCeilings(const CeilingOptions& options) {
   HW_ASSIGN_OR_RETURN(const KernelTable* kernels, FindKernels(options.isa));
   ThreadPool pool(NumThreads(options));
   Ceilings ceilings;
+  ceilings.processor = CpuModelName();
   ceilings.isa = kernels->isa;
   ceilings.num_threads = pool.num_threads();
   ceilings.has_bf16_dot = kernels->matmul.has_bf16_dot;

@@ -1,6 +1,4 @@
-// What this machine can do at most, measured: how fast its memory is read and how many operations its registers do.
-// Clouds hand out different machines on different days, so a speed means something only as a share of these, taken in
-// the same run on the same number of threads.
+// The ceilings of this machine's CPU (backend/ceilings.h).
 #ifndef HEADWISE_BACKEND_CPU_CEILINGS_H_
 #define HEADWISE_BACKEND_CPU_CEILINGS_H_
 
@@ -8,25 +6,9 @@
 
 #include <string>
 
-#include "backend/ops.h"
+#include "backend/ceilings.h"
 
 namespace headwise::cpu {
-
-struct Ceilings {
-  std::string isa;
-  int num_threads = 0;
-  double read_bytes_per_second = 0;
-  double f32_flops = 0;       // operations per second; a multiply-add is two
-  double bf16_dot_flops = 0;  // the f32 figure where the instruction set has no bf16 dot product
-  bool has_bf16_dot = false;
-  double int8_dot_flops = 0;  // the f32 figure where the instruction set has no int8 dot product
-  bool has_int8_dot = false;
-
-  // What products in `compute` can reach.
-  double flops(Compute compute) const {
-    return compute == Compute::kF32 ? f32_flops : compute == Compute::kBF16 ? bf16_dot_flops : int8_dot_flops;
-  }
-};
 
 struct CeilingOptions {
   std::string isa = "auto";

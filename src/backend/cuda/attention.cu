@@ -2,6 +2,7 @@
 // all heads of all sequences. A block takes one tile of (row, query head) pairs of one KV head and one piece of the
 // keys that they read (attention_cut.h), 32 keys at a time through shared memory; states of pieces are merged in their
 // order. What bounds it: shared memory, 2 reads per multiply-add. The kernels for the shapes that matter are elsewhere.
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kv_page.cuh"
 
@@ -24,6 +25,7 @@ struct AttendParams {
   int group;      // G
   int dim;        // D
   float scale;
+  float score_cap;  // or 0
   const float* q;
   const float* q_sink;  // null: q
   const float* alibi_slopes;
@@ -148,6 +150,7 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(AttendParams p) {
       float score = 0;
       for (int d = 0; d < p.dim; ++d) score = fmaf(query[d], kv[lane * row_floats + d], score);
       score *= p.scale;
+      if (p.score_cap != 0) score = SoftCapped(score, p.score_cap);
       if (p.alibi_slopes != nullptr) {
         score += p.alibi_slopes[q_head_of(pair)] * static_cast<float>(key_pos - (is_sink ? mask.SinkPos(pos) : pos));
       }
@@ -251,6 +254,7 @@ void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device
                             .group = static_cast<int>(args.group()),
                             .dim = dim,
                             .scale = args.scale,
+                            .score_cap = args.score_cap,
                             .q = F32(args.q),
                             .q_sink = F32(args.q_sink),
                             .alibi_slopes = F32(args.alibi_slopes),

@@ -1,6 +1,7 @@
 // The compensation token [razor §3.3 eq.4-5], as CompensateArgs says: a block a head, which goes through the step's
 // rows in order, because the mean that a query reads is that of its position. Once a prompt is read a head folds one
 // token a step; at the end of a prompt all that it drops, each a division behind the other, D of them side by side.
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kv_page.cuh"
 
@@ -15,7 +16,8 @@ struct CompensateParams {
   int group;
   int dim;
   float scale;
-  const float* q;  // null: only folding
+  float score_cap;  // or 0
+  const float* q;   // null: only folding
   const float* alibi_slopes;
   float* out;
   float* lse;
@@ -29,7 +31,9 @@ __device__ void MergeMean(const CompensateParams& p, const DeviceHead& head, con
   const float* query = p.q + pair * p.dim;
   float dot = 0;
   for (int d = lane; d < p.dim; d += kWarp) dot = fmaf(query[d], state[d], dot);
-  float score = SumOfWarp(dot) * p.scale + logf(static_cast<float>(num_folded));
+  float score = SumOfWarp(dot) * p.scale;
+  if (p.score_cap != 0) score = SoftCapped(score, p.score_cap);
+  score += logf(static_cast<float>(num_folded));
   if (p.alibi_slopes != nullptr) {
     const int64_t pos = head.rows.first_pos + row - head.rows.first_row;
     const float mean_lag = static_cast<float>(num_folded - 1) / 2 - static_cast<float>(pos - head.head.fold_from);
@@ -100,6 +104,7 @@ void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice
                                 .group = static_cast<int>(args.group()),
                                 .dim = static_cast<int>(step.Head(args.layer_idx, 0).layout().head_dim),
                                 .scale = args.scale,
+                                .score_cap = args.score_cap,
                                 .q = F32(args.q),
                                 .alibi_slopes = F32(args.alibi_slopes),
                                 .out = F32(args.out),

@@ -33,7 +33,6 @@ class CudaBackend final : public Backend {
   }
   std::string_view isa() const override { return "cuda"; }
   bool IsFast(Compute compute) const override { return compute == Compute::kBF16; }
-  bool Has(Feature /*feature*/) const override { return false; }
   Device& device() override { return *device_; }
 
   // Plain formats as they are, block formats as bf16.
@@ -55,14 +54,10 @@ class CudaBackend final : public Backend {
 
   void Embed(const EmbedArgs& args) override {
     Validate(args);
-    Require(args.scale == 1.0f, Feature::kScaledEmbedding);
-    Require(!args.positions.present(), Feature::kLearnedPositions);
     cuda::Embed(args, *device_);
   }
   void Norm(const NormArgs& args) override {
     Validate(args);
-    Require(args.write == NormArgs::Write::kStore, Feature::kNormAdded);
-    Require(args.num_weights() == 1, Feature::kNormsByHead);
     cuda::Norm(args, *device_);
   }
   void MatMul(const MatMulArgs& args) override {
@@ -85,14 +80,16 @@ class CudaBackend final : public Backend {
   }
   void Activate(const ActivateArgs& args) override {
     Validate(args);
-    Require(args.kind != ActivateArgs::Kind::kGatedGeluTanh, Feature::kGatedGelu);
     cuda::Activate(args, *device_);
   }
   void Clamp(const ClampArgs& args) override {
     Validate(args);
     cuda::Clamp(args, *device_);
   }
-  void SoftCap(const SoftCapArgs& /*args*/) override { Require(false, Feature::kSoftCaps); }
+  void SoftCap(const SoftCapArgs& args) override {
+    Validate(args);
+    cuda::SoftCap(args, *device_);
+  }
   void GatherRows(const GatherRowsArgs& args) override {
     Validate(args);
     cuda::GatherRows(args, *device_);
@@ -135,20 +132,15 @@ class CudaBackend final : public Backend {
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
-    Require(args.score_cap == 0.0f, Feature::kSoftCaps);
     if (cuda::DecodesFast(args, tables_)) return cuda::DecodeAttention(args, tables_, *device_);
     cuda::Attention(args, tables_, *device_);
   }
   void Compensate(const CompensateArgs& args) override {
     Validate(args);
-    Require(args.score_cap == 0.0f, Feature::kSoftCaps);
     cuda::Compensate(args, tables_, *device_);
   }
 
  private:
-  // What CheckFeatures has kept out must not be computed as if it were not asked for.
-  void Require(bool is_done, Feature feature) const { HW_CHECK(is_done || Has(feature), "{}", NameOf(feature)); }
-
   // Many rows, where the rounding of x is asked for and the library is there.
   bool MatMulByCublas(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;

@@ -6,11 +6,16 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/ceilings.h"
 
 namespace headwise {
 
 // kUnsupported where no GPU is, or a driver that is too old.
 Result<std::unique_ptr<Backend>> MakeCudaBackend();
+
+// Of the GPU that such a backend works on. Without cuBLASLt there is no figure for bf16.
+Result<Ceilings> MeasureCudaCeilings(Backend& backend);
+Result<double> MeasureCudaReadBandwidth(Backend& backend);
 
 }  // namespace headwise
 

@@ -23,6 +23,7 @@ struct DeviceFacts {
   int num_multiprocessors = 0;
   size_t memory_bytes = 0;           // all of it
   size_t shared_bytes_of_block = 0;  // that a kernel may ask for
+  int64_t cache_bytes = 0;           // of the second level
 };
 
 // An error stays until Wait returns it; what is put on the stream meanwhile is not done. Nothing aborts the process.
@@ -41,6 +42,9 @@ class CudaDevice final : public Device {
   void CopyToHost(void* host, const void* from, size_t bytes) override;
   void Copy(void* to, const void* from, size_t bytes) override;
   Status Wait() override;
+  Result<double> TimeOf(const std::function<void()>& put) override;
+  bool Replays() const override { return true; }
+  int64_t CacheBytes() const override { return facts_.cache_bytes; }
 
   const DeviceFacts& facts() const { return facts_; }
   // For what is put on it by others: behind everything that was launched.
@@ -116,6 +120,9 @@ class CudaDevice final : public Device {
   size_t arrivals_end_ = 0;
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
+  cudaEvent_t begins_ = nullptr;  // of TimeOf
+  cudaEvent_t ends_ = nullptr;
+  bool is_timing_ = false;  // the next launch is the first that counts
   bool is_recording_ = false;
   LaunchRecord record_;
   LaunchGraphs graphs_;

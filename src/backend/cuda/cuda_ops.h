@@ -15,6 +15,7 @@ void Norm(const NormArgs& args, CudaDevice& device);
 void Rope(const RopeArgs& args, CudaDevice& device);
 void Activate(const ActivateArgs& args, CudaDevice& device);
 void Clamp(const ClampArgs& args, CudaDevice& device);
+void SoftCap(const SoftCapArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 void ArgMax(const ArgMaxArgs& args, CudaDevice& device);
 

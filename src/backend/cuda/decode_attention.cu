@@ -1,14 +1,15 @@
-// Decode attention over 16-bit pages: one new token a sequence, D 64 or 128, pages of 32 or 64 tokens, up to 8 query
-// heads a KV head. One launch a layer over all heads of all sequences, whatever their rules.
+// Decode attention over 16-bit pages: one new token a sequence, D 64, 128 or 256, pages of 32 or 64 tokens, up to 8
+// query heads a KV head. One launch a layer over all heads of all sequences, whatever their rules.
 //
 // Bound by reading every page once, 4 P D bytes. One block a multiprocessor: a producer warp brings pages by bulk
-// copies into a ring of shared memory, 192 KiB ahead; eight consumer warps take 16 tokens each and multiply by
-// mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half and not three
-// quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for. Every piece
-// leaves a state; a second kernel merges them where there are several.
+// copies into a ring of shared memory, 192 KiB ahead (D 256: 128); eight consumer warps take 16 tokens each and
+// multiply by mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half
+// and not three quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for.
+// Every piece leaves a state; a second kernel merges them where there are several.
 #include <bit>
 #include <type_traits>
 
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_states.cuh"
@@ -20,7 +21,7 @@ constexpr int kNumConsumers = 8;
 constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
 constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 constexpr int kMaxGroup = 8;
-constexpr int kRingBytes = 192 << 10;
+constexpr int kMaxRingBytes = 192 << 10;
 constexpr int kTokensOfWarp = 16;
 // The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in either format.
 constexpr float kMaxSlack = 8.0f;
@@ -28,12 +29,13 @@ constexpr float kMaxSlack = 8.0f;
 template <typename T, int kDim, int kPageTokens>
 struct Shape16 {
   static constexpr int kPageBytes = 4 * kPageTokens * kDim;
-  static constexpr int kStages = kRingBytes / kPageBytes;
   static constexpr int kWarpsOfPage = kPageTokens / kTokensOfWarp;
   static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
-  static constexpr int kSplits = kDim / 16;                     // of a row, for one mma
   // A stage always serves the same group, else one could pass a barrier that is a phase behind.
-  static_assert(kStages % kGroups == 0);
+  static constexpr int kStages = kMaxRingBytes / kPageBytes / kGroups * kGroups;
+  static constexpr int kRingBytes = kStages * kPageBytes;
+  static constexpr int kSplits = kDim / 16;  // of a row, for one mma
+  static_assert(kStages > 0);
 };
 
 // How shared memory is used behind the ring.
@@ -189,8 +191,8 @@ struct TokenSpan {
 
 template <typename T, typename Shape, int kDim, int kPageTokens, bool kExact>
 __device__ void AttendTokens(const char* page, int first_slot, const TokenSpan& span,
-                             const uint32_t (&q_high)[kDim / 8], const uint32_t (&q_low)[kDim / 8], float scale,
-                             bool has_alibi, float slope0, float slope1, WarpState<Shape::kSplits>& state) {
+                             const uint32_t (&q_high)[kDim / 8], const uint32_t (&q_low)[kDim / 8],
+                             const DecodeParams& p, float slope0, float slope1, WarpState<Shape::kSplits>& state) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   constexpr int kRowBytes = 128;  // of 64 numbers
   const uint32_t keys = SharedAddress(page);
@@ -211,9 +213,13 @@ __device__ void AttendTokens(const char* page, int first_slot, const TokenSpan& 
   }
   float x[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = (scores[0][i] + scores[1][i]) * scale;
+  for (int i = 0; i < 4; ++i) x[i] = (scores[0][i] + scores[1][i]) * p.scale;
+  if (p.score_cap != 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = SoftCapped(x[i], p.score_cap);
+  }
   const bool is_whole = span.first >= span.begin && span.first + kTokensOfWarp <= span.end;
-  if (!is_whole || has_alibi) {
+  if (!is_whole || p.alibi_slopes != nullptr) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int64_t pos = span.first + lane / 4 + (i / 2) * 8;
@@ -334,7 +340,7 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
   using Shape = Shape16<T, kDim, kPageTokens>;
   extern __shared__ __align__(1024) char shared[];
   char* const ring = shared;
-  const SharedTail tail = TailOf(shared + kRingBytes, Shape::kStages, p.group, kDim);
+  const SharedTail tail = TailOf(shared + Shape::kRingBytes, Shape::kStages, p.group, kDim);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   if (warp == kNumConsumers && lane == 0) {
@@ -399,8 +405,7 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
             .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
         };
         AttendTokens<T, Shape, kDim, kPageTokens, kExact>(ring + stage * Shape::kPageBytes, first_slot, span, q_high,
-                                                          q_low, p.scale, p.alibi_slopes != nullptr, slope0, slope1,
-                                                          state);
+                                                          q_low, p, slope0, slope1, state);
         __syncwarp();
         if (lane == 0) Arrive(tail.empty + stage);
       }
@@ -423,24 +428,30 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
 template <typename T, int kDim, int kPageTokens, bool kExact>
 void LaunchFor(const DecodeParams& params, CudaDevice& device) {
   using Shape = Shape16<T, kDim, kPageTokens>;
-  const auto bytes = static_cast<size_t>(kRingBytes + TailBytes(Shape::kStages, params.group, kDim));
+  const auto bytes = static_cast<size_t>(Shape::kRingBytes + TailBytes(Shape::kStages, params.group, kDim));
   Launch(device, "Attention", Overlapping(device.facts().num_multiprocessors, kThreads, bytes),
          DecodeKernel<T, kDim, kPageTokens, kExact>, params);
 }
 
-template <typename T, int kDim, int kPageTokens>
-void LaunchFor(const DecodeParams& params, Compute compute, CudaDevice& device) {
-  if (compute == Compute::kF32) return LaunchFor<T, kDim, kPageTokens, true>(params, device);
-  LaunchFor<T, kDim, kPageTokens, false>(params, device);
+template <typename T, int kDim>
+void LaunchFor(const DecodeParams& params, int64_t page_tokens, Compute compute, CudaDevice& device) {
+  const bool is_exact = compute == Compute::kF32;
+  if (page_tokens == 64) {
+    return is_exact ? LaunchFor<T, kDim, 64, true>(params, device) : LaunchFor<T, kDim, 64, false>(params, device);
+  }
+  return is_exact ? LaunchFor<T, kDim, 32, true>(params, device) : LaunchFor<T, kDim, 32, false>(params, device);
 }
 
 template <typename T>
 void LaunchFor(const DecodeParams& params, const KvLayout& layout, Compute compute, CudaDevice& device) {
-  const bool is_long = layout.page_tokens == 64;
-  if (layout.head_dim == 128) {
-    return is_long ? LaunchFor<T, 128, 64>(params, compute, device) : LaunchFor<T, 128, 32>(params, compute, device);
+  switch (layout.head_dim) {
+    case 64:
+      return LaunchFor<T, 64>(params, layout.page_tokens, compute, device);
+    case 128:
+      return LaunchFor<T, 128>(params, layout.page_tokens, compute, device);
+    default:
+      return LaunchFor<T, 256>(params, layout.page_tokens, compute, device);
   }
-  return is_long ? LaunchFor<T, 64, 64>(params, compute, device) : LaunchFor<T, 64, 32>(params, compute, device);
 }
 
 }  // namespace
@@ -475,6 +486,7 @@ void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDe
       .layer_idx = static_cast<int>(args.layer_idx),
       .group = static_cast<int>(args.group()),
       .scale = args.scale * kLog2E,
+      .score_cap = args.score_cap * kLog2E,
       .q = F32(args.q),
       .q_sink = F32(args.q_sink),
       .alibi_slopes = F32(args.alibi_slopes),

@@ -12,6 +12,10 @@ namespace headwise::cuda {
 
 // Beside its pages a piece costs as much as reading this many: a state written, and read again by who merges.
 inline constexpr int64_t kPieceCost = 1;
+inline constexpr int64_t kMaxWholeKeys = 768;  // of a head that is not cut
+// And what a head costs whose first piece a block does: its plan, its rows and its queries are fetched one after the
+// other.
+inline constexpr int64_t kHeadCost = 6;
 
 // The pages that one query reads, in visits: those of the sink range, then those of the recent one. A page that both
 // touch is visited twice, each time with its range's query.
@@ -35,8 +39,9 @@ constexpr HeadVisits VisitsOf(const KeyRanges& keys, int64_t page_tokens) {
           num_sink + count(keys.recent_begin, keys.recent_end)};
 }
 
-// Visits of a piece, but for a head's last.
+// Visits of a piece, but for a head's last. A short head is not cut: merging its pieces would take as long.
 constexpr int32_t PieceVisits(int32_t num_visits, int64_t page_tokens) {
+  if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? num_visits : 1;
   const int64_t least = kMinPieceKeys / page_tokens;
   const int64_t even = CeilDiv(num_visits, kMaxPieces);
   return static_cast<int32_t>(even > least ? even : least);
@@ -53,7 +58,7 @@ struct HeadPlan {
   int32_t first_state = 0;  // of the states of its layer
   int32_t cost_before = 0;  // of the heads before it
 
-  constexpr int64_t cost() const { return visits.num_visits + kPieceCost * num_pieces; }
+  constexpr int64_t cost() const { return kHeadCost + visits.num_visits + kPieceCost * num_pieces; }
 };
 constexpr HeadPlan PlanHead(const KeyMask& mask, int64_t pos, int64_t page_tokens) {
   HeadPlan plan;
@@ -78,7 +83,8 @@ constexpr RunStart RunFrom(const HeadPlan* heads, int32_t num_heads, int64_t cos
     (heads[middle].cost_before <= cost ? begin : end) = middle;
   }
   const HeadPlan& plan = heads[begin];
-  const int64_t piece = CeilDiv(cost - plan.cost_before, plan.piece_visits + kPieceCost);
+  const int64_t in_pieces = cost - plan.cost_before - kHeadCost;
+  const int64_t piece = in_pieces > 0 ? CeilDiv(in_pieces, plan.piece_visits + kPieceCost) : 0;
   return {begin, static_cast<int32_t>(piece < plan.num_pieces ? piece : plan.num_pieces)};
 }
 

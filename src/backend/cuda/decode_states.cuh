@@ -14,8 +14,9 @@ struct DecodeParams {
   const HeadPlan* heads;  // [B * Hkv], of the layer
   const RunStart* runs;   // [blocks + 1]
   int layer_idx;
-  int group;    // G
-  float scale;  // times log2 e
+  int group;        // G
+  float scale;      // times log2 e
+  float score_cap;  // times log2 e, or 0
   const float* q;
   const float* q_sink;  // null: q
   const float* alibi_slopes;

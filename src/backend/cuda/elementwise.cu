@@ -1,5 +1,6 @@
 // Operations on rows of activations, f32: embedding, norms, rotation, activations, clamping, gathering, maxima. Bound
 // by memory where they are bound at all; at one row each is a launch of a microsecond or two.
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/norm.cuh"
 
@@ -9,21 +10,48 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T>
-__global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, float* out) {
+__global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, float scale, float* out) {
   LetLaterBegin();
   WaitForEarlier();
   const T* row = table + ids[blockIdx.x] * dim;
-  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = ToFloat(row[d]);
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = scale * ToFloat(row[d]);
 }
 
+template <typename T>
+__global__ void AddPositionsKernel(const T* table, const int32_t* ids, int64_t dim, float* out) {
+  LetLaterBegin();
+  WaitForEarlier();
+  const T* row = table + ids[blockIdx.x] * dim;
+  for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] += ToFloat(row[d]);
+}
+
+struct NormParams {
+  const float* x;
+  const float* weight;  // [num_weights, dim]
+  const float* bias;    // the same, or null
+  int64_t num_weights, dim;
+  float eps;
+  bool subtracts_mean, adds;
+  float* out;
+
+  // Moved on to the block's row.
+  __device__ NormParams OfRow() const {
+    NormParams p = *this;
+    const int64_t weight_row = num_weights == 1 ? 0 : blockIdx.x % num_weights;
+    p.x += blockIdx.x * dim;
+    p.out += blockIdx.x * dim;
+    p.weight += weight_row * dim;
+    if (bias != nullptr) p.bias += weight_row * dim;
+    return p;
+  }
+};
+
 // A block a row, of which a thread holds kNormQuads times four numbers at most.
-__global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const float* weight, const float* bias,
-                                                           int64_t dim, float eps, bool subtracts_mean, float* out) {
+__global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams all) {
   LetLaterBegin();
   WaitForEarlier();
   const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
-  x += blockIdx.x * dim;
-  out += blockIdx.x * dim;
+  const auto [x, weight, bias, num_weights, dim, eps, subtracts_mean, adds, out] = all.OfRow();
   float4 row[kNormQuads];
   float sum = 0;
 #pragma unroll
@@ -45,20 +73,18 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(const float* x, const
     if (at(i) >= dim) continue;
     float4 y = Scaled(row[i], inverse, *reinterpret_cast<const float4*>(weight + at(i)));
     if (bias != nullptr) {
-      const float4 b = *reinterpret_cast<const float4*>(bias + at(i));
-      y = {y.x + b.x, y.y + b.y, y.z + b.z, y.w + b.w};
+      y = Sum(y, *reinterpret_cast<const float4*>(bias + at(i)));
     }
-    *reinterpret_cast<float4*>(out + at(i)) = y;
+    auto& to = *reinterpret_cast<float4*>(out + at(i));
+    to = adds ? Sum(to, y) : y;
   }
 }
 
 // The same for rows of any length.
-__global__ void __launch_bounds__(kNormThreads) AnyNormKernel(const float* x, const float* weight, const float* bias,
-                                                              int64_t dim, float eps, bool subtracts_mean, float* out) {
+__global__ void __launch_bounds__(kNormThreads) AnyNormKernel(NormParams all) {
   LetLaterBegin();
   WaitForEarlier();
-  x += blockIdx.x * dim;
-  out += blockIdx.x * dim;
+  const auto [x, weight, bias, num_weights, dim, eps, subtracts_mean, adds, out] = all.OfRow();
   float mean = 0;
   if (subtracts_mean) {
     float sum = 0;
@@ -69,8 +95,9 @@ __global__ void __launch_bounds__(kNormThreads) AnyNormKernel(const float* x, co
   for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) squares += (x[d] - mean) * (x[d] - mean);
   const float inverse = InverseRoot(SumOfBlock(squares), dim, eps);
   for (int64_t d = threadIdx.x; d < dim; d += kNormThreads) {
-    const float y = (x[d] - mean) * inverse * weight[d];
-    out[d] = bias == nullptr ? y : y + bias[d];
+    float y = (x[d] - mean) * inverse * weight[d];
+    if (bias != nullptr) y += bias[d];
+    out[d] = adds ? out[d] + y : y;
   }
 }
 
@@ -108,13 +135,14 @@ __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
   WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= count) return;
-  const float v = x[i];
   if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
-    x[i] = gate[i] / (1.0f + expf(-gate[i])) * v;
+    x[i] = Silu(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
+    x[i] = GeluTanh(gate[i]) * x[i];
   } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
-    x[i] = 0.5f * v * (1.0f + erff(v * 0.70710678f));
+    x[i] = Gelu(x[i]);
   } else {
-    x[i] = 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
+    x[i] = GeluTanh(x[i]);
   }
 }
 
@@ -123,6 +151,13 @@ __global__ void ClampKernel(float* x, int64_t count, float limit) {
   WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < count) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];  // NaN stays NaN
+}
+
+__global__ void SoftCapKernel(float* x, int64_t count, float cap) {
+  LetLaterBegin();
+  WaitForEarlier();
+  const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (i < count) x[i] = SoftCapped(x[i], cap);
 }
 
 __global__ void GatherKernel(const float* x, const int32_t* rows, int64_t dim, float* out) {
@@ -194,7 +229,15 @@ void Embed(const EmbedArgs& args, CudaDevice& device) {
   const ConstTensorView table = args.table.rows();
   WithType(table.dtype, [&](auto type) {
     Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), EmbedKernel<decltype(type)>,
-           static_cast<const decltype(type)*>(table.data), ids, table.shape[1], F32(args.out));
+           static_cast<const decltype(type)*>(table.data), ids, table.shape[1], args.scale, F32(args.out));
+  });
+  if (!args.positions.present()) return;
+  const int32_t* position_ids = device.Upload(args.position_ids);
+  if (position_ids == nullptr) return;
+  const ConstTensorView positions = args.positions.rows();
+  WithType(positions.dtype, [&](auto type) {
+    Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), AddPositionsKernel<decltype(type)>,
+           static_cast<const decltype(type)*>(positions.data), position_ids, positions.shape[1], F32(args.out));
   });
 }
 
@@ -205,8 +248,16 @@ void Norm(const NormArgs& args, CudaDevice& device) {
   const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
   const bool has_quads = dim % 4 == 0 && dim <= kMaxNormDim && is_aligned(args.weight) && is_aligned(args.bias);
   const auto kernel = has_quads ? NormKernel : AnyNormKernel;
-  Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), kernel, F32(args.x), F32(args.weight),
-         F32(args.bias), dim, args.eps, args.kind == NormArgs::Kind::kLayer, F32(args.out));
+  const NormParams params{.x = F32(args.x),
+                          .weight = F32(args.weight),
+                          .bias = F32(args.bias),
+                          .num_weights = args.num_weights(),
+                          .dim = dim,
+                          .eps = args.eps,
+                          .subtracts_mean = args.kind == NormArgs::Kind::kLayer,
+                          .adds = args.write == NormArgs::Write::kAdd,
+                          .out = F32(args.out)};
+  Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), kernel, params);
 }
 
 void Rope(const RopeArgs& args, CudaDevice& device) {
@@ -225,9 +276,11 @@ void Rope(const RopeArgs& args, CudaDevice& device) {
 void Activate(const ActivateArgs& args, CudaDevice& device) {
   const int64_t count = args.x.shape.num_elements();
   if (!device.ok() || count == 0) return;
-  const auto kernel = args.kind == ActivateArgs::Kind::kGatedSilu ? ActivateKernel<ActivateArgs::Kind::kGatedSilu>
-                      : args.kind == ActivateArgs::Kind::kGelu    ? ActivateKernel<ActivateArgs::Kind::kGelu>
-                                                                  : ActivateKernel<ActivateArgs::Kind::kGeluTanh>;
+  using Kind = ActivateArgs::Kind;
+  const auto kernel = args.kind == Kind::kGatedSilu       ? ActivateKernel<Kind::kGatedSilu>
+                      : args.kind == Kind::kGatedGeluTanh ? ActivateKernel<Kind::kGatedGeluTanh>
+                      : args.kind == Kind::kGelu          ? ActivateKernel<Kind::kGelu>
+                                                          : ActivateKernel<Kind::kGeluTanh>;
   Launch(device, "Activate", Overlapping(Blocks(count, kThreads), kThreads), kernel, F32(args.gate), F32(args.x),
          count);
 }
@@ -236,6 +289,13 @@ void Clamp(const ClampArgs& args, CudaDevice& device) {
   const int64_t count = args.x.shape.num_elements();
   if (!device.ok() || count == 0) return;
   Launch(device, "Clamp", Overlapping(Blocks(count, kThreads), kThreads), ClampKernel, F32(args.x), count, args.limit);
+}
+
+void SoftCap(const SoftCapArgs& args, CudaDevice& device) {
+  const int64_t count = args.x.shape.num_elements();
+  if (!device.ok() || count == 0) return;
+  Launch(device, "SoftCap", Overlapping(Blocks(count, kThreads), kThreads), SoftCapKernel, F32(args.x), count,
+         args.cap);
 }
 
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device) {

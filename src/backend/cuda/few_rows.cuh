@@ -3,6 +3,7 @@
 #ifndef HEADWISE_BACKEND_CUDA_FEW_ROWS_CUH_
 #define HEADWISE_BACKEND_CUDA_FEW_ROWS_CUH_
 
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/norm.cuh"
 
@@ -32,12 +33,13 @@ struct FewRowsParams {
   const float* norm_weight;  // [K]
   float norm_eps;
   bool adds;
-  bool is_gated;    // out of the second part = silu(first) * second; both have as many tiles
-  bool is_exact;    // x as two numbers in bf16, what rounding leaves being the second
+  bool is_gated;    // out of the second part = act(first) * second; both have as many tiles
+  bool has_gelu;    // act: else silu
+  int num_parts;    // numbers in bf16 that stand for one of x, each what rounding left of the one before
   int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
   int num_tiles;
-  // Rows that are multiplied: those of x as rounded, then, where it is wanted exactly, those of what rounding left.
-  __host__ __device__ int num_columns() const { return is_exact ? 2 * num_rows : num_rows; }
+  // Rows that are multiplied: those of x as rounded, then those of what rounding left.
+  __host__ __device__ int num_columns() const { return num_parts * num_rows; }
   struct Part {
     const Bf16* weight;  // [N, K]
     const float* bias;   // or null
@@ -73,42 +75,57 @@ struct Tiles {
   __device__ Tile Get(int i) const { return TileOf(p, UnitOf(i) + (p.is_gated && (i & 1) == 1 ? half() : 0)); }
 };
 
-// Eight numbers of a row of x, and what rounding left of them.
-struct SplitNumbers {
-  uint32_t high[4], low[4];
-  __device__ explicit SplitNumbers(const float4 (&x)[2]) {
+// An f32 number is the sum of so many in bf16.
+inline constexpr int kExactParts = 3;
+
+// Four numbers rounded to bf16; what is left of them stays in x.
+__device__ inline uint2 TakeRounded(float4& x) {
+  const float4 rounded = {Round<Bf16>(x.x), Round<Bf16>(x.y), Round<Bf16>(x.z), Round<Bf16>(x.w)};
+  x = {x.x - rounded.x, x.y - rounded.y, x.z - rounded.z, x.w - rounded.w};
+  return {Pack<Bf16>(rounded.x, rounded.y), Pack<Bf16>(rounded.z, rounded.w)};
+}
+
+// A thread's numbers of a row, by fours: quads first, first + kThreads, ... All loads are on their way at once, and a
+// row is read once: the next product waits for it.
+struct RowQuads {
+  static constexpr int kNumbers = 4 * kNormQuads * kThreads;  // of all threads
+  float4 quads[kNormQuads];
+
+  static __device__ int QuadOf(int first, int i) { return first + i * kThreads + static_cast<int>(threadIdx.x); }
+  // Zeros from number `end` on.
+  __device__ void Load(const float* row, int first, int end) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float values[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float first = Round<Bf16>(values[2 * j]);
-        const float second = Round<Bf16>(values[2 * j + 1]);
-        high[2 * i + j] = Pack<Bf16>(first, second);
-        low[2 * i + j] = Pack<Bf16>(values[2 * j] - first, values[2 * j + 1] - second);
-      }
+    for (int i = 0; i < kNormQuads; ++i) {
+      quads[i] = {0, 0, 0, 0};
+      if (4 * QuadOf(first, i) < end) quads[i] = reinterpret_cast<const float4*>(row)[QuadOf(first, i)];
     }
   }
-};
-
-// One over the root mean square of a row, the same in all threads; 1 where there is no norm.
-__device__ inline float InverseOfRow(const FewRowsParams& p, int row) {
-  if (p.norm_weight == nullptr) return 1;
-  const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
-  float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
-  return InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
-}
-// Numbers [depth, depth + 8) of a row, zeros behind the last.
-__device__ inline void LoadNumbers(const FewRowsParams& p, int row, int depth, float inverse, float4 (&values)[2]) {
-  values[0] = values[1] = {0, 0, 0, 0};
-  if (depth >= p.depth) return;
-  const auto* from = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth + depth);
+  // As kernels of norms do it, bit for bit. Of a whole row.
+  __device__ void Normalise(const RowQuads& weight, int depth, float eps) {
+    float squares = 0;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    values[i] = from[i];
-    if (p.norm_weight == nullptr) continue;
-    values[i] = Scaled(values[i], inverse, reinterpret_cast<const float4*>(p.norm_weight + depth)[i]);
+    for (int i = 0; i < kNormQuads; ++i) squares = AddSquares(squares, quads[i]);
+    const float inverse = InverseRoot(SumOfBlock(squares), depth, eps);
+#pragma unroll
+    for (int i = 0; i < kNormQuads; ++i) quads[i] = Scaled(quads[i], inverse, weight.quads[i]);
+  }
+};
+static_assert(RowQuads::kNumbers == kMaxNormDim);
+
+// store(quad, part, four numbers of bf16) for a row's numbers from quad `first` up to number `end`, RowQuads::kNumbers at
+// most, normalised where there is a norm, whose weights are in `norm`. Those behind the row are zeros.
+template <typename Store>
+__device__ void RoundRow(const FewRowsParams& p, int row, int first, int end, const RowQuads& norm,
+                         const Store& store) {
+  RowQuads x;
+  x.Load(p.x + static_cast<int64_t>(row) * p.depth, first, min(end, p.depth));
+  if (p.norm_weight != nullptr) x.Normalise(norm, p.depth, p.norm_eps);
+#pragma unroll
+  for (int i = 0; i < kNormQuads; ++i) {
+    const int quad = RowQuads::QuadOf(first, i);
+    if (4 * quad >= end) continue;
+    store(quad, 0, TakeRounded(x.quads[i]));
+    for (int part = 1; part < p.num_parts; ++part) store(quad, part, TakeRounded(x.quads[i]));
   }
 }
 
@@ -123,42 +140,17 @@ struct StagedX {
     return ((slice * kTurns + turn) * num_columns + column) * 4;
   }
 };
-__device__ inline void StoreStaged(const FewRowsParams& p, const StagedX& to, int row, int chunk,
-                                   const float4 (&values)[2], uint4* staged) {
-  const SplitNumbers split(values);
-  const int at = to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, row) + chunk % 4;
-  staged[at] = {split.high[0], split.high[1], split.high[2], split.high[3]};
-  if (p.is_exact) staged[at + p.num_rows * 4] = {split.low[0], split.low[1], split.low[2], split.low[3]};
-}
-__device__ inline void StageX(const FewRowsParams& p, uint4* staged) {
+__device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint4* staged) {
   const StagedX to(p.num_columns());
-  const int num_chunks = StagedX::NumSlices(p.depth) * kChunksOfSlice;  // of a row
-  const auto thread = static_cast<int>(threadIdx.x);
-  if (p.norm_weight != nullptr) {
-    for (int row = 0; row < p.num_rows; ++row) {
-      const float inverse = InverseOfRow(p, row);
-      for (int chunk = thread; chunk < num_chunks; chunk += kThreads) {
-        float4 values[2];
-        LoadNumbers(p, row, chunk * 8, inverse, values);
-        StoreStaged(p, to, row, chunk, values, staged);
-      }
-    }
-  } else {
-    // So many loads at once of a thread.
-    constexpr int kAtOnce = 8;
-    const int count = num_chunks * p.num_rows;
-    for (int first = thread; first < count; first += kAtOnce * kThreads) {
-      float4 values[kAtOnce][2];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = first + j * kThreads;
-        if (i < count) LoadNumbers(p, i / num_chunks, i % num_chunks * 8, 1, values[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int i = first + j * kThreads;
-        if (i < count) StoreStaged(p, to, i / num_chunks, i % num_chunks, values[j], staged);
-      }
+  const int padded_depth = StagedX::NumSlices(p.depth) * kDepthOfSlice;
+  for (int row = 0; row < p.num_rows; ++row) {
+    for (int first = 0; 4 * first < padded_depth; first += RowQuads::kNumbers / 4) {
+      RoundRow(p, row, first, padded_depth, norm, [&](int quad, int part, uint2 rounded) {
+        const int chunk = quad / 2;
+        const int column = part * p.num_rows + row;
+        const int at = to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4;
+        reinterpret_cast<uint2*>(staged)[2 * at + quad % 2] = rounded;
+      });
     }
   }
   __syncthreads();
@@ -268,10 +260,10 @@ struct TileWriter {
       float of_share[kNumShares];  // one round of loads, for which all warps wait
 #pragma unroll
       for (int share = 0; share < kNumShares; ++share) of_share[share] = sums[TileSums::IndexOf(share, column, row)];
-      if (p.is_exact) {
+      for (int part = 1; part < p.num_parts; ++part) {
 #pragma unroll
         for (int share = 0; share < kNumShares; ++share) {
-          of_share[share] += sums[TileSums::IndexOf(share, column, row + p.num_rows)];
+          of_share[share] += sums[TileSums::IndexOf(share, column, row + part * p.num_rows)];
         }
       }
 #pragma unroll
@@ -280,7 +272,7 @@ struct TileWriter {
         gates[j] = sum;
         continue;
       }
-      if (p.is_gated) sum *= gates[j] / (1.0f + expf(-gates[j]));
+      if (p.is_gated) sum *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
       float& out = tile.part.out[static_cast<int64_t>(row) * tile.part.num_outputs + output];
       out = p.adds ? out + sum : sum;
     }

@@ -12,8 +12,8 @@
 // weights at 32 rows, from the second-level cache, where for every tile they would be twice the weights.
 //
 // How a sum is put together depends on K alone (eight shares, each in the order of its slices, added in their order),
-// so its bits do not depend on who shares the step. Where x is wanted exactly it is two numbers in bf16, and twice as
-// many columns.
+// so its bits do not depend on who shares the step. Where x is wanted exactly it is three numbers in bf16, and three
+// times as many columns.
 #include <algorithm>
 
 #include "backend/cuda/cuda_ops.h"
@@ -56,8 +56,10 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   auto* const staged = reinterpret_cast<uint4*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
+  RowQuads norm;
+  if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
   WaitForEarlier();
-  StageX(p, staged);
+  StageX(p, norm, staged);
   const StagedX layout(p.num_columns());
   TileWriter<kGroups> writer(p);
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
@@ -89,23 +91,22 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
 
 // ---- x comes through the ring ---------------------------------------------------------------------------------------
 
+// Of a row that is not normalised.
+constexpr int kNumbersOfPart = 2048;
+
 // Rows of x as they are multiplied, [columns, K] bf16. A block a row, or a part of one where nothing is normalised.
 __global__ void __launch_bounds__(kThreads) RoundRowsKernel(const __grid_constant__ FewRowsParams p, Bf16* rounded) {
   LetLaterBegin();
+  RowQuads norm;
+  if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
   WaitForEarlier();
-  const int row = static_cast<int>(blockIdx.x);
-  const float inverse = InverseOfRow(p, row);
-  const int step = static_cast<int>(gridDim.y) * kThreads * 8;
-  for (int depth = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * 8; depth < p.depth; depth += step) {
-    float4 values[2];
-    LoadNumbers(p, row, depth, inverse, values);
-    const SplitNumbers split(values);
-    Bf16* const to = rounded + static_cast<int64_t>(row) * p.depth + depth;
-    *reinterpret_cast<uint4*>(to) = {split.high[0], split.high[1], split.high[2], split.high[3]};
-    if (!p.is_exact) continue;
-    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(p.num_rows) * p.depth) = {split.low[0], split.low[1],
-                                                                                  split.low[2], split.low[3]};
-  }
+  const auto row = static_cast<int>(blockIdx.x);
+  const int begin = static_cast<int>(blockIdx.y) * kNumbersOfPart;
+  const int end = gridDim.y == 1 ? p.depth : min(begin + kNumbersOfPart, p.depth);
+  RoundRow(p, row, begin / 4, end, norm, [&](int quad, int part, uint2 values) {
+    const int64_t column = static_cast<int64_t>(part) * p.num_rows + row;
+    reinterpret_cast<uint2*>(rounded + column * p.depth)[quad] = values;
+  });
 }
 
 constexpr int kTilesAtOnce = 4;
@@ -223,6 +224,10 @@ int GroupsOf(int num_columns) {
   return num_columns <= kRowsOfGroup ? 1 : num_columns <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
 }
 
+// Of x: of more, every block's reading and rounding of them all takes longer than a launch that rounds them once. Three
+// rows of 4,096 or one of 14,336 were as fast either way.
+constexpr int64_t kMaxStagedNumbers = 15 << 10;
+
 // How a product fits into shared memory.
 struct Layout {
   bool is_staged = false;
@@ -243,7 +248,7 @@ Layout LayoutFor(int num_columns, int64_t depth, const CudaDevice& device) {
   for (const Way& way : {Way{true, 4}, Way{false, 6}, Way{true, 2}, Way{false, 4}}) {
     const size_t bytes =
         static_cast<size_t>(way.num_stages) * kNumShares * kStageBytes + sums + (way.is_staged ? staged : 0);
-    if (bytes > limit) continue;
+    if (bytes > limit || (way.is_staged && num_columns * depth > kMaxStagedNumbers)) continue;
     const int num_buffers = bytes + sums <= limit ? 2 : 1;
     return {.is_staged = way.is_staged,
             .num_stages = way.num_stages,
@@ -266,7 +271,7 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
       device.Scratch(static_cast<size_t>(params.num_columns()) * static_cast<size_t>(params.depth) * sizeof(Bf16)));
   if (rounded == nullptr) return;
   LaunchShape rounding = Overlapping(params.num_rows, kThreads);
-  if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kThreads * 8);
+  if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
   Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, rounded);
   Launch(device, "MatMul", shape,
          layout.num_stages == 6   ? StreamedKernel<kGroups, 6>
@@ -300,7 +305,7 @@ bool HasFewRows(const LinearArgs& args) {
   const MatMulArgs& product = args.product;
   const int64_t depth = product.x.shape[1];
   if (product.x.shape[0] > kMaxColumns || depth % kDepthOfTurn != 0) return false;
-  if (args.activation && args.activation->kind != ActivateArgs::Kind::kGatedSilu) return false;
+  if (args.activation && !IsGated(args.activation->kind)) return false;
   if (args.norm) {
     const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
     const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
@@ -323,7 +328,8 @@ void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
                        .norm_eps = linear.norm ? linear.norm->eps : 0.0f,
                        .adds = args.write == MatMulArgs::Write::kAdd,
                        .is_gated = linear.activation.has_value(),
-                       .is_exact = args.compute == Compute::kF32,
+                       .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
+                       .num_parts = args.compute == Compute::kF32 ? kExactParts : 1,
                        .num_buffers = 1,
                        .num_tiles = 0,
                        .parts = {}};
@@ -336,8 +342,8 @@ void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
                        .num_outputs = static_cast<int>(part.weight.shape[0]),
                        .end_tile = params.num_tiles};
   }
-  // Exact rows are two columns each: of more than sixteen the weights are read twice.
-  const int most = params.is_exact ? kMaxColumns / 2 : kMaxColumns;
+  // Exact rows are three columns each: of more than ten the weights are read again.
+  const int most = kMaxColumns / params.num_parts;
   for (int first = 0; first < num_rows; first += most) {
     LaunchRows(params, first, std::min(most, num_rows - first), device);
   }

@@ -30,6 +30,9 @@ __device__ inline float AddSquares(float sum, const float4& x) {
 __device__ inline float InverseRoot(float sum_of_squares, int64_t dim, float eps) {
   return 1.0f / sqrtf(sum_of_squares / static_cast<float>(dim) + eps);
 }
+__device__ inline float4 Sum(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
 __device__ inline float4 Scaled(const float4& x, float factor, const float4& weight) {
   return {__fmul_rn(__fmul_rn(x.x, factor), weight.x), __fmul_rn(__fmul_rn(x.y, factor), weight.y),
           __fmul_rn(__fmul_rn(x.z, factor), weight.z), __fmul_rn(__fmul_rn(x.w, factor), weight.w)};

@@ -1,8 +1,9 @@
-// Attention of a prompt's rows over 16-bit pages, D 64 or 128, in 16-bit products: one launch a layer over all heads
-// with many rows, whatever their rules. A block takes 128 (row, query head) pairs of one KV head, a warp 16 of them,
-// and goes through the keys that they read 64 at a time: the sink range, then the recent one, so that a bounded head
-// costs its window. Products by mma.m16n8k16 with an online softmax in registers; the next keys come by cp.async
-// meanwhile. Bound by what ldmatrix brings: every warp reads all keys for its 16 pairs.
+// Attention of a prompt's rows over 16-bit pages, D 64, 128 or 256, in 16-bit products: one launch a layer over all
+// heads with many rows, whatever their rules. A block takes 128 (row, query head) pairs of one KV head, a warp 16 of
+// them, and goes through the keys that they read 64 at a time (D 256: 32): the sink range, then the recent one, so that
+// a bounded head costs its window. Products by mma.m16n8k16 with an online softmax in registers; the next keys come by
+// cp.async meanwhile. Bound by what ldmatrix brings: every warp reads all keys for its 16 pairs.
+#include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kv_page.cuh"
@@ -15,7 +16,10 @@ constexpr int kThreads = kNumWarps * static_cast<int>(kWarp);
 constexpr int kPairs = static_cast<int>(kPrefillPairs);
 constexpr int kPairsOfWarp = kPairs / kNumWarps;
 static_assert(kPairsOfWarp == 16);
-constexpr int kKeys = 64;
+// At a time. Of long rows fewer, so that scores find room in registers beside queries and outputs.
+constexpr int KeysOf(int dim) {
+  return dim <= 128 ? 64 : 32;
+}
 constexpr int kStages = 2;
 constexpr int kRowBytes = 128;  // of 64 numbers
 
@@ -25,7 +29,8 @@ struct PrefillParams {
   int layer_idx;
   int num_heads;
   int group;
-  float scale;  // times log2 e
+  float scale;      // times log2 e
+  float score_cap;  // times log2 e, or 0
   const float* q;
   const float* q_sink;  // null: q
   const float* alibi_slopes;
@@ -63,12 +68,14 @@ __device__ void LoadQueries(const float* upper, const float* lower, uint32_t (&q
   }
 }
 
-// The block's keys [first, first + 64) and their values into a stage: four threads a token. Tokens outside [begin, end)
-// are zeros.
+// The block's keys from `first` on and their values into a stage: four threads a token, or eight. Tokens outside
+// [begin, end) are zeros.
 template <int kDim>
 __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, int64_t end, char* stage) {
+  constexpr int kKeys = KeysOf(kDim);
   constexpr int kChunks = kDim / 8;
-  const int row = static_cast<int>(threadIdx.x) / 4;
+  constexpr int kThreadsOfRow = kThreads / kKeys;
+  const int row = static_cast<int>(threadIdx.x) / kThreadsOfRow;
   const int64_t pos = first + row;
   const int page_tokens = head.newest.page_tokens;
   const bool is_there = pos >= begin && pos < end;
@@ -78,8 +85,8 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
     from = head.Page(pos / page_tokens, format) + pos % page_tokens * kRowBytes;
   }
 #pragma unroll
-  for (int i = 0; i < kChunks / 4; ++i) {
-    const int chunk = static_cast<int>(threadIdx.x) % 4 + i * 4;
+  for (int i = 0; i < kChunks / kThreadsOfRow; ++i) {
+    const int chunk = static_cast<int>(threadIdx.x) % kThreadsOfRow + i * kThreadsOfRow;
     const int half = chunk / 8;
     const uint32_t to = SharedAddress(stage) + half * kKeys * kRowBytes + row * kRowBytes + chunk % 8 * 16;
     const std::byte* key = from + half * page_tokens * kRowBytes + chunk % 8 * 16;
@@ -90,8 +97,9 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
 }
 
 template <typename T, int kDim>
-__device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, const RangeOfLane& range, float scale,
-                           const float (&slopes)[2], bool has_slopes, Lane<T, kDim>& lane_state) {
+__device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, const RangeOfLane& range,
+                           const PrefillParams& p, const float (&slopes)[2], Lane<T, kDim>& lane_state) {
+  constexpr int kKeys = KeysOf(kDim);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const uint32_t keys = SharedAddress(stage);
   const uint32_t values = keys + kKeys * kDim * 2;
@@ -109,13 +117,25 @@ __device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, cons
       MultiplyAdd<T>(scores[2 * n + 1], lane_state.queries[k], tile[2], tile[3]);
     }
   }
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (float& score : scores[n]) score *= p.scale;
+  }
+  if (p.score_cap != 0) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (float& score : scores[n]) score = SoftCapped(score, p.score_cap);
+    }
+  }
   float larger[2] = {lane_state.max[0], lane_state.max[1]};
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float score = scores[n][i] * scale;
-      if (has_slopes || !is_inner) {
+      float score = scores[n][i];
+      if (p.alibi_slopes != nullptr || !is_inner) {
         const int64_t pos = first + n * 8 + lane % 4 * 2 + i % 2;
         score += slopes[i / 2] * static_cast<float>(pos - range.query_pos[i / 2]);
         if (pos < range.begin[i / 2] || pos >= range.end[i / 2]) score = -INFINITY;
@@ -165,6 +185,7 @@ __device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, cons
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
   extern __shared__ __align__(1024) char shared[];
+  constexpr int kKeys = KeysOf(kDim);
   constexpr int kStageBytes = 2 * kKeys * kDim * 2;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
@@ -231,8 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
       WaitForCopies<1>();
       __syncthreads();
       const bool is_inner = first >= inner_begin && first + kKeys <= inner_end;
-      AttendKeys<T, kDim>(shared + tile % kStages * kStageBytes, first, is_inner, range, p.scale, slopes,
-                          p.alibi_slopes != nullptr, state);
+      AttendKeys<T, kDim>(shared + tile % kStages * kStageBytes, first, is_inner, range, p, slopes, state);
       __syncthreads();
     }
     WaitForCopies<0>();
@@ -266,9 +286,21 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
 
 template <typename T, int kDim>
 void LaunchFor(const PrefillParams& params, int num_blocks, CudaDevice& device) {
-  constexpr size_t kBytes = size_t{kStages} * 2 * kKeys * kDim * 2;
+  constexpr size_t kBytes = size_t{kStages} * 2 * KeysOf(kDim) * kDim * 2;
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_blocks)), .threads = kThreads, .shared_bytes = kBytes};
   Launch(device, "Attention", shape, PrefillKernel<T, kDim>, params);
+}
+
+template <typename T>
+void LaunchFor(const PrefillParams& params, int64_t dim, int num_blocks, CudaDevice& device) {
+  switch (dim) {
+    case 64:
+      return LaunchFor<T, 64>(params, num_blocks, device);
+    case 128:
+      return LaunchFor<T, 128>(params, num_blocks, device);
+    default:
+      return LaunchFor<T, 256>(params, num_blocks, device);
+  }
 }
 
 }  // namespace
@@ -286,6 +318,7 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
                              .num_heads = static_cast<int>(args.step->num_heads()),
                              .group = static_cast<int>(args.group()),
                              .scale = args.scale * kLog2E,
+                             .score_cap = args.score_cap * kLog2E,
                              .q = F32(args.q),
                              .q_sink = F32(args.q_sink),
                              .alibi_slopes = F32(args.alibi_slopes),
@@ -293,11 +326,10 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
                              .out = F32(args.out),
                              .lse = F32(args.lse)};
   if (layout.format == KvFormat::kF16) {
-    return layout.head_dim == 128 ? LaunchFor<__half, 128>(params, blocks.num_prefill_blocks, device)
-                                  : LaunchFor<__half, 64>(params, blocks.num_prefill_blocks, device);
+    LaunchFor<__half>(params, layout.head_dim, blocks.num_prefill_blocks, device);
+  } else {
+    LaunchFor<__nv_bfloat16>(params, layout.head_dim, blocks.num_prefill_blocks, device);
   }
-  return layout.head_dim == 128 ? LaunchFor<__nv_bfloat16, 128>(params, blocks.num_prefill_blocks, device)
-                                : LaunchFor<__nv_bfloat16, 64>(params, blocks.num_prefill_blocks, device);
 }
 
 }  // namespace headwise::cuda

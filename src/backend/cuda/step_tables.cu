@@ -31,7 +31,8 @@ const KvLayout* OneLayout(const KvStep& step) {
     layout = &step.spaces[i].layout;
   }
   if (layout == nullptr || (layout->format != KvFormat::kF16 && layout->format != KvFormat::kBF16)) return nullptr;
-  return layout->head_dim == 64 || layout->head_dim == 128 ? layout : nullptr;
+  const bool has_kernels = layout->head_dim == 64 || layout->head_dim == 128 || layout->head_dim == 256;
+  return has_kernels ? layout : nullptr;
 }
 
 StepTables::~StepTables() {

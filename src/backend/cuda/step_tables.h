@@ -53,7 +53,7 @@ struct DecodeTables {
 };
 
 // The layout of all pages of the step, where it is one of 16-bit numbers and of a dimension that kernels are made for:
-// 64 or 128. Else null.
+// 64, 128 or 256. Else null.
 const KvLayout* OneLayout(const KvStep& step);
 
 class StepTables {

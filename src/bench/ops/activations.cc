@@ -37,6 +37,7 @@ Status TimeNorm(const OpRun& run) {
                      .rows = num_rows,
                      .work = NormWork(config, num_rows),
                      .cycled_bytes = (num_norms + 2 * num_rows) * dim * kFloatBytes};
+    op_case.period = num_norms;
     op_case.call = [&](int64_t call_idx) {
       run.backend().Norm({.kind = is_rms ? NormArgs::Kind::kRms : NormArgs::Kind::kLayer,
                           .x = x.view(),
@@ -45,7 +46,7 @@ Status TimeNorm(const OpRun& run) {
                           .eps = static_cast<float>(config.norm_eps),
                           .out = out.view()});
     };
-    run.Measure(op_case);
+    HW_RETURN_IF_ERROR(run.Measure(op_case));
   }
   return Status::Ok();
 }
@@ -97,7 +98,7 @@ Status TimeRope(const OpRun& run) {
       rotate(q, config.num_q_heads);
       rotate(k, config.num_kv_heads);
     };
-    run.Measure(op_case);
+    HW_RETURN_IF_ERROR(run.Measure(op_case));
   }
   return Status::Ok();
 }
@@ -125,7 +126,7 @@ Status TimeActivate(const OpRun& run) {
     op_case.call = [&](int64_t) {
       run.backend().Activate({.kind = kind, .gate = is_gated ? gate.view() : TensorView{}, .x = x.view()});
     };
-    run.Measure(op_case);
+    HW_RETURN_IF_ERROR(run.Measure(op_case));
   }
   return Status::Ok();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -17,6 +18,18 @@ namespace {
 std::string HeadsText(const ResolvedRule& rule) {
   if (!rule.Bounded()) return "full";
   return fmt::format("{}+{}", rule.sink, rule.recent);
+}
+// "full", or of several "4 full, 4 of 64+256".
+std::string HeadsText(const std::vector<ResolvedRule>& rules) {
+  std::string text;
+  size_t end = 0;
+  for (size_t begin = 0; begin < rules.size(); begin = end) {
+    const std::string heads = HeadsText(rules[begin]);
+    while (end < rules.size() && HeadsText(rules[end]) == heads) ++end;
+    if (end - begin == rules.size()) return heads;
+    text += fmt::format("{}{} {}{}", begin == 0 ? "" : ", ", end - begin, rules[begin].Bounded() ? "of " : "", heads);
+  }
+  return text;
 }
 
 std::string ShapeText(const ModelConfig& config) {
@@ -44,17 +57,40 @@ KvLayout LayoutOf(const OpRun& run, KvFormat format) {
   return {.head_dim = run.config().head_dim, .page_tokens = *page_tokens, .format = format};
 }
 
-// Pages of so many layers that a call finds its own in memory.
-Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const ResolvedRule& rule, int64_t depth,
-                            int64_t num_rows) {
-  const ModelConfig& config = run.config();
-  const int64_t depth_kept = std::min(depth + num_rows, rule.Bounded() ? rule.sink + rule.recent + num_rows : kNoLimit);
-  const auto kv_bytes = static_cast<int64_t>(BytesPerToken(layout) *
-                                             static_cast<double>(config.num_layers * config.num_kv_heads * depth_kept));
-  const RandomPages::Wanted wanted = {
-      .layout = layout, .rule = rule, .num_kv_heads = config.num_kv_heads, .first_pos = depth, .num_rows = num_rows};
+// Pages of so many layers that a call finds its own in memory. `rules`: [Hkv].
+Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const std::vector<ResolvedRule>& rules,
+                            int64_t depth, int64_t num_rows) {
+  int64_t tokens_kept = 0;
+  for (const ResolvedRule& rule : rules) {
+    tokens_kept += std::min(depth + num_rows, rule.Bounded() ? rule.sink + rule.recent + num_rows : kNoLimit);
+  }
+  const auto kv_bytes =
+      static_cast<int64_t>(BytesPerToken(layout) * static_cast<double>(run.config().num_layers * tokens_kept));
+  const RandomPages::Wanted wanted = {.layout = layout, .rules = rules, .first_pos = depth, .num_rows = num_rows};
   return RandomPages::Make(run.backend(), wanted, run.CycleBytes(run.WeightFormats().front(), kv_bytes),
                            run.options().seed);
+}
+// The same rule for every head.
+Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const ResolvedRule& rule, int64_t depth,
+                            int64_t num_rows) {
+  return PagesOf(run, layout, std::vector(static_cast<size_t>(run.config().num_kv_heads), rule), depth, num_rows);
+}
+
+// The step's tables are new to the backend; for what is measured from now on they are known to it.
+Status TakeTables(Backend& backend, KvStep& step) {
+  std::vector<uint32_t> places(std::max(step.heads.size(), step.pages.size()));
+  std::iota(places.begin(), places.end(), 0u);
+  step.changed_heads = std::span(places).first(step.heads.size());
+  step.changed_pages = std::span(places).first(step.pages.size());
+  backend.BeginStep(step);
+  step.changed_heads = step.changed_pages = {};
+  return backend.device().Wait();
+}
+
+// Of a case whose calls are one operation of the step's layers in turn.
+void RunsInSteps(const OpRun& run, const KvStep& step, OpCase& op_case) {
+  op_case.period = step.num_layers;
+  op_case.begin_step = [&backend = run.backend(), &step] { backend.BeginStep(step); };
 }
 
 // One line: `num_rows` queries of one sequence.
@@ -65,11 +101,13 @@ Status MeasureAttention(const OpRun& run, const RandomPages& pages, OpPoint poin
   HW_ASSIGN_OR_RETURN(const RandomTensor out,
                       RandomTensor::Make(run.backend(), {point.rows, QDim(config)}, run.options().seed));
   const StepRows rows = pages.Rows(point.rows);
-  const KvStep step = pages.Step({&rows, 1});
+  KvStep step = pages.Step({&rows, 1});
+  HW_RETURN_IF_ERROR(TakeTables(run.backend(), step));
   const ConstTensorView slopes = run.subject().model == nullptr ? ConstTensorView{} : run.subject().model->alibi_slopes;
   OpCase op_case;
   op_case.point = std::move(point);
   op_case.point.cycled_bytes = pages.bytes() + q.view().size_bytes() + out.view().size_bytes();
+  RunsInSteps(run, step, op_case);
   op_case.call = [&](int64_t call_idx) {
     run.backend().Attention({.step = &step,
                              .layer_idx = call_idx % step.num_layers,
@@ -84,8 +122,7 @@ Status MeasureAttention(const OpRun& run, const RandomPages& pages, OpPoint poin
                              .score_cap = static_cast<float>(config.score_cap.value_or(0.0)),
                              .compute = compute});
   };
-  run.Measure(op_case);
-  return Status::Ok();
+  return run.Measure(op_case);
 }
 
 // One row is a step of decoding.
@@ -101,8 +138,8 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
   const int64_t most_rows = *std::ranges::max_element(rows);
   for (const KvFormat format : run.options().kv_formats) {
     for (const int64_t depth : run.options().depths) {
-      const ResolvedRule rule = run.Rule(run.options().rule, depth);
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, depth, most_rows));
+      const std::vector<ResolvedRule> rules = run.Rules(depth);
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rules, depth, most_rows));
       for (const int64_t num_rows : rows) {
         // A chunk's keys are converted for tiles of products in f32 or bf16, whatever the cache holds.
         const Compute chunk = compute == Compute::kF32 ? Compute::kF32 : Compute::kBF16;
@@ -110,10 +147,10 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
             MeasureAttention(run, pages,
                              {.shape = ShapeText(run.config()),
                               .format = std::string(NameOf(format)),
-                              .heads = HeadsText(rule),
+                              .heads = HeadsText(rules),
                               .rows = num_rows,
                               .depth = depth,
-                              .work = AttentionWork(run.config(), rule, LayoutOf(run, format), depth, num_rows),
+                              .work = AttentionWork(run.config(), rules, LayoutOf(run, format), depth, num_rows),
                               .numbers = num_rows == 1 ? DecodeNumbers(format) : chunk},
                              compute));
       }
@@ -122,12 +159,13 @@ Status TimeAttention(const OpRun& run, const std::vector<int64_t>& rows) {
   return Status::Ok();
 }
 
-// The rule that `compensate` runs under: the one that was asked for, or a fifth of the text as in [razor §3.3].
+// The rule that `compensate` runs under: the first bounded one that was asked for, or a fifth of the text as in
+// [razor §3.3].
 HeadRule CompensatedRule(const OpRun& run) {
-  HeadRule rule = run.options().rule;
-  if (rule.kind == HeadRule::Kind::kFull) {
-    rule = {.kind = HeadRule::Kind::kElasticRazor, .sink = 4, .min_recent = 16, .divisor = 5};
-  }
+  HeadRule rule = {.kind = HeadRule::Kind::kElasticRazor, .sink = 4, .min_recent = 16, .divisor = 5};
+  const std::vector<HeadRule>& asked = run.options().rules;
+  const auto bounded = std::ranges::find(asked, HeadRule::Kind::kStream, &HeadRule::kind);
+  if (bounded != asked.end()) rule = *bounded;
   rule.compensate = true;
   return rule;
 }
@@ -160,6 +198,7 @@ Status MeasureCompensate(const OpRun& run, const RandomPages& pages, const Resol
                     .extents = {&base, 1}});
   step.heads = heads;
   step.spaces = spaces;
+  HW_RETURN_IF_ERROR(TakeTables(run.backend(), step));
   HW_ASSIGN_OR_RETURN(const RandomTensor q,
                       RandomTensor::Make(run.backend(), {num_rows, QDim(config)}, run.options().seed));
   HW_ASSIGN_OR_RETURN(const RandomTensor out,
@@ -169,6 +208,7 @@ Status MeasureCompensate(const OpRun& run, const RandomPages& pages, const Resol
   OpCase op_case;
   op_case.point = std::move(point);
   op_case.point.cycled_bytes = pages.bytes() + states.view().size_bytes() + 2 * q.view().size_bytes();
+  RunsInSteps(run, step, op_case);
   op_case.call = [&](int64_t call_idx) {
     run.backend().Compensate({.step = &step,
                               .layer_idx = call_idx % step.num_layers,
@@ -180,8 +220,7 @@ Status MeasureCompensate(const OpRun& run, const RandomPages& pages, const Resol
                               .scale = static_cast<float>(config.softmax_scale),
                               .score_cap = static_cast<float>(config.score_cap.value_or(0.0))});
   };
-  run.Measure(op_case);
-  return Status::Ok();
+  return run.Measure(op_case);
 }
 
 }  // namespace
@@ -209,7 +248,8 @@ Status TimeAppend(const OpRun& run) {
     for (const int64_t num_rows : run.options().rows) {
       HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, LayoutOf(run, format), rule, 0, num_rows));
       const StepRows rows = pages.Rows(num_rows);
-      const KvStep step = pages.Step({&rows, 1});
+      KvStep step = pages.Step({&rows, 1});
+      HW_RETURN_IF_ERROR(TakeTables(run.backend(), step));
       const Shape shape{num_rows, config.num_kv_heads * config.head_dim};
       HW_ASSIGN_OR_RETURN(const RandomTensor k, RandomTensor::Make(run.backend(), shape, run.options().seed));
       HW_ASSIGN_OR_RETURN(const RandomTensor v, RandomTensor::Make(run.backend(), shape, run.options().seed + 1));
@@ -219,10 +259,11 @@ Status TimeAppend(const OpRun& run) {
                        .rows = num_rows,
                        .work = AppendWork(config, LayoutOf(run, format), num_rows),
                        .cycled_bytes = pages.bytes() + 2 * k.view().size_bytes()};
+      RunsInSteps(run, step, op_case);
       op_case.call = [&](int64_t call_idx) {
         run.backend().AppendKv({.step = &step, .layer_idx = call_idx % step.num_layers, .k = k.view(), .v = v.view()});
       };
-      run.Measure(op_case);
+      HW_RETURN_IF_ERROR(run.Measure(op_case));
     }
   }
   return Status::Ok();
@@ -248,7 +289,7 @@ Status TimeAge(const OpRun& run) {
     const int64_t aged_bytes = PageSizesOf(run.backend(), layout).aged;
     for (const int64_t num_pages : page_counts) {
       const int64_t num_tokens = num_pages * layout.page_tokens;
-      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest, {}, 0, num_tokens));
+      HW_ASSIGN_OR_RETURN(const RandomPages pages, PagesOf(run, newest, ResolvedRule{}, 0, num_tokens));
       const int64_t call_pages = num_pages * config.num_kv_heads;
       HW_ASSIGN_OR_RETURN(const DeviceBuffer aged,
                           DeviceBuffer::Make(run.backend().device(),
@@ -266,16 +307,18 @@ Status TimeAge(const OpRun& run) {
       step.spaces = spaces;
       step.ages = ages;
       step.age_ends = age_ends;
+      HW_RETURN_IF_ERROR(TakeTables(run.backend(), step));
       OpCase op_case;
       op_case.point = {.shape = fmt::format("{} heads of {}", config.num_kv_heads, config.head_dim),
                        .format = std::string(NameOf(format)),
                        .rows = num_tokens,
                        .work = AgeWork(config, layout, num_pages),
                        .cycled_bytes = pages.bytes() + step.num_layers * call_pages * aged_bytes};
+      RunsInSteps(run, step, op_case);
       op_case.call = [&](int64_t call_idx) {
         run.backend().AgeKv({.step = &step, .layer_idx = call_idx % step.num_layers});
       };
-      run.Measure(op_case);
+      HW_RETURN_IF_ERROR(run.Measure(op_case));
     }
   }
   return Status::Ok();

@@ -144,8 +144,9 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
                      .numbers = NumbersOf(compute, launch.parts.front().weight.dtype),
                      .cycled_bytes = cycle.bytes() + activation_bytes};
     op_case.device = &cycle.backend->device();
+    op_case.period = static_cast<int64_t>(cycle.launches.size());
     op_case.call = [&](int64_t call_idx) { calls.Call(call_idx); };
-    run.Measure(op_case);
+    HW_RETURN_IF_ERROR(run.Measure(op_case));
   }
   return Status::Ok();
 }
@@ -225,12 +226,13 @@ Status TimeEmbed(const OpRun& run) {
                        .work = EmbedWork(run.config(), table.dtype, num_rows),
                        .cycled_bytes = table.size_bytes()};
       op_case.device = &cycle.backend->device();
+      op_case.period = kIdSets;
       op_case.call = [&](int64_t call_idx) {
         const auto first = static_cast<size_t>(call_idx % kIdSets * num_rows);
         const auto called = std::span<const int32_t>(ids).subspan(first, static_cast<size_t>(num_rows));
         cycle.backend->Embed({.table = table, .ids = called, .out = out.view()});
       };
-      run.Measure(op_case);
+      HW_RETURN_IF_ERROR(run.Measure(op_case));
     }
   }
   return Status::Ok();
