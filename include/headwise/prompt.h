@@ -32,6 +32,9 @@ Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view
 // bos_token_id counts if it is not also an end-of-text token, which is how families without such a token fill the
 // field. Requires: engine.has_tokenizer().
 std::optional<int32_t> BeginOfText(const Engine& engine);
+// All ids that a text begins with: that token alone, or for a few families (GLM) more behind it; empty where there is
+// none.
+std::vector<int32_t> StartOfText(const Engine& engine);
 
 }  // namespace headwise
 

@@ -25,9 +25,9 @@ Status CheckNumTokens(int64_t num_tokens, int64_t least) {
   return Status::InvalidInput(fmt::format("number of tokens is {}, expected {} to {}", num_tokens, least, kMaxTokens));
 }
 
-Result<TokenSample> EncodePrompt(const Tokenizer& tokenizer, std::string prompt, std::optional<int32_t> bos_id) {
+Result<TokenSample> EncodePrompt(const Tokenizer& tokenizer, std::string prompt, std::span<const int32_t> start_ids) {
   const PromptSegment segment = {.text = std::move(prompt), .is_answer = false};
-  return EncodeSegments(tokenizer, std::span(&segment, 1), bos_id);
+  return EncodeSegments(tokenizer, std::span(&segment, 1), start_ids);
 }
 
 int64_t NumTokens(const TokenSample& sample) {
@@ -77,9 +77,9 @@ Result<std::vector<int32_t>> EncodeLaterPart(const Tokenizer& tokenizer, std::st
 }
 
 Result<TokenSample> EncodeSegments(const Tokenizer& tokenizer, std::span<const PromptSegment> segments,
-                                   std::optional<int32_t> bos_id) {
+                                   std::span<const int32_t> start_ids) {
   TokenSample sample;
-  if (bos_id) sample.ids.push_back(*bos_id);
+  sample.ids.assign(start_ids.begin(), start_ids.end());
   bool first = true;
   for (const PromptSegment& segment : segments) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, first ? tokenizer.Encode(segment.text, SpecialText::kAsText)
@@ -116,7 +116,7 @@ Result<int64_t> MinPasskeyTokens(const Tokenizer& tokenizer, const PasskeySample
   }
   const std::vector<Passkey> passkeys(static_cast<size_t>(options.num_passkeys), passkey);
   HW_ASSIGN_OR_RETURN(const TokenSample sample,
-                      EncodeSegments(tokenizer, MakePasskeyPrompt("", passkeys), options.bos_id));
+                      EncodeSegments(tokenizer, MakePasskeyPrompt("", passkeys), options.start_ids));
   return static_cast<int64_t>(sample.ids.size());
 }
 
@@ -132,19 +132,19 @@ Result<TokenSample> MakePasskeySample(const Tokenizer& tokenizer, const TextSour
   const std::vector<Passkey> passkeys =
       DrawPasskeys(rng, {.num_passkeys = options.num_passkeys, .words_per_passkey = options.words_per_passkey});
   const auto make = [&](std::string_view filler) {
-    return EncodeSegments(tokenizer, MakePasskeyPrompt(filler, passkeys), options.bos_id);
+    return EncodeSegments(tokenizer, MakePasskeyPrompt(filler, passkeys), options.start_ids);
   };
   return FitFiller(tokenizer, source, rng, options.num_tokens, kPasskeySlackTokens, make);
 }
 
 Result<TokenSample> MakeTextSample(const Tokenizer& tokenizer, const TextSource& source, Rng& rng,
                                    const TextSampleOptions& options) {
-  HW_RETURN_IF_ERROR(CheckNumTokens(options.num_tokens, 2));
-  const int64_t num_before = options.bos_id ? 1 : 0;
+  HW_RETURN_IF_ERROR(CheckNumTokens(options.num_tokens, std::max<int64_t>(2, std::ssize(options.start_ids) + 1)));
+  const auto num_before = static_cast<int64_t>(options.start_ids.size());
   HW_ASSIGN_OR_RETURN(const std::string passage, DrawPassage(tokenizer, source, rng, options.num_tokens - num_before));
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(passage, SpecialText::kAsText));
   TokenSample sample;
-  if (options.bos_id) sample.ids.push_back(*options.bos_id);
+  sample.ids = options.start_ids;
   sample.ids.insert(sample.ids.end(), ids.begin(), ids.begin() + options.num_tokens - num_before);
   for (int64_t pos = 0; pos + 1 < options.num_tokens; ++pos) sample.labels.push_back(static_cast<int32_t>(pos));
   return sample;
@@ -157,18 +157,18 @@ Result<std::vector<int32_t>> MakeRecallPromptIds(const Tokenizer& tokenizer, con
   switch (options.kind) {
     case RecallKind::kLines: {
       const LineRecord record = DrawLineRecord(rng, kMaxLines);
-      sample =
-          FitRows(options.depth.value_or(rng.Uniform()), options.num_tokens, "further lines",
-                  [&](int64_t num_lines, int64_t asked_idx) {
-                    return EncodePrompt(tokenizer, MakeLineCase(record, num_lines, asked_idx).prompt, options.bos_id);
-                  });
+      sample = FitRows(options.depth.value_or(rng.Uniform()), options.num_tokens, "further lines",
+                       [&](int64_t num_lines, int64_t asked_idx) {
+                         return EncodePrompt(tokenizer, MakeLineCase(record, num_lines, asked_idx).prompt,
+                                             options.start_ids);
+                       });
       break;
     }
     case RecallKind::kPasskey: {
       HiddenNumber hidden = DrawHiddenNumber(rng);
       if (options.depth) hidden.depth = *options.depth;
       sample = FitFiller(tokenizer, source, rng, options.num_tokens, kRecallSlackTokens, [&](std::string_view filler) {
-        return EncodePrompt(tokenizer, MakeHiddenNumberPrompt(filler, hidden), options.bos_id);
+        return EncodePrompt(tokenizer, MakeHiddenNumberPrompt(filler, hidden), options.start_ids);
       });
       break;
     }
@@ -176,7 +176,7 @@ Result<std::vector<int32_t>> MakeRecallPromptIds(const Tokenizer& tokenizer, con
       const JsonPairs pairs = DrawJsonPairs(rng, kMaxLines);
       sample = FitRows(options.depth.value_or(rng.Uniform()), options.num_tokens, "further keys",
                        [&](int64_t num_pairs, int64_t asked_idx) {
-                         return EncodePrompt(tokenizer, MakeJsonPrompt(pairs, num_pairs, asked_idx), options.bos_id);
+                         return EncodePrompt(tokenizer, MakeJsonPrompt(pairs, num_pairs, asked_idx), options.start_ids);
                        });
       break;
     }

@@ -25,15 +25,15 @@ struct TokenSample {
   std::vector<int32_t> labels;
 };
 
-// `bos_id` first, where there is one, then the parts as they stand in one text. Text is never read as a special token.
+// `start_ids` first, then the parts as they stand in one text. Text is never read as a special token.
 Result<TokenSample> EncodeSegments(const Tokenizer& tokenizer, std::span<const PromptSegment> segments,
-                                   std::optional<int32_t> bos_id);
+                                   std::span<const int32_t> start_ids);
 
 struct PasskeySampleOptions {
   int64_t num_tokens = 0;
   int64_t num_passkeys = 10;
   int64_t words_per_passkey = 32;
-  std::optional<int32_t> bos_id = std::nullopt;
+  std::vector<int32_t> start_ids = {};  // what a text begins with
 };
 
 // The ids of a part that does not begin the text. SentencePiece marks the first word of whatever it is given as if a
@@ -50,7 +50,7 @@ Result<TokenSample> MakePasskeySample(const Tokenizer& tokenizer, const TextSour
 
 struct TextSampleOptions {
   int64_t num_tokens = 0;
-  std::optional<int32_t> bos_id = std::nullopt;
+  std::vector<int32_t> start_ids = {};  // what a text begins with
 };
 
 // Plain text for next-token prediction, exactly num_tokens long; every position but the last is labelled.
@@ -61,7 +61,7 @@ struct RecallPromptOptions {
   RecallKind kind = RecallKind::kLines;
   int64_t num_tokens = 0;
   std::optional<double> depth = std::nullopt;  // of what is asked for, from 0 to 1 (exclusive); none: anywhere
-  std::optional<int32_t> bos_id = std::nullopt;
+  std::vector<int32_t> start_ids = {};         // what a text begins with
 };
 
 // A prompt without its answer, num_tokens long, or up to 96 tokens shorter. An error if num_tokens is too few for the

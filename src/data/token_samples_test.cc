@@ -58,7 +58,7 @@ std::string ToldPasskeys(const std::string& context) {
 TEST(EncodeSegments, LabelsPointAtTheTokenBefore) {
   const auto tokenizer = MustParse(ByteTokenizerJson({"<s>"}));
   const RecallPrompt prompt = {{"Q<s>:", false}, {" ab", true}, {"\nR:", false}, {" c", true}};
-  const auto sample = EncodeSegments(*tokenizer, prompt, 256);
+  const auto sample = EncodeSegments(*tokenizer, prompt, std::vector{256});
   ASSERT_TRUE(sample.ok());
   EXPECT_EQ(sample->ids.front(), 256);
   EXPECT_EQ(Decode(*tokenizer, sample->ids), "Q<s>: ab\nR: c");  // text stays text
@@ -66,17 +66,35 @@ TEST(EncodeSegments, LabelsPointAtTheTokenBefore) {
   EXPECT_EQ(LabelledText(*tokenizer, *sample), " ab| c|");
 }
 
+// Some models' texts begin with more than one token.
+TEST(EncodeSegments, EveryStartTokenStandsInFront) {
+  const auto tokenizer = MustParse(ByteTokenizerJson({"<s>", "<t>"}));
+  const RecallPrompt prompt = {{"Q:", false}, {" ab", true}};
+  const auto sample = EncodeSegments(*tokenizer, prompt, std::vector{256, 257});
+  ASSERT_TRUE(sample.ok());
+  EXPECT_THAT(sample->ids, ElementsAre(256, 257, 'Q', ':', ' ', 'a', 'b'));
+  EXPECT_THAT(sample->labels, ElementsAre(3, 4, 5));
+  Rng rng(1);
+  const auto text =
+      MakeTextSample(*tokenizer, TextSource::Generator(), rng, {.num_tokens = 12, .start_ids = {256, 257}});
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  EXPECT_EQ(text->ids.size(), 12u);
+  EXPECT_EQ(text->ids[1], 257);
+  EXPECT_FALSE(
+      MakeTextSample(*tokenizer, TextSource::Generator(), rng, {.num_tokens = 2, .start_ids = {256, 257}}).ok());
+}
+
 TEST(EncodeSegments, AnswerWithoutAnythingBeforeItHasNoFirstLabel) {
   const auto tokenizer = MustParse(ByteTokenizerJson({}));
   const RecallPrompt prompt = {{"abc", true}};
-  EXPECT_THAT(EncodeSegments(*tokenizer, prompt, std::nullopt)->labels, ElementsAre(0, 1));
+  EXPECT_THAT(EncodeSegments(*tokenizer, prompt, {})->labels, ElementsAre(0, 1));
 }
 
 // Parts joined are tokenised as the whole text is, where a space is marked before a text's first word too.
 TEST(EncodeSegments, LaterPartsAreNotTakenForAText) {
   const auto tokenizer = MustParse(PieceTokenizerJson({"\u2581", "a", "b", "\u2581a"}, {"\u2581 a"}));
   const RecallPrompt prompt = {{"b", false}, {" ab", true}, {" a", false}};
-  const auto sample = EncodeSegments(*tokenizer, prompt, 1);
+  const auto sample = EncodeSegments(*tokenizer, prompt, std::vector{1});
   ASSERT_TRUE(sample.ok());
   Ids whole = {1};
   const auto ids = tokenizer->Encode("b ab a", SpecialText::kAsText);
@@ -90,7 +108,7 @@ TEST(MakePasskeySample, LengthsLabelsAndTokensOfTheWholeText) {
   for (const int64_t num_tokens : {700, 1000, 1777, 4096, 32768}) {
     Rng rng(static_cast<uint64_t>(num_tokens)), same(static_cast<uint64_t>(num_tokens));
     const PasskeySampleOptions options = {
-        .num_tokens = num_tokens, .num_passkeys = 3, .words_per_passkey = 16, .bos_id = 0};
+        .num_tokens = num_tokens, .num_passkeys = 3, .words_per_passkey = 16, .start_ids = {0}};
     const auto sample = MakePasskeySample(tokenizer, TextSource::Generator(), rng, options);
     ASSERT_TRUE(sample.ok()) << sample.status().message();
     EXPECT_LE(static_cast<int64_t>(sample->ids.size()), num_tokens);
@@ -115,7 +133,7 @@ TEST(MakePasskeySample, LengthsLabelsAndTokensOfTheWholeText) {
 TEST(MakePasskeySample, HasRoomFromTheFewestTokensOn) {
   const auto byte_tokenizer = MustParse(ByteTokenizerJson({}));
   for (const Tokenizer* tokenizer : {&BundledTokenizer(), static_cast<const Tokenizer*>(byte_tokenizer.get())}) {
-    PasskeySampleOptions options = {.bos_id = 0};
+    PasskeySampleOptions options = {.start_ids = {0}};
     const auto min_tokens = MinPasskeyTokens(*tokenizer, options);
     ASSERT_TRUE(min_tokens.ok());
     for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -165,7 +183,8 @@ TEST_F(OwnText, AnyTextIsFitted) {
     const TextSource source = Open(paragraph, 4000);
     for (const int64_t num_tokens : {1500, 3000}) {
       Rng rng(5);
-      const auto sample = MakePasskeySample(BundledTokenizer(), source, rng, {.num_tokens = num_tokens, .bos_id = 0});
+      const auto sample =
+          MakePasskeySample(BundledTokenizer(), source, rng, {.num_tokens = num_tokens, .start_ids = {0}});
       ASSERT_TRUE(sample.ok()) << sample.status().message();
       EXPECT_LE(static_cast<int64_t>(sample->ids.size()), num_tokens);
       EXPECT_GE(static_cast<int64_t>(sample->ids.size()), num_tokens - 64);
@@ -188,7 +207,7 @@ TEST(MakeTextSample, ExactLengthAllLabelled) {
   for (const int64_t num_tokens : {2, 500, 4096}) {
     Rng rng(1);
     const auto sample =
-        MakeTextSample(BundledTokenizer(), TextSource::Generator(), rng, {.num_tokens = num_tokens, .bos_id = 0});
+        MakeTextSample(BundledTokenizer(), TextSource::Generator(), rng, {.num_tokens = num_tokens, .start_ids = {0}});
     ASSERT_TRUE(sample.ok()) << sample.status().message();
     EXPECT_EQ(static_cast<int64_t>(sample->ids.size()), num_tokens);
     EXPECT_EQ(sample->ids[0], 0);
@@ -206,7 +225,7 @@ TEST(MakeRecallPromptIds, LengthsAndQuestions) {
   for (const RecallKind kind : kRecallKinds) {
     for (const int64_t num_tokens : {300, 1000, 3000, 8192}) {
       Rng rng(9), same(9);
-      const RecallPromptOptions options = {.kind = kind, .num_tokens = num_tokens, .bos_id = 0};
+      const RecallPromptOptions options = {.kind = kind, .num_tokens = num_tokens, .start_ids = {0}};
       const auto ids = MakeRecallPromptIds(tokenizer, source, rng, options);
       ASSERT_TRUE(ids.ok()) << ids.status().message();
       EXPECT_LE(static_cast<int64_t>(ids->size()), num_tokens);

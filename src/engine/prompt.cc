@@ -28,6 +28,17 @@ std::optional<int32_t> BeginOfText(std::optional<bool> adds_bos, std::optional<i
   return ends_texts ? std::nullopt : config.bos_id;
 }
 
+std::vector<int32_t> StartOfText(const Engine& engine) {
+  return StartOfText(engine.tokenizer(), engine.config());
+}
+
+std::vector<int32_t> StartOfText(const Tokenizer& tokenizer, const ModelConfig& config) {
+  const std::optional<int32_t> bos = BeginOfText(tokenizer, config);
+  if (!bos) return {};
+  const std::span<const int32_t> start = tokenizer.start_ids();
+  return start.empty() ? std::vector<int32_t>{*bos} : std::vector<int32_t>(start.begin(), start.end());
+}
+
 Status RequireTokenizer(const Engine& engine) {
   if (engine.has_tokenizer()) return Status::Ok();
   return Status::NotFound(
@@ -60,14 +71,10 @@ Result<std::vector<int32_t>> EncodePrompt(const Engine& engine, std::string_view
   Result<std::vector<int32_t>> encoded = engine.tokenizer().Encode(text, options.special);
   if (!encoded.ok()) return std::move(encoded).status().Annotate("prompt");
   std::vector<int32_t> ids = *std::move(encoded);
-  const std::optional<int32_t> bos = options.bos == Bos::kAuto ? BeginOfText(engine) : std::nullopt;
-  if (!bos || (!ids.empty() && ids.front() == *bos)) return ids;
-  const std::span<const int32_t> start = engine.tokenizer().start_ids();
-  if (!start.empty()) {
-    ids.insert(ids.begin(), start.begin(), start.end());
-  } else {
-    ids.insert(ids.begin(), *bos);
-  }
+  if (options.bos == Bos::kNever) return ids;
+  const std::vector<int32_t> start = StartOfText(engine);
+  if (start.empty() || (!ids.empty() && ids.front() == start.front())) return ids;
+  ids.insert(ids.begin(), start.begin(), start.end());
   return ids;
 }
 

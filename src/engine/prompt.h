@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace headwise {
 
-// The same rule as for an engine, of its two parts.
+// The same rules as for an engine, of its two parts.
 std::optional<int32_t> BeginOfText(const Tokenizer& tokenizer, const ModelConfig& config);
+std::vector<int32_t> StartOfText(const Tokenizer& tokenizer, const ModelConfig& config);
 
 // The same of what a tokenizer's files say: `adds_bos` is absent where they say nothing.
 std::optional<int32_t> BeginOfText(std::optional<bool> adds_bos, std::optional<int32_t> bos_id,

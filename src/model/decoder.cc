@@ -241,7 +241,7 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
   const bool takes_best =
       std::ranges::any_of(sequences, [](const StepSequence& each) { return each.takes_best && !each.wanted.empty(); });
   if (takes_best && device.HostView(buffers.logits.data) == nullptr) {
-    const TensorView best(buffers.best.data, DType::kI32, buffers.best.shape);
+    const TensorView best = {.data = buffers.best.data, .dtype = DType::kI32, .shape = buffers.best.shape};
     backend_->ArgMax({.x = buffers.logits, .out = best});
     best_.resize(wanted_rows_.size());
     device.CopyToHost(best_.data(), best.data, best_.size() * sizeof(int32_t));

@@ -49,14 +49,14 @@ Result<std::vector<int32_t>> AnswerSource::MakePrompt(int64_t num_tokens, int64_
     const double depth = std::fmod(start + static_cast<double>(idx) * kGoldenStep, 1.0);
     if (options_.data == AnswerOptions::Data::kText) {
       HW_ASSIGN_OR_RETURN(TokenSample sample, MakeTextSample(*model_->tokenizer, text_, rng,
-                                                             {.num_tokens = most, .bos_id = model_->bos_id}));
+                                                             {.num_tokens = most, .start_ids = model_->start_ids}));
       return std::move(sample.ids);
     }
     return MakeRecallPromptIds(*model_->tokenizer, text_, rng,
                                {.kind = kRecallKinds[static_cast<size_t>(idx) % kRecallKinds.size()],
                                 .num_tokens = most,
                                 .depth = depth,
-                                .bos_id = model_->bos_id});
+                                .start_ids = model_->start_ids});
   }
   std::vector<const std::vector<int32_t>*> fitting;
   for (const std::vector<int32_t>& prompt : prompts_) {

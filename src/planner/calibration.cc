@@ -19,9 +19,9 @@ constexpr int64_t kDefaultMaxTokens = 32000;
 constexpr int64_t kDefaultNumLengths = 50;
 
 Result<int64_t> FewestPasskeyTokens(const CalibrationOptions& options, const PlannerModel& model) {
-  return MinPasskeyTokens(
-      *model.tokenizer,
-      {.num_passkeys = options.num_passkeys, .words_per_passkey = options.words_per_passkey, .bos_id = model.bos_id});
+  return MinPasskeyTokens(*model.tokenizer, {.num_passkeys = options.num_passkeys,
+                                             .words_per_passkey = options.words_per_passkey,
+                                             .start_ids = model.start_ids});
 }
 
 Status CheckLengths(const CalibrationOptions& options, const PlannerModel& model) {
@@ -49,7 +49,7 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "ref"}));
   HW_ASSIGN_OR_RETURN(opened.model, LoadModel(input.model, *opened.backend));
   HW_ASSIGN_OR_RETURN(opened.tokenizer, OpenTokenizer(input.model, input.on_warning));
-  opened.bos_id = BeginOfText(*opened.tokenizer, opened.model->config);
+  opened.start_ids = StartOfText(*opened.tokenizer, opened.model->config);
   return opened;
 }
 
@@ -102,12 +102,12 @@ Result<TokenSample> CalibrationSamples::Make(uint64_t index) const {
   const int64_t num_tokens = options_.lengths[rng.Below(options_.lengths.size())];
   auto sample =
       options_.data == CalibrationOptions::Data::kText
-          ? MakeTextSample(*model_->tokenizer, text_, rng, {.num_tokens = num_tokens, .bos_id = model_->bos_id})
+          ? MakeTextSample(*model_->tokenizer, text_, rng, {.num_tokens = num_tokens, .start_ids = model_->start_ids})
           : MakePasskeySample(*model_->tokenizer, text_, rng,
                               {.num_tokens = num_tokens,
                                .num_passkeys = options_.num_passkeys,
                                .words_per_passkey = options_.words_per_passkey,
-                               .bos_id = model_->bos_id});
+                               .start_ids = model_->start_ids});
   if (!sample.ok()) return sample;
   const int64_t vocab_size = model_->model->config.vocab_size;
   for (const int32_t id : sample->ids) {

@@ -24,7 +24,7 @@ struct PlannerModel {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<int32_t> bos_id;  // what a text begins with
+  std::vector<int32_t> start_ids;  // what a text begins with
   int num_threads = 1;
 };
 

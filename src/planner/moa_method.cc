@@ -44,6 +44,10 @@ struct MoaOptions {
 Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& config) {
   const NamedOptions& options = input.options;
   MoaOptions moa;
+  if (config.trained_length < kMinLength) {
+    return Status::InvalidInput(fmt::format("moa: the model was trained on texts of {} tokens, and profiling takes {}",
+                                            config.trained_length, kMinLength));
+  }
   // The paper's 2k, 4k and 8k with validation at 12k, or the same proportions of a shorter trained length.
   const int64_t unit = std::min<int64_t>(2048, config.trained_length / 6 / kMoaBlock * kMoaBlock);
   HW_ASSIGN_OR_RETURN(moa.lengths,

@@ -153,7 +153,7 @@ TEST(PlantedHeads, RazorFindsThem) {
   Rng rng(5);
   constexpr int64_t kTokens = PlantedModel::kVocab / 2;
   const auto ids = MakeRepeatedTokens(
-      kTokens, PlantedModel::kVocab, [](int32_t) { return true; }, std::nullopt, rng);
+      kTokens, PlantedModel::kVocab, [](int32_t) { return true; }, {}, rng);
   ASSERT_TRUE(ids.ok());
   const RetrievalScores scores = ScoreRepeatedTokens(decoder, *ids, kTokens, {});
   EXPECT_EQ(std::max_element(scores.echo.begin(), scores.echo.end()) - scores.echo.begin(), kEcho);

@@ -101,7 +101,7 @@ int64_t RazorTokensPerRepetition(const ModelConfig& config) {
 
 Result<std::vector<int32_t>> MakeRepeatedTokens(int64_t tokens_per_repetition, int64_t vocab_size,
                                                 const std::function<bool(int32_t)>& is_ordinary,
-                                                std::optional<int32_t> start_id, Rng& rng) {
+                                                std::span<const int32_t> start_ids, Rng& rng) {
   std::vector<int32_t> ordinary;
   for (int32_t id = 0; id < vocab_size; ++id) {
     if (is_ordinary(id)) ordinary.push_back(id);
@@ -113,8 +113,7 @@ Result<std::vector<int32_t>> MakeRepeatedTokens(int64_t tokens_per_repetition, i
   }
   const auto count = static_cast<size_t>(tokens_per_repetition);
   for (size_t i = 0; i < count; ++i) std::swap(ordinary[i], ordinary[i + rng.Below(ordinary.size() - i)]);
-  std::vector<int32_t> ids;
-  if (start_id) ids.push_back(*start_id);
+  std::vector<int32_t> ids(start_ids.begin(), start_ids.end());
   for (int64_t i = 0; i < kRazorRepetitions; ++i) {
     ids.insert(ids.end(), ordinary.begin(), ordinary.begin() + tokens_per_repetition);
   }
@@ -127,7 +126,7 @@ RetrievalScores ScoreRepeatedTokens(GradDecoder<float>& decoder, const std::vect
   const auto num_heads = static_cast<size_t>(config.num_layers * config.num_q_heads);
   RetrievalScores scores{std::vector<double>(num_heads), std::vector<double>(num_heads)};
   const int64_t num_tokens = static_cast<int64_t>(ids.size());
-  const int64_t first_token = num_tokens - kRazorRepetitions * tokens_per_repetition;  // after a start token
+  const int64_t first_token = num_tokens - kRazorRepetitions * tokens_per_repetition;  // behind the start
   const int64_t first_query = first_token + tokens_per_repetition;
   const double share = 1.0 / static_cast<double>(num_tokens - first_query);
   std::vector<float> hidden;

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -21,14 +21,14 @@ inline constexpr int64_t kRazorRepetitions = 4;
 inline constexpr int64_t kRazorMaxTokens = 2500;
 
 // K = min(2500, trained length / 4, vocabulary / 2): a quarter of the trained length, or the last repetition would lie
-// outside it, but for the start token's place; where positions are learned that must be inside as well.
+// outside it, but for the place of what a text begins with; where positions are learned that must be inside as well.
 int64_t RazorTokensPerRepetition(const ModelConfig& config);
 
-// The start token, where there is one, then K distinct ids for which `is_ordinary` is true, 4 times. An error if there
+// `start_ids`, then K distinct ids for which `is_ordinary` is true, 4 times. An error if there
 // are not K such ids.
 Result<std::vector<int32_t>> MakeRepeatedTokens(int64_t tokens_per_repetition, int64_t vocab_size,
                                                 const std::function<bool(int32_t)>& is_ordinary,
-                                                std::optional<int32_t> start_id, Rng& rng);
+                                                std::span<const int32_t> start_ids, Rng& rng);
 
 struct RetrievalScores {
   std::vector<double> echo;       // [L * Hq] attention to earlier tokens equal to the query's

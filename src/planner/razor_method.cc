@@ -118,7 +118,7 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
     return model.tokenizer->TokenOf(id) != nullptr && !model.tokenizer->IsSpecial(id);
   };
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                      MakeRepeatedTokens(tokens_per_repetition, config.vocab_size, is_ordinary, model.bos_id, rng));
+                      MakeRepeatedTokens(tokens_per_repetition, config.vocab_size, is_ordinary, model.start_ids, rng));
   ThreadPool pool(model.num_threads);
   GradDecoder<float> decoder(*model.model, pool);
   ProgressBar progress(input.progress, "razor", config.num_layers);

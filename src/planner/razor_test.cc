@@ -76,7 +76,7 @@ TEST(AlibiScopes, GrowAsTheSlopeAndEpsilonFall) {
 TEST(RepeatedTokens, AreDistinctOrdinaryAndRepeated) {
   Rng rng(1);
   const auto ids = MakeRepeatedTokens(
-      10, 50, [](int32_t id) { return id % 2 == 0; }, 7, rng);
+      10, 50, [](int32_t id) { return id % 2 == 0; }, std::vector{7}, rng);
   ASSERT_TRUE(ids.ok());
   ASSERT_EQ(ids->size(), 41u);
   EXPECT_EQ(ids->front(), 7);
@@ -88,7 +88,7 @@ TEST(RepeatedTokens, AreDistinctOrdinaryAndRepeated) {
     }
   }
   EXPECT_FALSE(MakeRepeatedTokens(
-                   30, 50, [](int32_t id) { return id % 2 == 0; }, 7, rng)
+                   30, 50, [](int32_t id) { return id % 2 == 0; }, std::vector{7}, rng)
                    .ok());
 }
 
@@ -100,7 +100,7 @@ TEST(RepeatedTokens, FitLearnedPositionsWithTheirStartToken) {
   EXPECT_EQ(tokens, config.num_positions / kRazorRepetitions - 1);
   Rng rng(1);
   const auto ids = MakeRepeatedTokens(
-      tokens, config.vocab_size, [](int32_t) { return true; }, 0, rng);
+      tokens, config.vocab_size, [](int32_t) { return true; }, std::vector{0}, rng);
   ThreadPool pool(1);
   GradDecoder<float> decoder(*loaded.model, pool);
   const RetrievalScores scores = ScoreRepeatedTokens(decoder, *ids, tokens, nullptr);

@@ -112,8 +112,8 @@ struct RowQuads {
 };
 static_assert(RowQuads::kNumbers == kMaxNormDim);
 
-// store(quad, part, four numbers of bf16) for a row's numbers from quad `first` up to number `end`, RowQuads::kNumbers at
-// most, normalised where there is a norm, whose weights are in `norm`. Those behind the row are zeros.
+// store(quad, part, four numbers of bf16) for a row's numbers from quad `first` up to number `end`, RowQuads::kNumbers
+// at most, normalised where there is a norm, whose weights are in `norm`. Those behind the row are zeros.
 template <typename Store>
 __device__ void RoundRow(const FewRowsParams& p, int row, int first, int end, const RowQuads& norm,
                          const Store& store) {

@@ -25,10 +25,14 @@ Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_toke
   auto encoded = EncodePrompt(input.engine, text, {.bos = Bos::kNever});
   if (!encoded.ok()) return std::move(encoded).status().Annotate(path);
   const std::vector<int32_t> ids = *std::move(encoded);
-  const std::optional<int32_t> bos = input.bos == Bos::kAuto ? BeginOfText(input.engine) : std::nullopt;
+  const std::vector<int32_t> start = input.bos == Bos::kAuto ? StartOfText(input.engine) : std::vector<int32_t>{};
   const auto num_ids = static_cast<int64_t>(ids.size());
   for (const int64_t length : result.lengths) {
-    const int64_t num_taken = length - (bos ? 1 : 0);
+    const int64_t num_taken = length - static_cast<int64_t>(start.size());
+    if (num_taken < 1) {
+      return Status::InvalidInput(
+          fmt::format("windows of {} tokens, expected more than the {} that a text begins with", length, start.size()));
+    }
     if (num_taken * num_cases > num_ids) {
       return Status::InvalidInput(fmt::format("{}: has {} tokens, expected {} for {} windows of {}", path, num_ids,
                                               num_taken * num_cases, num_cases, length));
@@ -38,7 +42,7 @@ Result<TextWindows> ReadTextWindows(const TaskInput& input, int64_t default_toke
       TextWindow window{.length = length, .case_idx = i, .ids = {}, .text = {}};
       window.ids.assign(ids.begin() + i * step, ids.begin() + i * step + num_taken);
       window.text = input.engine.tokenizer().Decode(window.ids, SpecialDisplay::kShow);
-      if (bos) window.ids.insert(window.ids.begin(), *bos);
+      window.ids.insert(window.ids.begin(), start.begin(), start.end());
       result.windows.push_back(std::move(window));
     }
   }
