@@ -153,7 +153,7 @@ Result<bool> Engine::Step() {
   return impl_->num_running() + impl_->num_waiting() > 0;
 }
 void Engine::Cancel(RequestId id) {
-  impl_->Cancel(id);
+  impl_->cancellations()->Cancel(id);
 }
 const RequestResult* Engine::Peek(RequestId id) const {
   return impl_->Peek(id);

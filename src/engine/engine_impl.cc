@@ -47,16 +47,21 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
   }
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(request));
   request.sequence.reset();  // the claim holds it, and lets go of it at the end
-  return std::shared_ptr<RunningRequest>(
-      std::make_shared<Generation>(next_id_++, std::move(need), std::move(request), parts_.tokenizer.get(),
-                                   parts_.model->config.eos_ids, std::move(observer)));
+  return WithTicket(std::make_shared<Generation>(next_id_++, std::move(need), std::move(request),
+                                                 parts_.tokenizer.get(), parts_.model->config.eos_ids,
+                                                 std::move(observer)));
 }
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(const ForcedRun& run,
                                                             std::shared_ptr<RequestObserver> observer) {
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(run));
-  return std::shared_ptr<RunningRequest>(std::make_shared<ForcedReading>(
-      next_id_++, std::move(need), run, parts_.model->config.vocab_size, std::move(observer)));
+  return WithTicket(std::make_shared<ForcedReading>(next_id_++, std::move(need), run, parts_.model->config.vocab_size,
+                                                    std::move(observer)));
+}
+
+std::shared_ptr<RunningRequest> EngineImpl::WithTicket(std::shared_ptr<RunningRequest> request) const {
+  request->ticket = Cancellations::Ticket(cancellations_, request->id());
+  return request;
 }
 
 Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
@@ -66,6 +71,7 @@ Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
     admission_.Add(std::move(request));
     return Status::Ok();
   });
+  cancellations_->NoteArrival();
   if (status.ok()) return id;
   requests_.erase(id);
   return status;
@@ -73,11 +79,6 @@ Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
 
 void EngineImpl::Refuse(std::shared_ptr<RunningRequest> request, Status status) {
   Finish(std::move(request), {.finish = FinishReason::kError, .status = std::move(status)});
-}
-
-void EngineImpl::Cancel(RequestId id) {
-  const std::lock_guard lock(cancel_mutex_);
-  cancelled_.insert(id);
 }
 
 void EngineImpl::CancelAll() {
@@ -90,12 +91,7 @@ void EngineImpl::CancelAll() {
 }
 
 void EngineImpl::TakeCancellations() {
-  std::set<RequestId> cancelled;
-  {
-    const std::lock_guard lock(cancel_mutex_);
-    cancelled.swap(cancelled_);
-  }
-  for (const RequestId id : cancelled) {
+  for (const RequestId id : cancellations_->TakeNew()) {
     const auto it = requests_.find(id);
     if (it != requests_.end()) Finish(it->second, {.finish = FinishReason::kCancelled, .status = {}});
   }

@@ -10,11 +10,10 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <vector>
 
 #include "engine/admission.h"
+#include "engine/cancellations.h"
 #include "engine/running_request.h"
 #include "engine/sequence.h"
 #include "engine/sequence_maker.h"
@@ -27,7 +26,7 @@ namespace headwise {
 inline constexpr const char* kNewRequest = "another request";
 inline constexpr const char* kNewSequence = "another sequence";
 
-// Thread-safety: one thread, but for Prepare and Cancel, which may be called from any.
+// Thread-safety: one thread, but for Prepare, which may be called from any.
 class EngineImpl {
  public:
   struct Parts {
@@ -51,8 +50,8 @@ class EngineImpl {
   Result<RequestId> Accept(std::shared_ptr<RunningRequest> request);
   // Ends a request that was not accepted.
   void Refuse(std::shared_ptr<RunningRequest> request, Status status);
-  // Takes effect at the next step.
-  void Cancel(RequestId id);
+  // What is asked there takes effect at the next step.
+  const std::shared_ptr<Cancellations>& cancellations() const { return cancellations_; }
   // At once.
   void CancelAll();
 
@@ -79,6 +78,7 @@ class EngineImpl {
     bool is_planned = false;
   };
 
+  std::shared_ptr<RunningRequest> WithTicket(std::shared_ptr<RunningRequest> request) const;
   void TakeCancellations();
   // Tokens that each of active_ reads next.
   std::vector<int64_t> ShareNextStep() const;
@@ -110,8 +110,7 @@ class EngineImpl {
   bool is_stepping_ = false;
   std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
   std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
-  std::mutex cancel_mutex_;
-  std::set<RequestId> cancelled_;  // guarded by cancel_mutex_
+  std::shared_ptr<Cancellations> cancellations_ = std::make_shared<Cancellations>();
 };
 
 // What products are computed in. auto takes what the machine does fastest among what loses little: int8 where weights

@@ -14,12 +14,11 @@ namespace headwise {
 class Mailbox {
  public:
   using Work = std::function<void()>;
-  enum class Kind { kRequest, kControl };
 
-  // False, and nothing happens, where the box takes no more of the kind. What was taken will be run, in order.
-  bool Post(Kind kind, Work work) {
+  // False, and nothing happens, where the box is closed. What was taken will be run, in order.
+  bool Post(Work work) {
     const std::lock_guard lock(mutex_);
-    if (is_shut_ || (is_closing_ && kind == Kind::kRequest)) return false;
+    if (is_closing_) return false;
     work_.push_back(std::move(work));
     changed_.notify_one();
     return true;
@@ -30,7 +29,7 @@ class Mailbox {
     is_woken_ = true;
     changed_.notify_one();
   }
-  // No requests any more, only control.
+  // Takes no more.
   void Close() {
     const std::lock_guard lock(mutex_);
     is_closing_ = true;
@@ -47,14 +46,11 @@ class Mailbox {
     }
     for (const Work& each : work) each();
   }
-  // Until there is a reason to look again. False: the box is closing and empty while `is_idle`, and has been shut for
-  // good.
+  // Until there is a reason to look again. False: the box is closed and empty while `is_idle`.
   bool Wait(bool is_idle) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !work_.empty() || is_woken_ || (is_closing_ && is_idle); });
-    if (!work_.empty() || is_woken_) return true;
-    is_shut_ = true;
-    return false;
+    return !work_.empty() || is_woken_;
   }
 
  private:
@@ -63,7 +59,6 @@ class Mailbox {
   std::vector<Work> work_;
   bool is_woken_ = false;
   bool is_closing_ = false;
-  bool is_shut_ = false;
 };
 
 }  // namespace headwise

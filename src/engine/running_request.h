@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cancellations.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
@@ -93,6 +94,7 @@ class RunningRequest {
   // Gives the sequence back.
   void ReleaseSequence();
 
+  Cancellations::Ticket ticket;
   RequestResult result;
   bool has_rows = false;  // of logits, given in a step before
   // Where not OK: ends the request when the step is over. Noted here because a list of those that fail would take

@@ -101,7 +101,10 @@ class Service::Impl {
     return Enter(std::move(prepared));
   }
 
-  void Cancel(RequestId id) { CancelOf(id)(); }
+  void Cancel(RequestId id) {
+    core_.cancellations()->Cancel(id);
+    mailbox_->Wake();
+  }
 
   Status RunForced(const ForcedRun& run) {
     const auto relay = std::make_shared<ForcedRelay>([mailbox = mailbox_] { mailbox->Wake(); });
@@ -116,8 +119,7 @@ class Service::Impl {
   Result<std::shared_ptr<Sequence>> MakeSequence(Make make) {
     const auto made = std::make_shared<std::promise<Result<std::shared_ptr<Sequence>>>>();
     auto sequence = made->get_future();
-    if (!mailbox_->Post(Mailbox::Kind::kRequest,
-                        [made, make = std::move(make), this] { made->set_value(make(*engine_)); })) {
+    if (!mailbox_->Post([made, make = std::move(make), this] { made->set_value(make(*engine_)); })) {
       return ShutDown();
     }
     return sequence.get();
@@ -138,8 +140,8 @@ class Service::Impl {
       std::unique_lock lock(mutex_);
       if (!changed_.wait_for(lock, std::min(grace, kLongestGrace), [&] { return has_ended_; })) {
         lock.unlock();
-        // Refused where it has ended meanwhile.
-        static_cast<void>(mailbox_->Post(Mailbox::Kind::kControl, [this] { core_.CancelAll(); }));
+        cancels_all_.store(true);
+        mailbox_->Wake();
         lock.lock();
         changed_.wait(lock, [&] { return has_ended_; });
       }
@@ -167,23 +169,24 @@ class Service::Impl {
       Result<RequestId> accepted = core_.Accept(request);
       if (!accepted.ok()) core_.Refuse(request, std::move(accepted).status());
     };
-    const Result<bool> posted =
-        CatchNoMemory(kNewRequest, [&]() -> Result<bool> { return mailbox_->Post(Mailbox::Kind::kRequest, enter); });
+    const Result<bool> posted = CatchNoMemory(kNewRequest, [&]() -> Result<bool> { return mailbox_->Post(enter); });
     if (posted.ok() && *posted) return id;
     num_submitted_.fetch_sub(1);
     return posted.ok() ? ShutDown() : posted.status();
   }
 
-  // By way of the mailbox, so that it cannot overtake the request itself. Once the box is shut nothing runs any more.
+  // Takes no memory when it is called, which may be after the service's end.
   std::function<void()> CancelOf(RequestId id) {
-    return [mailbox = mailbox_, core = &core_, id] {
-      static_cast<void>(mailbox->Post(Mailbox::Kind::kControl, [core, id] { core->Cancel(id); }));
+    return [mailbox = mailbox_, cancellations = core_.cancellations(), id] {
+      cancellations->Cancel(id);
+      mailbox->Wake();
     };
   }
 
   void Loop() {
     while (true) {
       mailbox_->RunAll();
+      if (cancels_all_.exchange(false)) core_.CancelAll();
       const bool has_moved = core_.Step();
       PublishStats();
       const bool is_idle = core_.num_running() + core_.num_waiting() == 0;
@@ -214,6 +217,7 @@ class Service::Impl {
   // Shared with streams, which may outlive the service.
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::shared_ptr<std::atomic<bool>> is_closing_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> cancels_all_ = false;
   std::atomic<int64_t> num_submitted_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

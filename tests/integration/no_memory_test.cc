@@ -243,6 +243,47 @@ TEST(NoMemoryOfAService, EndsARequestAndNoMore) {
   ForEveryRefusal(1, prepare, attempt, check);
 }
 
+// Whoever has no memory can still let go of what holds it.
+TEST(NoMemoryToCancel, IsNeeded) {
+  const auto engine = MustCreate(Options("f32"));
+  Request request = MixedRequest(*engine, 1);
+  request.max_new_tokens = 60;
+  const RequestId id = *engine->Submit(std::move(request));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->Step().ok());
+  {
+    const RefusingHeap heap(0, RefusingHeap::kAll);
+    engine->Cancel(id);
+    engine->Cancel(id + 1000);
+    EXPECT_FALSE(heap.has_refused());
+  }
+  ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(engine->Peek(id)->finish, FinishReason::kCancelled);
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+// Its engine's thread, which wakes for it, has none either.
+TEST(NoMemoryToCancel, IsNeededOfAStream) {
+  const auto service = *Service::Create(MustCreate(Options("f32")), {.max_queued_events = 1});
+  for (const bool is_let_go : {false, true}) {
+    Request request = MixedRequest(service->engine(), 1);
+    request.max_new_tokens = 60;
+    auto stream = *service->Submit(std::move(request));
+    ASSERT_TRUE(stream->Next().has_value());
+    {
+      const RefusingHeap heap(0, RefusingHeap::kAll);
+      stream->Cancel();
+      if (is_let_go) stream.reset();
+    }
+    if (is_let_go) continue;
+    const Result<RequestResult> result = stream->Wait();
+    ASSERT_TRUE(result.ok());
+    if (result->finish != FinishReason::kCancelled) ExpectSaysSo(result->status);
+  }
+  EXPECT_TRUE(service->Run(MixedRequest(service->engine(), 1)).ok());
+  service->Shutdown(std::chrono::milliseconds(0));
+  EXPECT_EQ(service->stats().kv_bytes, 0);
+}
+
 // What a cache holds and says of itself.
 struct Look {
   explicit Look(const KvCache& cache) : num_tokens(cache.num_tokens()), bytes(cache.Bytes().total()) {
