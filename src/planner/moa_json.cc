@@ -112,6 +112,8 @@ Result<HeadPlan> ParseMoaPlan(std::string_view text, const ModelShape& shape, co
                     "one is widest at every length",
                     num_widened));
   }
+  // Numbers that are fine by themselves can make a rule that is not: the widest of a group is computed.
+  HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
   return plan;
 }
 

@@ -67,5 +67,13 @@ TEST(ParseMoaPlan, AGroupTakesItsWidest) {
   EXPECT_EQ(plan->notes.size(), 2u);
 }
 
+// The widest of a group is computed: what comes out may be more than a plan can hold.
+TEST(ParseMoaPlan, AGroupWhoseWidestIsNoRuleIsRefused) {
+  const ModelShape shape{.architecture = "llama", .num_layers = 1, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 8};
+  const auto plan = ParseMoaPlan(R"({"alphas": [[2, 888888888888882]], "betas": [[50, 0.12]]})", shape, "f");
+  EXPECT_EQ(plan.status().code(), StatusCode::kInvalidInput);
+  EXPECT_EQ(plan.status().message().rfind("f: ", 0), 0u) << plan.status().message();
+}
+
 }  // namespace
 }  // namespace headwise

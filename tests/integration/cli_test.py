@@ -299,7 +299,7 @@ class BenchOp(CliTest):
                              "--kv-dtype", "f16,q8,q4", "--json")
         bench = json.loads(done.stdout)
         for machine in ("machine", "machine_before", "machine_after"):
-            for key in ("cpu", "isa", "threads", "read_bytes_per_second", "f32_flops", "bf16_dot_flops",
+            for key in ("processor", "isa", "threads", "read_bytes_per_second", "f32_flops", "bf16_dot_flops",
                         "int8_dot_flops"):
                 self.assertTrue(bench[machine][key], (machine, key))
         self.assertIn("headwise-17m", bench["model"]["name"])
@@ -329,8 +329,15 @@ class BenchOp(CliTest):
             self.assertIn(part, text)
         self.assertNotIn("matmul", text)
 
+    def test_table_of_a_layer_of_mixed_heads(self):
+        done = self.succeeds("bench", "op", "attention-decode", "--model", MODEL, *self.SMALL, "--sink", 4, "--recent",
+                             "16,8", "--full-heads", 1)
+        self.assertIn("1 full, 1 of 4+16, 1 of 4+8, 1 of 4+16", done.stdout.decode())
+
     def test_what_means_nothing(self):
         common = ("bench", "op", "--shape", "headwise-17m")
+        self.refuses(*common, "--recent", 16, "--full-heads", 4, says=["--full-heads is 4", "0 to 3", "4 KV heads"])
+        self.refuses(*common, "--full-heads", 1, status=2, says=["--full-heads", "--recent"])
         self.refuses(*common, "softmax", says=["softmax", *self.OPS])
         self.refuses(*common, "--rows", "1,0", says=["rows is 0", "1 to"])
         self.refuses(*common, "--depth", "-1", says=["depth is -1", "1 to"])

@@ -14,7 +14,8 @@ namespace headwise::cuda {
 inline constexpr int64_t kPieceCost = 1;
 inline constexpr int64_t kMaxWholeKeys = 768;  // of a head that is not cut
 // And what a head costs whose first piece a block does: its plan, its rows and its queries are fetched one after the
-// other.
+// other. Measured: layers of four full and four short heads take 28 microseconds with 0, 23 with 3 and with 6, and a
+// little less with 6 where fewer are full.
 inline constexpr int64_t kHeadCost = 6;
 
 // The pages that one query reads, in visits: those of the sink range, then those of the recent one. A page that both

@@ -94,19 +94,34 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
 // Of a row that is not normalised.
 constexpr int kNumbersOfPart = 2048;
 
-// Rows of x as they are multiplied, [columns, K] bf16. A block a row, or a part of one where nothing is normalised.
+// Rows of x as they are multiplied, [columns, K] bf16. A block a row, or a part of one where nothing is normalised. A
+// thread takes few numbers at a time: with the registers of RowQuads the product behind this kernel began later.
 __global__ void __launch_bounds__(kThreads) RoundRowsKernel(const __grid_constant__ FewRowsParams p, Bf16* rounded) {
   LetLaterBegin();
-  RowQuads norm;
-  if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
   WaitForEarlier();
   const auto row = static_cast<int>(blockIdx.x);
-  const int begin = static_cast<int>(blockIdx.y) * kNumbersOfPart;
-  const int end = gridDim.y == 1 ? p.depth : min(begin + kNumbersOfPart, p.depth);
-  RoundRow(p, row, begin / 4, end, norm, [&](int quad, int part, uint2 values) {
-    const int64_t column = static_cast<int64_t>(part) * p.num_rows + row;
-    reinterpret_cast<uint2*>(rounded + column * p.depth)[quad] = values;
-  });
+  const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
+  const auto* weight = reinterpret_cast<const float4*>(p.norm_weight);
+  float inverse = 1;
+  if (weight != nullptr) {
+    float squares = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
+    inverse = InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
+  }
+  const int step = static_cast<int>(gridDim.y) * kThreads;
+  for (int pair = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); pair < p.depth / 8; pair += step) {
+    float4 quads[2] = {x[2 * pair], x[2 * pair + 1]};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (weight != nullptr) quads[i] = Scaled(quads[i], inverse, weight[2 * pair + i]);
+    }
+    for (int part = 0; part < p.num_parts; ++part) {
+      const int64_t column = static_cast<int64_t>(part) * p.num_rows + row;
+      const uint2 low = TakeRounded(quads[0]);
+      const uint2 high = TakeRounded(quads[1]);
+      reinterpret_cast<uint4*>(rounded + column * p.depth)[pair] = {low.x, low.y, high.x, high.y};
+    }
+  }
 }
 
 constexpr int kTilesAtOnce = 4;
