@@ -8,6 +8,7 @@
 #include "backend/all_backends.h"
 #include "bench/op_data.h"
 #include "bench/random_model.h"
+#include "support/far_backend.h"
 
 namespace headwise {
 namespace {
@@ -48,7 +49,11 @@ ModelConfig TinyAlibiConfig() {
 OpSubject TinySubject(const std::string& backend, ModelConfig config = TinyConfig()) {
   OpSubject subject;
   subject.config = std::move(config);
-  subject.new_backend = [backend] { return MakeBackend({.name = backend}); };
+  subject.new_backend = [backend]() -> Result<std::unique_ptr<Backend>> {
+    if (backend != "far") return MakeBackend({.name = backend});
+    std::unique_ptr<Backend> far = std::make_unique<FarBackend>(*MakeBackend({.name = "ref"}));
+    return far;
+  };
   subject.backend = *subject.new_backend();
   subject.weights = {DType::kF32};
   return subject;
@@ -260,7 +265,7 @@ TEST(OpDataTest, LayersAreAddedUntilThereAreEnoughBytes) {
 }
 
 TEST(OpDataTest, MoreThanTheMachineHasIsAnError) {
-  EXPECT_THAT(CheckMemory(int64_t{1} << 60, "KV pages").message(), HasSubstr("KV pages would take"));
+  EXPECT_THAT(CheckMemory(HostDevice(), int64_t{1} << 60, "KV pages").message(), HasSubstr("KV pages would take"));
 }
 
 // ---- running them ----
@@ -317,7 +322,8 @@ TEST_P(OpBenchTest, HeadsOfDifferentRules) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, OpBenchTest, testing::Values("ref", "cpu"),
+// "far": memory of its own and a queue that lags behind.
+INSTANTIATE_TEST_SUITE_P(Backends, OpBenchTest, testing::Values("ref", "cpu", "far"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST(OpBenchTest, AModelsMatricesAreGroupedByShapeAndFormat) {

@@ -35,11 +35,21 @@ int64_t BytesOf(const std::vector<LinearWeights>& launch) {
 
 }  // namespace
 
-Status CheckMemory(int64_t bytes, const char* what) {
-  const int64_t machine = PhysicalMemoryBytes();
-  if (machine == 0 || bytes <= machine / 4 * 3) return Status::Ok();
+Status CheckMemory(const Device& device, int64_t bytes, const char* what) {
+  const int64_t all = device.MemoryBytes();
+  if (all == 0 || bytes <= all / 4 * 3) return Status::Ok();
   return Status::OutOfMemory(
-      fmt::format("{} would take {} of this machine's {}", what, FormatBytes(bytes), FormatBytes(machine)));
+      fmt::format("{} would take {} of this device's {}", what, FormatBytes(bytes), FormatBytes(all)));
+}
+
+Status TakeTables(Backend& backend, KvStep& step) {
+  std::vector<uint32_t> places(std::max(step.heads.size(), step.pages.size()));
+  std::iota(places.begin(), places.end(), 0u);
+  step.changed_heads = std::span(places).first(step.heads.size());
+  step.changed_pages = std::span(places).first(step.pages.size());
+  backend.BeginStep(step);
+  step.changed_heads = step.changed_pages = {};
+  return backend.device().Wait();
 }
 
 Result<RandomTensor> RandomTensor::Make(Backend& backend, const Shape& shape, uint64_t seed) {
@@ -71,7 +81,7 @@ Result<MatrixCycle> MakeRandomCycle(RandomWeights& random, std::unique_ptr<Backe
   MatrixCycle cycle;
   cycle.backend = std::move(backend);
   const int64_t num_copies = std::max<int64_t>(1, CeilDiv(min_bytes, BytesOf(shapes)));
-  HW_RETURN_IF_ERROR(CheckMemory(num_copies * BytesOf(shapes), "weights to cycle through"));
+  HW_RETURN_IF_ERROR(CheckMemory(cycle.backend->device(), num_copies * BytesOf(shapes), "weights to cycle through"));
   for (int64_t copy = 0; copy < num_copies; ++copy) {
     std::vector<LinearWeights>& launch = cycle.launches.emplace_back();
     for (const LinearWeights& part : shapes) {
@@ -120,7 +130,7 @@ Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, in
   const int64_t layer_bytes = pages.LayerBytes();
   const int64_t num_layers = std::max<int64_t>(1, CeilDiv(min_bytes, layer_bytes));
   pages.bytes_ = num_layers * layer_bytes;
-  HW_RETURN_IF_ERROR(CheckMemory(pages.bytes_, "KV pages"));
+  HW_RETURN_IF_ERROR(CheckMemory(backend.device(), pages.bytes_, "KV pages"));
   const int64_t whole_pages = CeilDiv(pages.bytes_, kHugePageBytes) * kHugePageBytes;
   HW_ASSIGN_OR_RETURN(pages.memory_, DeviceBuffer::Make(backend.device(), static_cast<size_t>(whole_pages)));
   pages.Place(num_layers);
@@ -199,6 +209,7 @@ Status RandomPages::Fill(Backend& backend, uint64_t seed) {
   step.spaces = banks;
   step.ages = ages;
   step.age_ends = {&age_end, 1};
+  HW_RETURN_IF_ERROR(TakeTables(backend, step));
   backend.BeginStep(step);
   backend.AppendKv({.step = &step, .layer_idx = 0, .k = k.view(), .v = v.view()});
   backend.AgeKv({.step = &step, .layer_idx = 0});

@@ -18,8 +18,12 @@
 
 namespace headwise {
 
-// An error, in words, where so much memory would leave the machine without any.
-Status CheckMemory(int64_t bytes, const char* what);
+// An error, in words, where so much memory would leave the device without any.
+Status CheckMemory(const Device& device, int64_t bytes, const char* what);
+
+// Begins a step whose tables are all new to the backend, and waits: what is put behind it, and steps of the same tables
+// later, find them there.
+Status TakeTables(Backend& backend, KvStep& step);
 
 // f32 in a backend's memory, uniform with deviation 1.
 class RandomTensor {

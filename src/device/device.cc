@@ -17,5 +17,8 @@ Result<double> Device::TimeOf(const std::function<void()>& put) {
 int64_t Device::CacheBytes() const {
   return LastLevelCacheBytes();
 }
+int64_t Device::MemoryBytes() const {
+  return PhysicalMemoryBytes();
+}
 
 }  // namespace headwise

@@ -47,6 +47,8 @@ class Device {
   virtual bool Replays() const { return false; }
   // Of the largest cache between the device's memory and what computes.
   virtual int64_t CacheBytes() const;
+  // All of its memory; 0 where nobody tells.
+  virtual int64_t MemoryBytes() const;
 };
 
 // The memory of this process; its queue is the calling thread: everything is done on return.

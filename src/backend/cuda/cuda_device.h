@@ -45,6 +45,7 @@ class CudaDevice final : public Device {
   Result<double> TimeOf(const std::function<void()>& put) override;
   bool Replays() const override { return true; }
   int64_t CacheBytes() const override { return facts_.cache_bytes; }
+  int64_t MemoryBytes() const override { return static_cast<int64_t>(facts_.memory_bytes); }
 
   const DeviceFacts& facts() const { return facts_; }
   // For what is put on it by others: behind everything that was launched.

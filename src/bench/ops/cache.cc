@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -74,17 +73,6 @@ Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const std:
 Result<RandomPages> PagesOf(const OpRun& run, const KvLayout& layout, const ResolvedRule& rule, int64_t depth,
                             int64_t num_rows) {
   return PagesOf(run, layout, std::vector(static_cast<size_t>(run.config().num_kv_heads), rule), depth, num_rows);
-}
-
-// The step's tables are new to the backend; for what is measured from now on they are known to it.
-Status TakeTables(Backend& backend, KvStep& step) {
-  std::vector<uint32_t> places(std::max(step.heads.size(), step.pages.size()));
-  std::iota(places.begin(), places.end(), 0u);
-  step.changed_heads = std::span(places).first(step.heads.size());
-  step.changed_pages = std::span(places).first(step.pages.size());
-  backend.BeginStep(step);
-  step.changed_heads = step.changed_pages = {};
-  return backend.device().Wait();
 }
 
 // Of a case whose calls are one operation of the step's layers in turn.

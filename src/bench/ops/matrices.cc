@@ -132,7 +132,7 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
     int64_t activation_elements = num_rows * launch.parts.front().weight.shape[1];
     for (const LinearWeights& part : launch.parts) activation_elements += num_rows * part.weight.shape[0];
     const int64_t activation_bytes = activation_elements * static_cast<int64_t>(sizeof(float));
-    HW_RETURN_IF_ERROR(CheckMemory(cycle.bytes() + activation_bytes, "matmul"));
+    HW_RETURN_IF_ERROR(CheckMemory(cycle.backend->device(), cycle.bytes() + activation_bytes, "matmul"));
     HW_ASSIGN_OR_RETURN(MatMulCalls calls,
                         MatMulCalls::Make(cycle, launch.write, compute, num_rows, run.options().seed));
     OpCase op_case;
