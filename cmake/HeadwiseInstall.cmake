@@ -12,6 +12,7 @@ endfunction()
 
 headwise_install(core headwise_core)
 if(NOT HEADWISE_CORE_ONLY)
+  headwise_install(server headwise_server)
   headwise_install(bench headwise_bench)
   headwise_install(planner headwise_planner)
   headwise_install(evaluation headwise_evaluation headwise)

@@ -26,6 +26,7 @@ LAYERS = {
     "kv": UP_TO_BACKEND | {"text"},
     "model": UP_TO_KV | {"weights"},
     "engine": UP_TO_MODEL | {"text"},
+    "server": UP_TO_ENGINE,
     "bench": UP_TO_ENGINE | {"backend/cpu"},
     "data": {"text", "base"},
     "grad": UP_TO_MODEL | {"backend/cpu"},

@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages for a purpose, those of the purposes before it included; does nothing when all are
 # there. Purposes, in this order:
 #   core     build and run models: `make demo`
-#   build    planners, evaluation and benches too
+#   build    planners, evaluation, benches and the server too
 #   test     `make test`: GoogleTest, an emulator for the oldest instruction set, clang-format
 #   long     `make test-long`: clang for its fuzzer
 # and apart from them
@@ -13,7 +13,7 @@ packages=()
 case ${1:-} in
   long) packages+=(clang clang-tidy) ;;&
   long | test) packages+=(git binutils libgtest-dev libgmock-dev qemu-user clang-format) ;;&
-  long | test | build) packages+=(coinor-libcbc-dev libopenblas-dev) ;;&
+  long | test | build) packages+=(coinor-libcbc-dev libopenblas-dev libboost-dev) ;;&
   long | test | build | core)
     packages+=(build-essential cmake ninja-build ccache pkg-config python3 libhwy-dev nlohmann-json3-dev libcli11-dev
       libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
