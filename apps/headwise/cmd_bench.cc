@@ -123,6 +123,7 @@ class Report {
     return {{"depth", timing.depth},
             {"batch", timing.batch},
             {"seconds", TimingJson(timing.timing)},
+            {"host_seconds", timing.host_seconds},
             {"tokens_per_second", batch / seconds},
             {"weight_bytes", work.weight_bytes},
             {"kv_bytes_read", work.kv_bytes},
@@ -263,8 +264,8 @@ void PrintText(const Json& root) {
 
   std::vector<TextRow> prefill{{"prefill", "tokens", "tokens/s", "seconds", "min", "max", "GFLOP/s",
                                 fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
-  std::vector<TextRow> decode{{"decode", "depth", "batch", "tokens/s", "ms", "min", "max", "GB/s", "read", "of read",
-                               "of bound", "bound", "KV full", "KV bounded", "KV peak", "speed"}};
+  std::vector<TextRow> decode{{"decode", "depth", "batch", "tokens/s", "ms", "min", "max", "host", "GB/s", "read",
+                               "of read", "of bound", "bound", "KV full", "KV bounded", "KV peak", "speed"}};
   for (const Json& plan : root["plans"]) {
     const auto name = plan["plan"].get<std::string>();
     for (const Json& row : plan["prefill"]) {
@@ -278,13 +279,14 @@ void PrintText(const Json& root) {
     }
     for (const Json& row : plan["decode"]) {
       const Json& seconds = row["seconds"];
-      decode.push_back({name, row["depth"].dump(), row["batch"].dump(),
-                        fmt::format("{:.1f}", row["tokens_per_second"].get<double>()), Milliseconds(seconds["median"]),
-                        Milliseconds(seconds["min"]), Milliseconds(seconds["max"]), Giga(row["bytes_per_second"]),
-                        Giga(row["read_bytes_per_second"]), Percent(row["share_of_read"]),
-                        Percent(row["share_of_bound"]), row["bound_by"].get<std::string>(),
-                        FormatBytes(row["kv_bytes_full"]), FormatBytes(row["kv_bytes_bounded"]),
-                        FormatBytes(row["kv_peak_bytes"]), fmt::format("{:.2f}x", row["speedup"].get<double>())});
+      decode.push_back(
+          {name, row["depth"].dump(), row["batch"].dump(),
+           fmt::format("{:.1f}", row["tokens_per_second"].get<double>()), Milliseconds(seconds["median"]),
+           Milliseconds(seconds["min"]), Milliseconds(seconds["max"]),
+           row["host_seconds"] > 0 ? Milliseconds(row["host_seconds"]) : "-", Giga(row["bytes_per_second"]),
+           Giga(row["read_bytes_per_second"]), Percent(row["share_of_read"]), Percent(row["share_of_bound"]),
+           row["bound_by"].get<std::string>(), FormatBytes(row["kv_bytes_full"]), FormatBytes(row["kv_bytes_bounded"]),
+           FormatBytes(row["kv_peak_bytes"]), fmt::format("{:.2f}x", row["speedup"].get<double>())});
     }
   }
   if (prefill.size() > 1) PrintTable(prefill);

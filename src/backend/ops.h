@@ -24,12 +24,21 @@ namespace headwise {
 // out[i] = scale * table[ids[i]], and where positions are learned + positions[position_ids[i]]
 struct EmbedArgs {
   WeightMatrix table;            // [V, E], adopted
-  std::span<const int32_t> ids;  // [T], each in [0, V)
+  std::span<const int32_t> ids;  // [T], each in [0, V); with `chosen`: which of those, in [0, R)
   TensorView out;                // [T, E] f32
   float scale = 1.0f;
   WeightMatrix positions = {};                 // [P, E], adopted, or absent
   std::span<const int32_t> position_ids = {};  // [T], each in [0, P); empty without positions
+  // [R] i32 in the device's memory: ids that the host may not know yet, or absent. What is none of [0, V), as ArgMax
+  // leaves it where numbers are not finite, is read as 0.
+  ConstTensorView chosen = {};
 };
+// The id of row t, where the host can read what is chosen.
+inline int64_t EmbeddedId(const EmbedArgs& args, size_t t) {
+  if (!args.chosen.present()) return args.ids[t];
+  const int32_t id = static_cast<const int32_t*>(args.chosen.data)[args.ids[t]];
+  return id >= 0 && id < args.table.shape[0] ? id : 0;
+}
 
 // Rows may be heads: T is then tokens times heads, E the head dim, and W is 1 or the number of heads.
 struct NormArgs {

@@ -105,7 +105,11 @@ std::string_view NameOf(Feature feature) {
 void Validate(const EmbedArgs& args) {
   HW_CHECK(IsMatrix(args.table), "table {} {}", NameOf(args.table.dtype), args.table.shape.ToString());
   CheckF32(args.out, {static_cast<int64_t>(args.ids.size()), args.table.shape[1]}, "out");
-  for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < args.table.shape[0], "id {}", id);
+  const bool has_chosen = args.chosen.present();
+  HW_CHECK(!has_chosen || (args.chosen.dtype == DType::kI32 && args.chosen.shape.rank() == 1), "chosen {} {}",
+           NameOf(args.chosen.dtype), args.chosen.shape.ToString());
+  const int64_t end = has_chosen ? args.chosen.shape[0] : args.table.shape[0];
+  for (const int32_t id : args.ids) HW_CHECK(id >= 0 && id < end, "id {} of {}", id, end);
   HW_CHECK(args.position_ids.size() == (args.positions.present() ? args.ids.size() : 0), "{} positions of {} ids",
            args.position_ids.size(), args.ids.size());
   if (!args.positions.present()) return;

@@ -117,32 +117,14 @@ Result<double> TimePrefill(Engine& engine, const std::shared_ptr<Sequence>& sequ
   return Seconds(end - start);
 }
 
-// A step lasts until its logits are there; what we do with them is not counted.
-Result<std::vector<double>> TimeSteps(Engine& engine, const std::shared_ptr<Sequence>& sequence,
-                                      std::span<const int32_t> ids) {
+struct StepTimes {
   std::vector<double> seconds;
-  bool finite = true;
-  Clock::time_point start;
-  ForcedRun run;
-  run.sequence = sequence;
-  run.ids = ids;
-  run.prompt_tokens = 0;
-  run.rows = ForcedRun::Rows::kEvery;
-  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
-    seconds.push_back(Seconds(Clock::now() - start));
-    finite = finite && AllFinite(logits);
-    return true;
-  };
-  run.on_progress = [&](int64_t) { start = Clock::now(); };
-  start = Clock::now();
-  HW_RETURN_IF_ERROR(engine.RunForced(run));
-  if (!finite) return NotFinite("decode");
-  return seconds;
-}
+  std::vector<double> host_seconds;  // in which the host did not wait for a device
+};
 
-// The same of several sequences, each with tokens of its own.
-Result<std::vector<double>> TimeBatch(Engine& engine, const std::vector<std::shared_ptr<Sequence>>& sequences,
-                                      std::span<const int32_t> firsts, int64_t num_steps) {
+// Greedy steps of one sequence, or of several together: each lasts until the host has its tokens.
+Result<StepTimes> TimeSteps(Engine& engine, std::span<const std::shared_ptr<Sequence>> sequences,
+                            std::span<const int32_t> firsts, int64_t num_steps) {
   std::vector<RequestId> ids;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Request request;
@@ -154,18 +136,24 @@ Result<std::vector<double>> TimeBatch(Engine& engine, const std::vector<std::sha
     HW_ASSIGN_OR_RETURN(const RequestId id, engine.Submit(std::move(request)));
     ids.push_back(id);
   }
-  std::vector<double> seconds;
+  const Device& device = sequences.front()->memory()->backend->device();
+  StepTimes times;
   for (bool goes_on = true; goes_on;) {
+    const double waited = device.SecondsWaited();
     const Clock::time_point start = Clock::now();
     HW_ASSIGN_OR_RETURN(goes_on, engine.Step());
-    seconds.push_back(Seconds(Clock::now() - start));
+    times.seconds.push_back(Seconds(Clock::now() - start));
+    times.host_seconds.push_back(times.seconds.back() - (device.SecondsWaited() - waited));
   }
   for (const RequestId id : ids) {
     HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
     if (result.finish == FinishReason::kError) return std::move(result.status).Annotate("decode");
   }
-  seconds.erase(seconds.begin());  // it read the first tokens, all that was to be made ready
-  return seconds;
+  for (std::vector<double>* each : {&times.seconds, &times.host_seconds}) {
+    each->erase(each->begin());  // it read the first tokens, all that was to be made ready
+  }
+  if (device.SecondsWaited() == 0) times.host_seconds.clear();
+  return times;
 }
 
 class Bench {
@@ -185,22 +173,21 @@ class Bench {
     BenchResult result;
     HW_ASSIGN_OR_RETURN(result.verification, Verify(engine_, options_));
     if (PrefillLeads() && depths_.contains(0)) {
-      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> empty, SequenceAt(0, options_.num_steps));
-      HW_RETURN_IF_ERROR(MeasureSteps(empty, 0, result));
+      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> empty, SequenceAt(0));
+      HW_RETURN_IF_ERROR(MeasureSteps({&empty, 1}, 0, result));
     }
     for (const int64_t length : prefills_) {
       HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> sequence, MeasurePrefill(length, result));
       num_read_ += length;
-      if (PrefillLeads() && depths_.contains(length)) HW_RETURN_IF_ERROR(MeasureSteps(sequence, length, result));
+      if (PrefillLeads() && depths_.contains(length)) HW_RETURN_IF_ERROR(MeasureSteps({&sequence, 1}, length, result));
     }
     if (PrefillLeads()) return result;
     for (const int64_t depth : depths_) {
-      if (options_.batch > 1) {
-        HW_RETURN_IF_ERROR(MeasureBatch(depth, result));
-        continue;
+      std::vector<std::shared_ptr<Sequence>> sequences(static_cast<size_t>(options_.batch));
+      for (std::shared_ptr<Sequence>& sequence : sequences) {
+        HW_ASSIGN_OR_RETURN(sequence, SequenceAt(depth));
       }
-      HW_ASSIGN_OR_RETURN(const std::shared_ptr<Sequence> sequence, SequenceAt(depth, options_.num_steps));
-      HW_RETURN_IF_ERROR(MeasureSteps(sequence, depth, result));
+      HW_RETURN_IF_ERROR(MeasureSteps(sequences, depth, result));
     }
     return result;
   }
@@ -208,11 +195,14 @@ class Bench {
  private:
   bool PrefillLeads() const { return options_.fill == BenchOptions::Fill::kPrefill; }
 
-  // A sequence of `depth` tokens, by random values, with room for `num_more`.
-  Result<std::shared_ptr<Sequence>> SequenceAt(int64_t depth, int64_t num_more) {
+  // Tokens of a sequence whose steps are timed: the one that is read first, those that are drawn, and the last of them.
+  int64_t RoomForSteps() const { return options_.num_steps + 2; }
+
+  // A sequence of `depth` tokens, by random values.
+  Result<std::shared_ptr<Sequence>> SequenceAt(int64_t depth) {
     HW_ASSIGN_OR_RETURN(
         std::shared_ptr<Sequence> sequence,
-        engine_.NewSequence({.plan = options_.plan, .prompt_tokens = depth, .max_tokens = depth + num_more}));
+        engine_.NewSequence({.plan = options_.plan, .prompt_tokens = depth, .max_tokens = depth + RoomForSteps()}));
     HW_RETURN_IF_ERROR(FillCache(*sequence, depth, options_.seed));
     return sequence;
   }
@@ -222,7 +212,7 @@ class Bench {
     const int64_t depth = options_.prefill_depth;
     const auto prompt = std::span<const int32_t>(ids_).first(static_cast<size_t>(length));
     const SequenceOptions whole = {
-        .plan = options_.plan, .prompt_tokens = depth + length, .max_tokens = depth + length + options_.num_steps};
+        .plan = options_.plan, .prompt_tokens = depth + length, .max_tokens = depth + length + RoomForSteps()};
     std::shared_ptr<Sequence> before;
     if (depth > 0) {
       HW_ASSIGN_OR_RETURN(before, engine_.NewSequence(whole));
@@ -254,33 +244,15 @@ class Bench {
 
   Result<double> MeasureRead() const { return options_.measure_read ? options_.measure_read() : 0.0; }
 
-  Status MeasureSteps(const std::shared_ptr<Sequence>& sequence, int64_t depth, BenchResult& result) {
-    const auto ids = std::span<const int32_t>(ids_).last(static_cast<size_t>(options_.num_steps));
+  Status MeasureSteps(std::span<const std::shared_ptr<Sequence>> sequences, int64_t depth, BenchResult& result) {
     HW_ASSIGN_OR_RETURN(const double read_before, MeasureRead());
-    HW_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeSteps(engine_, sequence, ids));
-    HW_ASSIGN_OR_RETURN(const double read_after, MeasureRead());
-    const KvCacheBytes bytes = sequence->cache->Bytes();
-    result.decode.push_back({.depth = depth,
-                             .timing = TimingOf(std::move(seconds)),
-                             .kv_bytes_full = bytes.full,
-                             .kv_bytes_bounded = bytes.bounded,
-                             .kv_peak_bytes = sequence->cache->PeakBytes(),
-                             .read_bytes_per_second = std::max(read_before, read_after)});
-    return Status::Ok();
-  }
-
-  Status MeasureBatch(int64_t depth, BenchResult& result) {
-    std::vector<std::shared_ptr<Sequence>> sequences;
-    for (int64_t i = 0; i < options_.batch; ++i) {
-      HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, SequenceAt(depth, options_.num_steps + 2));
-      sequences.push_back(std::move(sequence));
-    }
-    HW_ASSIGN_OR_RETURN(const double read_before, MeasureRead());
-    HW_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeBatch(engine_, sequences, ids_, options_.num_steps));
+    HW_ASSIGN_OR_RETURN(StepTimes times, TimeSteps(engine_, sequences, ids_, options_.num_steps));
+    const bool has_host = !times.host_seconds.empty();
     HW_ASSIGN_OR_RETURN(const double read_after, MeasureRead());
     DecodeTiming timing{.depth = depth,
-                        .batch = options_.batch,
-                        .timing = TimingOf(std::move(seconds)),
+                        .batch = static_cast<int64_t>(sequences.size()),
+                        .timing = TimingOf(std::move(times.seconds)),
+                        .host_seconds = has_host ? TimingOf(std::move(times.host_seconds)).median : 0.0,
                         .read_bytes_per_second = std::max(read_before, read_after)};
     for (const auto& sequence : sequences) {
       const KvCacheBytes bytes = sequence->cache->Bytes();

@@ -37,14 +37,13 @@ struct PrefillTiming {
 };
 
 struct DecodeTiming {
-  int64_t depth = 0;  // tokens in each cache before the first timed step
-  int64_t batch = 1;  // sequences that decode together
-  // Of single steps: one sequence's with its logits, without sampling; of several each one's most likely token is
-  // taken.
-  Timing timing;
+  int64_t depth = 0;          // tokens in each cache before the first timed step
+  int64_t batch = 1;          // sequences that decode together
+  Timing timing;              // of single steps, which take each sequence's most likely token
   int64_t kv_bytes_full = 0;  // this and the next ones: of all sequences
   int64_t kv_bytes_bounded = 0;
   int64_t kv_peak_bytes = 0;         // prefill included
+  double host_seconds = 0;           // of the median step, in which the host did not wait for a device; 0 without one
   double read_bytes_per_second = 0;  // of BenchOptions::measure_read, the better of before and after; 0 without
 };
 

@@ -39,12 +39,22 @@ class Device {
   // Until the queue is empty. An error is the first of what was done since the last Wait.
   virtual Status Wait() = 0;
 
+  // A place on the queue: behind what was put there so far, ahead of what comes. So a step can be put there while the
+  // one before it runs. May wait for what is ahead of the mark before it; of more than two that nobody has waited for
+  // the first is forgotten.
+  virtual void Mark() {}
+  // Until all ahead of the oldest mark is done that nobody has waited for; of none, as Wait. Copies to the host that
+  // were ahead of it are there then. An error may be one of what was put on the queue behind it.
+  virtual Status WaitForMark() { return Wait(); }
+
   // ---- for benches ----
 
   // Seconds from when the device begins what `put` puts on the queue until it is done. Replays: `put` is called three
   // times, should put the same each time, and what the host does in it is not counted.
   virtual Result<double> TimeOf(const std::function<void()>& put);
   virtual bool Replays() const { return false; }
+  // That the calling thread has spent in Wait and WaitForMark, from the beginning on; 0 where nothing is waited for.
+  virtual double SecondsWaited() const { return 0; }
   // Of the largest cache between the device's memory and what computes.
   virtual int64_t CacheBytes() const;
   // All of its memory; 0 where nobody tells.

@@ -126,24 +126,34 @@ std::vector<int64_t> EngineImpl::ShareNextStep() const {
 }
 
 bool EngineImpl::RunStep() {
-  std::vector<Member> members = MembersOf(ShareNextStep());
+  std::vector<Member> members = std::exchange(ahead_, {});
+  const bool is_launched = !members.empty();
+  if (!is_launched) members = MembersOf(ShareNextStep());
   // From here on whatever fails is one member's, or all members'.
   Status status;
   {
     const KvMemory::Hold hold(*parts_.memory);
-    PlanCaches(members);
-    if (!members.empty()) status = RunDecoder(members);
+    if (!is_launched) {
+      PlanCaches(members);
+      if (members.empty()) return false;
+      status = Launch(members);
+      if (status.ok()) NoteRead(members);
+    }
+    if (status.ok()) {
+      ahead_ = LaunchAhead(members);
+      status = decoder_.Collect(output_);
+    }
   }
   if (status.ok()) {
     GiveRows(members);
-  } else {
-    for (const Member& member : members) {
-      // How far the step came in this cache nobody knows.
-      member.request->sequence()->failure = CopyOf(status);
-      member.request->failure = CopyOf(status);
-    }
+    return true;
   }
-  return !members.empty();
+  Fail(members, status);
+  if (!ahead_.empty()) {
+    static_cast<void>(decoder_.Collect(output_));
+    Fail(std::exchange(ahead_, {}), status);
+  }
+  return true;
 }
 
 std::vector<EngineImpl::Member> EngineImpl::MembersOf(const std::vector<int64_t>& shares) const {
@@ -165,18 +175,20 @@ void EngineImpl::PlanCaches(std::vector<Member>& members) noexcept {
   std::erase_if(members, [](const Member& member) { return !member.is_planned; });
 }
 
-Status EngineImpl::RunDecoder(const std::vector<Member>& members) noexcept {
+Status EngineImpl::Launch(const std::vector<Member>& members) noexcept {
   Status status = CatchNoMemory("a step", [&] {
     std::vector<StepSequence> step;
     for (const Member& member : members) {
       const Sequence& sequence = *member.request->sequence();
+      const std::span<const int32_t> unread = member.request->Unread();
       step.push_back({.cache = sequence.cache.get(),
-                      .ids = member.request->Unread().first(static_cast<size_t>(member.num_new)),
+                      .ids = unread.first(member.follows ? 0 : static_cast<size_t>(member.num_new)),
+                      .follows = member.follows,
                       .rope_frequencies = &sequence.rope_frequencies,
                       .wanted = member.wanted,
                       .takes_best = member.request->TakesBest()});
     }
-    return decoder_.Step(step, output_);
+    return decoder_.Launch(step);
   });
   for (const Member& member : members) {
     KvCache& cache = *member.request->sequence()->cache;
@@ -185,8 +197,47 @@ Status EngineImpl::RunDecoder(const std::vector<Member>& members) noexcept {
   return status;
 }
 
-void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
-  // All sequences first: a callback may fork any of them.
+std::vector<EngineImpl::Member> EngineImpl::MembersAhead(const std::vector<Member>& members) const {
+  std::vector<Member> next;
+  if (admission_.num_waiting() > 0) return next;
+  size_t num_seen = 0;
+  int32_t row = 0;
+  for (const Member& member : members) {
+    const int32_t its_row = row;
+    row += static_cast<int32_t>(member.wanted.size());
+    RunningRequest& request = *member.request;
+    if (!request.running()) continue;
+    ++num_seen;
+    const RunningRequest::Next what = request.failure.ok() ? request.NextStep() : RunningRequest::Next::kNothing;
+    if (what == RunningRequest::Next::kNothing) continue;
+    const bool has_room = request.observer() == nullptr || request.observer()->HasRoom();
+    if (what == RunningRequest::Next::kUnknown || !has_room) return {};
+    next.push_back({.request = member.request, .num_new = 1, .wanted = {0}, .follows = its_row});
+  }
+  if (num_seen < active_.size()) next.clear();  // who was left out of this step may have a part in the next
+  return next;
+}
+
+std::vector<EngineImpl::Member> EngineImpl::LaunchAhead(const std::vector<Member>& members) noexcept {
+  if (!decoder_.HasBest()) return {};
+  std::vector<Member> ahead;
+  Status status = CatchNoMemory("a step", [&] {
+    ahead = MembersAhead(members);
+    return Status::Ok();
+  });
+  if (!status.ok()) return {};
+  std::erase_if(ahead, [](const Member& member) { return !member.request->sequence()->cache->PlanStep(1).ok(); });
+  if (ahead.empty()) return ahead;
+  status = Launch(ahead);
+  if (status.ok()) {
+    for (const Member& member : ahead) member.request->NoteReadAhead();
+    return ahead;
+  }
+  Fail(ahead, status);
+  return {};
+}
+
+void EngineImpl::NoteRead(const std::vector<Member>& members) noexcept {
   for (const Member& member : members) {
     const auto note = [&] {
       member.request->NoteRead(member.num_new);
@@ -197,14 +248,26 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
     member.request->sequence()->failure = CopyOf(noted);
     member.request->failure = std::move(noted);
   }
+}
+
+void EngineImpl::Fail(const std::vector<Member>& members, const Status& status) noexcept {
+  for (const Member& member : members) {
+    if (member.request->sequence() == nullptr) continue;  // it is over
+    member.request->sequence()->failure = CopyOf(status);
+    member.request->failure = CopyOf(status);
+  }
+}
+
+void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
   const ModelConfig& config = parts_.model->config;
   size_t first_row = 0;
   for (const Member& member : members) {
     RunningRequest& request = *member.request;
     const size_t num_rows = member.wanted.size();
     const bool has_best = request.TakesBest() && !output_.best.empty();
-    const auto rows_of = [&](auto& matrix, int64_t width) {
-      return std::span(matrix).subspan(first_row * static_cast<size_t>(width), num_rows * static_cast<size_t>(width));
+    const auto rows_of = [&](auto matrix, int64_t width) {
+      if (has_best) return matrix.first(0);
+      return matrix.subspan(first_row * static_cast<size_t>(width), num_rows * static_cast<size_t>(width));
     };
     const RequestRows rows{.num_rows = static_cast<int64_t>(num_rows),
                            .logits = rows_of(output_.logits, config.vocab_size),
@@ -234,7 +297,7 @@ Status EngineImpl::CheckNumbers(RunningRequest& request, const RequestRows& rows
   if (rows.num_rows == 0) return Status::Ok();
   // A bad row of the output matrix shows in the first row of logits. What else is bad reaches all of a hidden state,
   // and with it every logit; so long rows are looked through once per request.
-  const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);
+  const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);  // 0 where only the best is there
   const size_t num_checked = std::exchange(request.has_rows, true) ? 1 : vocab_size;
   const bool is_finite = rows.best.empty() ? AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))
                                            : std::ranges::none_of(rows.best, [](int32_t id) { return id < 0; });

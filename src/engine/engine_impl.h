@@ -10,6 +10,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/admission.h"
@@ -75,6 +76,7 @@ class EngineImpl {
     std::shared_ptr<RunningRequest> request;
     int64_t num_new = 0;
     std::vector<int32_t> wanted;
+    std::optional<int32_t> follows = std::nullopt;  // StepSequence::follows
     bool is_planned = false;
   };
 
@@ -88,7 +90,16 @@ class EngineImpl {
   // Those that cannot have pages for the step fail, and are members no more. Requires: the memory is held.
   void PlanCaches(std::vector<Member>& members) noexcept;
   // Requires: the caches are planned, and the memory is held since. After an error they are lost.
-  Status RunDecoder(const std::vector<Member>& members) noexcept;
+  Status Launch(const std::vector<Member>& members) noexcept;
+  // The step behind the one that `members` have on the queue, before anybody knows what that one brings; where all who
+  // would take part in it need no more than their most likely token. Whatever speaks against it is left to the next
+  // step. Requires: the memory is held.
+  std::vector<Member> LaunchAhead(const std::vector<Member>& members) noexcept;
+  // Empty where somebody could not take part.
+  std::vector<Member> MembersAhead(const std::vector<Member>& members) const;
+  void NoteRead(const std::vector<Member>& members) noexcept;
+  // A step that was lost: nobody knows how far it came.
+  static void Fail(const std::vector<Member>& members, const Status& status) noexcept;
   void GiveRows(const std::vector<Member>& members) noexcept;
   // One member's.
   Status GiveRowsTo(const Member& member, const RequestRows& rows, Verdict& verdict);
@@ -110,6 +121,7 @@ class EngineImpl {
   bool is_stepping_ = false;
   std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
   std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
+  std::vector<Member> ahead_;                            // of the step that was launched ahead
   std::shared_ptr<Cancellations> cancellations_ = std::make_shared<Cancellations>();
 };
 

@@ -25,6 +25,11 @@ void Generation::AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const 
   if (num_new == num_unread() && request_.max_new_tokens > 0) wanted.push_back(static_cast<int32_t>(num_new) - 1);
 }
 
+RunningRequest::Next Generation::NextStep() const {
+  if (!TakesBest() || num_unread() > 0 || request_.max_new_tokens == 0) return Next::kUnknown;
+  return result.metrics.new_tokens + 1 < request_.max_new_tokens ? Next::kOneToken : Next::kNothing;
+}
+
 Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
   UpdateMetrics();
   if (num_unread() > 0) return {};

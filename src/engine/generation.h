@@ -22,6 +22,7 @@ class Generation : public RunningRequest {
   StepWish Wish() const override;
   void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const override;
   bool TakesBest() const override { return !request_.logprobs && sampler_.TakesHighest(); }
+  Next NextStep() const override;
   Verdict TakeRows(int64_t num_new, const RequestRows& rows) override;
   std::string TakeRest() override;
   void ShowRest(const std::string& rest) override;

@@ -22,9 +22,10 @@ void RunningRequest::NoteRead(int64_t num_new) {
 void RunningRequest::ReadNext(int32_t id) {
   HW_CHECK(num_unread() == 0);
   sequence_->seen.Add(id);  // first: it may fail
-  sequence_->pending = id;
   unread_.assign(1, id);
-  num_read_ = 0;
+  num_read_ = reads_ahead_ ? 1 : 0;
+  if (!reads_ahead_) sequence_->pending = id;
+  reads_ahead_ = false;
 }
 
 double RunningRequest::SecondsSinceAdmission() const {

@@ -81,8 +81,17 @@ class RunningRequest {
   virtual void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const = 0;
   // Whether of a row's logits it asks for nothing but which is the highest.
   virtual bool TakesBest() const { return false; }
-  // The next `num_new` tokens are in the cache.
+  // What comes behind the step that was just noted, as far as can be said before its rows are there.
+  enum class Next {
+    kUnknown,
+    kOneToken,  // unless that row ends it, the most likely token of the one row that it wanted
+    kNothing,   // it ends
+  };
+  virtual Next NextStep() const { return Next::kUnknown; }
+  // A step that reads the next `num_new` tokens is on its way.
   void NoteRead(int64_t num_new);
+  // A step is on its way that reads the token that TakeRows will say. Requires: NextStep() is kOneToken.
+  void NoteReadAhead() { reads_ahead_ = true; }
   // After NoteRead. May call back into the program, which may throw or Take this request.
   virtual Verdict TakeRows(int64_t num_new, const RequestRows& rows) = 0;
   // What of the text was held back; called once, at the end.
@@ -107,7 +116,7 @@ class RunningRequest {
   int64_t num_unread() const { return static_cast<int64_t>(unread_.size() - num_read_); }
   Sequence& text() const { return *sequence_; }
   double SecondsSinceAdmission() const;
-  // The text goes on with `id`.
+  // The text goes on with `id`, which is read next, or is being read.
   void ReadNext(int32_t id);
 
  private:
@@ -118,6 +127,7 @@ class RunningRequest {
   std::vector<int32_t> unread_;  // the token pending on the sequence, then what was asked; or the last sample
   size_t num_read_ = 0;          // of `unread_`
   bool has_pending_first_ = false;
+  bool reads_ahead_ = false;  // a step is on its way that reads what ReadNext will say
   Clock::time_point admitted_;
 };
 

@@ -41,7 +41,6 @@ struct Decoder::Buffers {
   TensorView branch;      // [T, E] what attention or the MLP adds, only where a norm is behind it
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
-  TensorView best;        // [R] i32
   // By rope: [A, R/2, 2].
   std::vector<TensorView> angles;
 };
@@ -70,7 +69,6 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.branch, {num_tokens, config.model_dim}, config.norm_places != NormPlaces::kBefore},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
-      {&buffers.best, {num_wanted}, num_wanted > 0},
   };
   buffers.angles.resize(angles_.tables().size());
   for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
@@ -87,6 +85,11 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   }
   for (const Wish& wish : wishes) {
     if (wish.wanted) *wish.view = arena_.New(wish.shape);
+  }
+  const size_t best_bytes = static_cast<size_t>(num_wanted) * sizeof(int32_t);
+  if (best_bytes > best_.size_bytes()) {
+    constexpr size_t kLeastBytes = 256;
+    HW_ASSIGN_OR_RETURN(best_, DeviceBuffer::Make(backend_->device(), std::max(kLeastBytes, 2 * best_bytes)));
   }
   return Status::Ok();
 }
@@ -201,11 +204,14 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std:
 }
 
 // Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences
-// that take the best token.
+// that take the best token. Empty where all do.
 std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSequence> sequences,
                                  std::vector<float>& copy) {
   const auto num_elements = static_cast<size_t>(view.shape.num_elements());
   if (void* in_place = backend_->device().HostView(view.data)) return {static_cast<float*>(in_place), num_elements};
+  if (std::ranges::all_of(sequences, [](const StepSequence& each) { return each.takes_best || each.wanted.empty(); })) {
+    return {};
+  }
   copy.resize(num_elements);
   int64_t begin = 0;
   int64_t end = 0;  // of rows to copy at once
@@ -229,7 +235,7 @@ std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSeq
   return copy;
 }
 
-void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers, StepOutput& output) {
+void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers) {
   Device& device = backend_->device();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
   backend_->Norm(NormOf(model_->weights.final_norm, buffers.wanted, buffers.wanted));
@@ -238,17 +244,18 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
   backend_->MatMul({.x = buffers.wanted, .parts = {&part, 1}, .compute = compute_});
   const std::optional<double> cap = model_->config.logit_cap;
   if (cap) backend_->SoftCap({.x = buffers.logits, .cap = static_cast<float>(*cap)});
+  Outcome& outcome = newest();
   const bool takes_best =
       std::ranges::any_of(sequences, [](const StepSequence& each) { return each.takes_best && !each.wanted.empty(); });
   if (takes_best && device.HostView(buffers.logits.data) == nullptr) {
-    const TensorView best = {.data = buffers.best.data, .dtype = DType::kI32, .shape = buffers.best.shape};
-    backend_->ArgMax({.x = buffers.logits, .out = best});
-    best_.resize(wanted_rows_.size());
-    device.CopyToHost(best_.data(), best.data, best_.size() * sizeof(int32_t));
-    output.best = best_;
+    const auto num_rows = static_cast<int64_t>(wanted_rows_.size());
+    backend_->ArgMax({.x = buffers.logits, .out = {.data = best_.data(), .dtype = DType::kI32, .shape = {num_rows}}});
+    outcome.best.resize(wanted_rows_.size());
+    device.CopyToHost(outcome.best.data(), best_.data(), outcome.best.size() * sizeof(int32_t));
+    outcome.output.best = outcome.best;
   }
-  output.logits = OnHost(buffers.logits, sequences, logits_);
-  output.hidden = OnHost(buffers.wanted, sequences, hidden_);
+  outcome.output.logits = OnHost(buffers.logits, sequences, outcome.logits);
+  outcome.output.hidden = OnHost(buffers.wanted, sequences, outcome.hidden);
 }
 
 void Decoder::RunLayers(Buffers& buffers) {
@@ -279,12 +286,25 @@ void Decoder::RunLayers(Buffers& buffers) {
   }
 }
 
-Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
-  const Status status = CatchNoMemory("the tables of a step", [&] { return RunStep(sequences, output); });
-  if (status.ok()) return status;
-  output = {};
-  // What is on the queue still reads the pages and tables of the step. Its own error would be a second one.
-  static_cast<void>(backend_->device().Wait());
+Decoder::~Decoder() {
+  // What is on the queue writes into outcomes.
+  if (num_collected_ < num_launched_) static_cast<void>(backend_->device().Wait());
+}
+
+Status Decoder::Launch(std::span<const StepSequence> sequences) {
+  HW_CHECK(num_launched_ - num_collected_ <= 1, "{} steps to be collected", num_launched_ - num_collected_);
+  newest().output = {};
+  newest().status = Status::Ok();
+  Status status = CatchNoMemory("the tables of a step", [&] { return PutStep(sequences); });
+  if (status.ok()) {
+    ++num_launched_;
+    return status;
+  }
+  // What is on the queue still reads the pages and tables of the step. Its own error would be a second one, but of the
+  // step before.
+  Status before = backend_->device().Wait();
+  if (num_collected_ < num_launched_) outcomes_[num_collected_ % 2].status = std::move(before);
+  newest().output = {};
   if (cache_step_) cache_step_->Abandon();
   for (const StepSequence& sequence : sequences) {
     if (sequence.cache->planned_tokens() > 0) sequence.cache->AbandonStep();
@@ -292,18 +312,46 @@ Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output
   return status;
 }
 
-Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& output) {
+Status Decoder::Collect(StepOutput& output) {
+  HW_CHECK(num_collected_ < num_launched_, "no step is to be collected");
+  Outcome& outcome = outcomes_[num_collected_ % 2];
+  if (outcome.status.ok()) outcome.status = backend_->device().WaitForMark();
+  ++num_collected_;
+  if (outcome.status.ok()) {
+    output = outcome.output;
+    return Status::Ok();
+  }
+  output = {};
+  if (num_collected_ < num_launched_) {
+    outcomes_[num_collected_ % 2].status = CopyOf(outcome.status);
+    static_cast<void>(backend_->device().Wait());
+  }
+  return std::move(outcome.status);
+}
+
+Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
+  output = {};
+  HW_RETURN_IF_ERROR(Launch(sequences));
+  return Collect(output);
+}
+
+Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   const ModelConfig& config = model_->config;
   ids_.clear();
   positions_.clear();
   wanted_rows_.clear();
   angled_.clear();
   for (const StepSequence& sequence : sequences) {
-    const auto num_new = static_cast<int64_t>(sequence.ids.size());
+    const int64_t num_new = sequence.follows ? 1 : static_cast<int64_t>(sequence.ids.size());
+    HW_CHECK(sequence.follows.has_value() == sequences.front().follows.has_value(), "some follow, others do not");
     HW_CHECK(sequence.cache->planned_tokens() == num_new, "{} tokens, {} planned", num_new,
              sequence.cache->planned_tokens());
     for (const int32_t idx : sequence.wanted) wanted_rows_.push_back(static_cast<int32_t>(ids_.size()) + idx);
-    ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
+    if (sequence.follows) {
+      ids_.push_back(*sequence.follows);
+    } else {
+      ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
+    }
     for (int64_t i = 0; config.positions == PositionKind::kLearned && i < num_new; ++i) {
       positions_.push_back(static_cast<int32_t>(sequence.cache->num_tokens() + i));
     }
@@ -322,18 +370,22 @@ Status Decoder::RunStep(std::span<const StepSequence> sequences, StepOutput& out
   for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
   cache_step_->Begin();
 
-  backend_->Embed({.table = model_->weights.embedding,
-                   .ids = ids_,
-                   .out = buffers.x,
-                   .scale = static_cast<float>(config.embedding_scale),
-                   .positions = model_->weights.positions,
-                   .position_ids = positions_});
+  EmbedArgs embed = {.table = model_->weights.embedding,
+                     .ids = ids_,
+                     .out = buffers.x,
+                     .scale = static_cast<float>(config.embedding_scale),
+                     .positions = model_->weights.positions,
+                     .position_ids = positions_};
+  if (sequences.front().follows) {
+    embed.chosen = {best_.data(), DType::kI32, Shape{static_cast<int64_t>(best_.size_bytes() / sizeof(int32_t))}};
+  }
+  backend_->Embed(embed);
   RunLayers(buffers);
   cache_step_->Finish();
 
-  output = {};
-  if (!wanted_rows_.empty()) FinishRows(sequences, buffers, output);
-  return backend_->device().Wait();
+  if (!wanted_rows_.empty()) FinishRows(sequences, buffers);
+  backend_->device().Mark();
+  return Status::Ok();
 }
 
 }  // namespace headwise

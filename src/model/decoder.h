@@ -23,37 +23,63 @@ ActivateArgs::Kind ActivationOf(MlpKind kind);
 // One sequence's share of a step.
 struct StepSequence {
   KvCache* cache = nullptr;
-  std::span<const int32_t> ids;                           // new tokens, as many as the cache has planned
+  std::span<const int32_t> ids;  // new tokens, as many as the cache has planned; none where `follows` says which
+  // In place of ids, one token that nobody but the device may know yet: the most likely one of that row of the step
+  // before, counted among all rows that were wanted of it.
+  std::optional<int32_t> follows = std::nullopt;
   const SequenceFrequencies* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence
   std::span<const int32_t> wanted;                        // indices into `ids` whose rows are wanted
   bool takes_best = false;                                // of a wanted row the most likely token is enough
 };
 
-// Rows of all sequences' wanted tokens, in order. Host memory, valid until the next step; may be written to.
+// Rows of all sequences' wanted tokens, in order. Host memory, valid until the step behind the next one; may be written
+// to.
 struct StepOutput {
   std::span<float> logits;  // [R, V]
   std::span<float> hidden;  // [R, E] after the last norm
   // [R] of a device whose logits would have to be copied: of sequences that take the best token this is it, or -1 where
-  // a logit is not finite, and their rows of `logits` and `hidden` mean nothing. Else empty.
+  // a logit is not finite, and their rows of `logits` and `hidden` mean nothing; both are empty where all sequences
+  // take it. Else empty.
   std::span<const int32_t> best;
 };
 
+// Steps go through it in two halves, Launch and Collect, so that one can be put on a device's queue while the one
+// before it runs there, and the host has its work with that one's outcome meanwhile.
+//
 // Thread-safety: none. The caches of all its steps are over the same pools.
 class Decoder {
  public:
   // What products are computed in; `compute` is a wish that a backend may exceed.
   Decoder(const Model& model, Backend& backend, Compute compute)
       : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+  ~Decoder();
 
-  // Reads the new tokens into every cache and fills `output`. Requires: each cache has planned this step. An error
-  // (memory for activations or tables, the device) is one of the whole step: none of its sequences can go on, and the
-  // decoder is ready for the next.
+  // Puts a step on the queue that reads the new tokens into every cache. Requires: each cache has planned this step,
+  // and of the steps before it at most one is still to be collected. An error (memory for activations or tables, the
+  // device) is one of the whole step: none of its sequences can go on, and the decoder is ready for the next.
+  Status Launch(std::span<const StepSequence> sequences);
+  // Waits for the oldest step that is still to be collected. An error is as one of Launch; of a step that was launched
+  // behind it the same holds then. Requires: there is one.
+  Status Collect(StepOutput& output);
+  // Whether the newest step's most likely tokens are where the next one can follow them, unseen by the host.
+  bool HasBest() const { return num_launched_ > 0 && !outcomes_[(num_launched_ - 1) % 2].output.best.empty(); }
+  // Both.
   Status Step(std::span<const StepSequence> sequences, StepOutput& output);
 
  private:
   struct Buffers;
+  // What a step leaves on the host, from Launch to the second Launch behind it.
+  struct Outcome {
+    std::vector<int32_t> best;
+    std::vector<float> logits, hidden;  // where the host cannot read the device's memory
+    StepOutput output;
+    Status status;  // not OK: it is lost
+  };
 
-  Status RunStep(std::span<const StepSequence> sequences, StepOutput& output);
+  Outcome& newest() { return outcomes_[num_launched_ % 2]; }
+  Status PutStep(std::span<const StepSequence> sequences);
   void RunLayers(Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
@@ -63,7 +89,7 @@ class Decoder {
   void Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
   // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
-  void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers, StepOutput& output);
+  void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers);
   std::span<float> OnHost(const TensorView& view, std::span<const StepSequence> sequences, std::vector<float>& copy);
   // buffers.x += x W^T + bias, through `norm` where there is one.
   void AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers);
@@ -80,9 +106,11 @@ class Decoder {
   std::vector<int32_t> positions_;    // [T] of learned positions, else empty
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way
-  // Of the output, where the host cannot read the device's memory.
-  std::vector<float> logits_, hidden_;
-  std::vector<int32_t> best_;
+  // [R] i32: the most likely tokens of the newest step's wanted rows. Its address stays from step to step.
+  DeviceBuffer best_;
+  Outcome outcomes_[2];  // of the step under way, or the newest, and of the one before
+  int64_t num_launched_ = 0;
+  int64_t num_collected_ = 0;
 };
 
 }  // namespace headwise

@@ -69,6 +69,10 @@ class LateQueue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return work_.empty(); });
   }
+  void WaitFor(const std::atomic<int64_t>& count, int64_t least) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return count >= least; });
+  }
 
  private:
   void Run() {
@@ -127,11 +131,24 @@ class FarDevice final : public Device {
   }
   Status Wait() override {
     queue_.Wait();
+    num_waited_ = num_marks_;
+    return Status::Ok();
+  }
+  void Mark() override {
+    ++num_marks_;
+    queue_.Put([this] { ++num_reached_; });
+  }
+  Status WaitForMark() override {
+    if (num_waited_ == num_marks_) return Wait();
+    queue_.WaitFor(num_reached_, ++num_waited_);
     return Status::Ok();
   }
 
  private:
   HostDevice host_;
+  int64_t num_marks_ = 0;
+  int64_t num_waited_ = 0;
+  std::atomic<int64_t> num_reached_ = 0;
   int64_t num_granted_ = -1;
   LateQueue queue_;  // goes first: what is on it still uses the rest
 };
@@ -165,10 +182,12 @@ class FarBackend final : public Backend {
   }
 
   void Embed(const EmbedArgs& args) override {
+    num_followed_ += args.chosen.present() ? 1 : 0;
     const auto copy = [](std::span<const int32_t> ids) { return std::vector<int32_t>(ids.begin(), ids.end()); };
     device_.queue().Put([this, near = args, ids = copy(args.ids), positions = copy(args.position_ids)]() mutable {
       near.table = Near(near.table);
       near.ids = ids;
+      near.chosen = Near(near.chosen);
       near.positions = Near(near.positions);
       near.position_ids = positions;
       near.out = Near(near.out);
@@ -283,6 +302,8 @@ class FarBackend final : public Backend {
     });
   }
 
+  // Steps so far whose tokens nobody but the device knew when they were put on the queue.
+  int64_t num_followed() const { return num_followed_; }
   // Entries of tables that steps have handed over so far.
   int64_t num_changes() const { return num_changes_; }
 
@@ -346,6 +367,7 @@ class FarBackend final : public Backend {
   std::optional<Feature> lacking_;
   std::shared_ptr<StepCopy> begun_;
   std::atomic<int64_t> num_changes_ = 0;
+  std::atomic<int64_t> num_followed_ = 0;
   // The queue's thread alone.
   std::vector<StepHead> heads_;
   std::vector<uint32_t> pages_;

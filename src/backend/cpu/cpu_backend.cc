@@ -68,7 +68,7 @@ class CpuBackend final : public Backend {
     Validate(args);
     const int64_t dim = args.table.shape[1];
     ForRows(static_cast<int64_t>(args.ids.size()), dim, [&](int64_t row) {
-      const int64_t id = args.ids[static_cast<size_t>(row)];
+      const int64_t id = EmbeddedId(args, static_cast<size_t>(row));
       float* out = F32(args.out) + row * dim;
       if (cpu::IsPacked(args.table)) {
         cpu::UnpackRow(args.table, id, out);

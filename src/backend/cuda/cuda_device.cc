@@ -49,11 +49,15 @@ Status CudaDevice::Open() {
       Note(cudaSetDevice(0), "open the device") &&
       Note(cudaGetDeviceProperties(&properties, 0), "read its properties") &&
       Note(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream") &&
-      Note(cudaMallocHost(reinterpret_cast<void**>(&pinned_), kNumQuarters * kQuarterBytes), "pin host memory") &&
-      Note(cudaMallocHost(reinterpret_cast<void**>(&arrivals_memory_), kArrivalBytes), "pin host memory") &&
-      Note(cudaMalloc(reinterpret_cast<void**>(&ring_), kNumQuarters * kQuarterBytes), "take memory");
-  for (cudaEvent_t& event : quarter_done_) {
-    if (is_open) Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "make an event");
+      Note(cudaMallocHost(reinterpret_cast<void**>(&pinned_), kMaxMarks * kRingBytes), "pin host memory") &&
+      Note(cudaMalloc(reinterpret_cast<void**>(&ring_), kRingBytes), "take memory");
+  for (Arrivals& arrivals : arrivals_) {
+    if (is_open) Note(cudaMallocHost(reinterpret_cast<void**>(&arrivals.memory), kArrivalBytes), "pin host memory");
+  }
+  for (const std::span<cudaEvent_t> events : {std::span<cudaEvent_t>(quarter_done_), std::span<cudaEvent_t>(marks_)}) {
+    for (cudaEvent_t& event : events) {
+      if (is_open) Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "make an event");
+    }
   }
   HW_RETURN_IF_ERROR(Wait());
   facts_ = {.name = properties.name,
@@ -68,8 +72,11 @@ Status CudaDevice::Open() {
 
 CudaDevice::~CudaDevice() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-  for (const cudaEvent_t event : quarter_done_) {
-    if (event != nullptr) cudaEventDestroy(event);
+  for (const std::span<const cudaEvent_t> events :
+       {std::span<const cudaEvent_t>(quarter_done_), std::span<const cudaEvent_t>(marks_)}) {
+    for (const cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
   }
   for (const cudaEvent_t event : {begins_, ends_}) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -77,7 +84,7 @@ CudaDevice::~CudaDevice() {
   cudaFree(scratch_);
   cudaFree(ring_);
   cudaFreeHost(pinned_);
-  cudaFreeHost(arrivals_memory_);
+  for (const Arrivals& arrivals : arrivals_) cudaFreeHost(arrivals.memory);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -112,17 +119,50 @@ void CudaDevice::Flush() {
   Note(error, operation);
 }
 
-Status CudaDevice::Wait() {
-  Flush();
+void CudaDevice::RestartRing() {
   for (std::byte* memory : std::exchange(large_, {})) Free(memory, 0);
-  if (stream_ != nullptr) Note(cudaStreamSynchronize(stream_), "run");
   ring_at_ = 0;
   recent_.clear();
-  for (const Arrival& arrival : arrivals_) {
-    if (ok()) std::memcpy(arrival.host, arrivals_memory_ + arrival.offset, arrival.bytes);
+}
+
+void CudaDevice::Deliver(size_t mark) {
+  Arrivals& arrivals = arrivals_[mark % kMaxMarks];
+  for (const Arrival& arrival : arrivals.pieces) {
+    if (ok()) std::memcpy(arrival.host, arrivals.memory + arrival.offset, arrival.bytes);
   }
-  arrivals_.clear();
-  arrivals_end_ = 0;
+  arrivals.pieces.clear();
+  arrivals.end = 0;
+}
+
+void CudaDevice::Mark() {
+  Flush();
+  Note(cudaEventRecord(marks_[next_mark_ % kMaxMarks], stream_), "run");
+  RestartRing();
+  ++next_mark_;
+  // What is uploaded next is written where that of the mark before last lies.
+  if (next_mark_ - first_mark_ < kMaxMarks) return;
+  first_mark_ = next_mark_ - kMaxMarks;
+  WaitBy([&] { return cudaEventSynchronize(marks_[first_mark_ % kMaxMarks]); });
+  Deliver(first_mark_);
+}
+
+Status CudaDevice::WaitForMark() {
+  if (first_mark_ == next_mark_) return Wait();
+  WaitBy([&] { return cudaEventSynchronize(marks_[first_mark_ % kMaxMarks]); });
+  Deliver(first_mark_++);
+  return TakeError();
+}
+
+Status CudaDevice::Wait() {
+  Flush();
+  RestartRing();
+  if (stream_ != nullptr) WaitBy([&] { return cudaStreamSynchronize(stream_); });
+  while (first_mark_ < next_mark_) Deliver(first_mark_++);
+  Deliver(next_mark_);
+  return TakeError();
+}
+
+Status CudaDevice::TakeError() {
   if (error_ == cudaSuccess) return Status::Ok();
   const cudaError_t error = std::exchange(error_, cudaSuccess);
   cudaGetLastError();  // forgets what can be forgotten; a broken device says so again
@@ -189,7 +229,7 @@ bool CudaDevice::Take(size_t bytes, size_t& offset) {
     ring_at_ = quarter * kQuarterBytes;
   }
   offset = ring_at_;
-  ring_at_ = (ring_at_ + bytes + kAlign - 1) / kAlign * kAlign % (kNumQuarters * kQuarterBytes);
+  ring_at_ = (ring_at_ + bytes + kAlign - 1) / kAlign * kAlign % kRingBytes;
   return true;
 }
 
@@ -201,8 +241,8 @@ void CudaDevice::CopyFromHost(void* to, const void* host, size_t bytes) {
     const size_t count = std::min(bytes, kQuarterBytes);
     size_t offset = 0;
     if (!Take(count, offset)) return;
-    std::memcpy(pinned_ + offset, from, count);
-    Note(cudaMemcpyAsync(next, pinned_ + offset, count, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    std::memcpy(Pinned(offset), from, count);
+    Note(cudaMemcpyAsync(next, Pinned(offset), count, cudaMemcpyHostToDevice, stream_), "copy to the device");
     from += count;
     next += count;
     bytes -= count;
@@ -219,11 +259,11 @@ const void* CudaDevice::Upload(const void* host, size_t bytes) {
   }
   if (!ok()) return nullptr;
   for (const Piece& piece : recent_) {
-    if (piece.bytes == bytes && std::memcmp(pinned_ + piece.offset, host, bytes) == 0) return ring_ + piece.offset;
+    if (piece.bytes == bytes && std::memcmp(Pinned(piece.offset), host, bytes) == 0) return ring_ + piece.offset;
   }
   size_t offset = 0;
   if (!Take(std::max<size_t>(bytes, 1), offset)) return nullptr;
-  std::memcpy(pinned_ + offset, host, bytes);
+  std::memcpy(Pinned(offset), host, bytes);
   if (unsent_end_ == 0) unsent_begin_ = offset;
   unsent_end_ = offset + bytes;
   if (bytes <= kMaxRecentBytes && recent_.size() < kMaxRecent) recent_.push_back({offset, bytes});
@@ -235,7 +275,7 @@ void CudaDevice::SendUploads() {
   const size_t begin = std::exchange(unsent_begin_, 0);
   const size_t end = std::exchange(unsent_end_, 0);
   if (!ok() || end == begin) return;
-  Note(cudaMemcpyAsync(ring_ + begin, pinned_ + begin, end - begin, cudaMemcpyHostToDevice, stream_),
+  Note(cudaMemcpyAsync(ring_ + begin, Pinned(begin), end - begin, cudaMemcpyHostToDevice, stream_),
        "copy to the device");
 }
 
@@ -249,10 +289,11 @@ void CudaDevice::CopyToHost(void* host, const void* from, size_t bytes) {
   Flush();
   if (bytes == 0 || !ok()) return;
   void* to = host;
-  if (bytes <= kArrivalBytes - arrivals_end_) {
-    to = arrivals_memory_ + arrivals_end_;
-    arrivals_.push_back({host, arrivals_end_, bytes});
-    arrivals_end_ += (bytes + 63) / 64 * 64;
+  Arrivals& arrivals = arrivals_[next_mark_ % kMaxMarks];
+  if (bytes <= kArrivalBytes - arrivals.end) {
+    to = arrivals.memory + arrivals.end;
+    arrivals.pieces.push_back({host, arrivals.end, bytes});
+    arrivals.end += (bytes + 63) / 64 * 64;
   }
   Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
 }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -42,8 +43,11 @@ class CudaDevice final : public Device {
   void CopyToHost(void* host, const void* from, size_t bytes) override;
   void Copy(void* to, const void* from, size_t bytes) override;
   Status Wait() override;
+  void Mark() override;
+  Status WaitForMark() override;
   Result<double> TimeOf(const std::function<void()>& put) override;
   bool Replays() const override { return true; }
+  double SecondsWaited() const override { return std::chrono::duration<double>(waited_).count(); }
   int64_t CacheBytes() const override { return facts_.cache_bytes; }
   int64_t MemoryBytes() const override { return static_cast<int64_t>(facts_.memory_bytes); }
 
@@ -67,14 +71,14 @@ class CudaDevice final : public Device {
   void RecordLaunches() { is_recording_ = true; }
 
   // A copy of host data for kernels that are put on the stream next, before four more megabytes are uploaded. Null
-  // after an error. Behind Wait the same uploads get the same addresses, and what was uploaded a moment ago is not
-  // uploaded again.
+  // after an error. Behind Wait and Mark the same uploads get the same addresses, and what was uploaded a moment ago is
+  // not uploaded again.
   const void* Upload(const void* host, size_t bytes);
   template <typename T>
   const T* Upload(std::span<const T> values) {
     return static_cast<const T*>(Upload(values.data(), values.size_bytes()));
   }
-  // What is uploaded next gets the same address whatever was before it since Wait, but for much.
+  // What is uploaded next gets the same address whatever was before it since Wait or Mark, but for much.
   void AlignUploads();
   // Memory for one operation; the next one's is the same. Null after an error.
   std::byte* Scratch(size_t bytes);
@@ -82,11 +86,27 @@ class CudaDevice final : public Device {
  private:
   static constexpr int kNumQuarters = 4;
   static constexpr size_t kQuarterBytes = size_t{2} << 20;
+  static constexpr size_t kRingBytes = kNumQuarters * kQuarterBytes;
+  static constexpr size_t kMaxMarks = 2;
 
   CudaDevice() = default;
   Status Open();
-  // `bytes` of the ring, at most a quarter: their offset in both of its halves, host and device.
+  // `bytes` of the ring, at most a quarter: their offset, on the host and on the device.
   bool Take(size_t bytes, size_t& offset);
+  // What the host writes at that offset, between the two marks around it.
+  std::byte* Pinned(size_t offset) const { return pinned_ + next_mark_ % kMaxMarks * kRingBytes + offset; }
+  // Uploads begin anew.
+  void RestartRing();
+  // Copies to the host that came ahead of that mark are where they are wanted.
+  void Deliver(size_t mark);
+  Status TakeError();
+  // wait() of the runtime, timed.
+  template <typename Function>
+  void WaitBy(const Function& wait) {
+    const auto begin = std::chrono::steady_clock::now();
+    Note(wait(), "run");
+    waited_ += std::chrono::steady_clock::now() - begin;
+  }
   // Launches what was kept back.
   void Flush();
   // Puts uploads on the stream, so many at once.
@@ -97,7 +117,8 @@ class CudaDevice final : public Device {
   cudaError_t error_ = cudaSuccess;
   std::string failed_;
   // What goes up passes through a ring: pinned host memory, and the same on the device. A quarter is used again once
-  // what was put on the stream two quarters later is done, which is behind every reader of it.
+  // what was put on the stream two quarters later is done, which is behind every reader of it. On the host there are
+  // two, in turns from mark to mark: the device reads one while the other is written. Its own it follows in order.
   std::byte* pinned_ = nullptr;
   std::byte* ring_ = nullptr;
   cudaEvent_t quarter_done_[kNumQuarters] = {};
@@ -108,22 +129,30 @@ class CudaDevice final : public Device {
     size_t bytes = 0;
   };
   std::vector<Piece> recent_;      // in the quarter under way, small ones
-  std::vector<std::byte*> large_;  // what was too much for it, until the next Wait
-  // What comes down passes through pinned memory too, and goes where it is wanted in Wait.
+  std::vector<std::byte*> large_;  // what was too much for it, until the next Wait or Mark
+  // Marks that nobody has waited for are those from first_mark_ on.
+  size_t first_mark_ = 0;
+  size_t next_mark_ = 0;
+  cudaEvent_t marks_[kMaxMarks] = {};
+  // What comes down passes through pinned memory too, and goes where it is wanted once it was waited for.
   struct Arrival {
     void* host = nullptr;
     size_t offset = 0;
     size_t bytes = 0;
   };
   static constexpr size_t kArrivalBytes = size_t{8} << 20;
-  std::byte* arrivals_memory_ = nullptr;
-  std::vector<Arrival> arrivals_;
-  size_t arrivals_end_ = 0;
+  struct Arrivals {
+    std::byte* memory = nullptr;  // of kArrivalBytes
+    std::vector<Arrival> pieces;
+    size_t end = 0;
+  };
+  Arrivals arrivals_[kMaxMarks];  // of the mark to come and of the one before it
   std::byte* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
   cudaEvent_t begins_ = nullptr;  // of TimeOf
   cudaEvent_t ends_ = nullptr;
   bool is_timing_ = false;  // the next launch is the first that counts
+  std::chrono::steady_clock::duration waited_ = {};
   bool is_recording_ = false;
   LaunchRecord record_;
   LaunchGraphs graphs_;

@@ -9,11 +9,18 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// `chosen`: null, or what `ids` are places in (EmbedArgs).
 template <typename T>
-__global__ void EmbedKernel(const T* table, const int32_t* ids, int64_t dim, float scale, float* out) {
+__global__ void EmbedKernel(const T* table, int64_t num_ids, const int32_t* ids, const int32_t* chosen, int64_t dim,
+                            float scale, float* out) {
   LetLaterBegin();
   WaitForEarlier();
-  const T* row = table + ids[blockIdx.x] * dim;
+  int64_t id = ids[blockIdx.x];
+  if (chosen != nullptr) {
+    id = chosen[id];
+    if (id < 0 || id >= num_ids) id = 0;
+  }
+  const T* row = table + id * dim;
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = scale * ToFloat(row[d]);
 }
 
@@ -229,7 +236,8 @@ void Embed(const EmbedArgs& args, CudaDevice& device) {
   const ConstTensorView table = args.table.rows();
   WithType(table.dtype, [&](auto type) {
     Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), EmbedKernel<decltype(type)>,
-           static_cast<const decltype(type)*>(table.data), ids, table.shape[1], args.scale, F32(args.out));
+           static_cast<const decltype(type)*>(table.data), table.shape[0], ids,
+           static_cast<const int32_t*>(args.chosen.data), table.shape[1], args.scale, F32(args.out));
   });
   if (!args.positions.present()) return;
   const int32_t* position_ids = device.Upload(args.position_ids);

@@ -13,7 +13,7 @@ void Embed(const EmbedArgs& args) {
   const int64_t dim = args.table.shape[1];
   for (size_t t = 0; t < args.ids.size(); ++t) {
     float* out = F32(args.out) + static_cast<int64_t>(t) * dim;
-    ToF32(args.table.dtype, args.table.rows().Rows(args.ids[t], 1).data, dim, out);
+    ToF32(args.table.dtype, args.table.rows().Rows(EmbeddedId(args, t), 1).data, dim, out);
     for (int64_t e = 0; e < dim; ++e) out[e] *= args.scale;
     if (!args.positions.present()) continue;
     std::vector<float> position(static_cast<size_t>(dim));
