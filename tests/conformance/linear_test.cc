@@ -19,10 +19,10 @@ namespace {
 struct Case {
   int64_t num_rows = 1;
   int64_t depth = 1;
-  std::vector<int64_t> num_outputs;  // of its parts
+  std::vector<int64_t> num_outputs = {};  // of its parts
   bool has_norm = false;
   bool has_bias = false;
-  std::optional<ActivateArgs::Kind> activation;
+  std::optional<ActivateArgs::Kind> activation = std::nullopt;
   MatMulArgs::Write write = MatMulArgs::Write::kStore;
   DType weight_type = DType::kBF16;
   Compute compute = Compute::kF32;
@@ -116,25 +116,66 @@ class Linear : public testing::TestWithParam<size_t> {
   std::unique_ptr<Backend> ref_ = MakeRefBackend();
 };
 
+// Sums so long, of so many outputs, that a device may divide both among its processors.
+std::vector<Case> LongCases() {
+  std::vector<Case> cases;
+  for (const Compute compute : {Compute::kBF16, Compute::kF32}) {
+    cases.push_back({.num_rows = 32, .depth = 4096, .num_outputs = {600, 30}, .compute = compute});
+    cases.push_back({.num_rows = 10, .depth = 4224, .num_outputs = {16, 1000}, .has_norm = true, .compute = compute});
+    cases.push_back({.num_rows = 17, .depth = 2080, .num_outputs = {4300}, .has_bias = true, .compute = compute});
+    cases.push_back(
+        {.num_rows = 5, .depth = 14368, .num_outputs = {90}, .write = MatMulArgs::Write::kAdd, .compute = compute});
+  }
+  return cases;
+}
+
+void ExpectAsRef(Backend& backend, Backend& ref, const Case& drawn, Random& random) {
+  const Values values = RandomValues(drawn, random);
+  const Floats expected = OutputsOf(ref, drawn, values, 0, drawn.num_rows);
+  const Floats found = OutputsOf(backend, drawn, values, 0, drawn.num_rows);
+  // Numbers of size 1, of which sums have the root of K; two of them are multiplied behind a gate.
+  const double scale = std::sqrt(static_cast<double>(drawn.depth));
+  const double size = drawn.activation == ActivateArgs::Kind::kGatedSilu ? 4 * scale : 1;
+  const double precision = drawn.compute == Compute::kBF16 ? 0.04 : 2e-5;
+  ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1); });
+}
+
 TEST_P(Linear, IsItsPartsOneBehindTheOther) {
   for (uint32_t seed = 0; seed < 60 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const Case drawn = RandomCase(random);
-    const Values values = RandomValues(drawn, random);
-    const Floats expected = OutputsOf(*ref_, drawn, values, 0, drawn.num_rows);
-    const Floats found = OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows);
-    // Numbers of size 1, of which sums have the root of K; two of them are multiplied behind a gate.
-    const double scale = std::sqrt(static_cast<double>(drawn.depth));
-    const double size = drawn.activation == ActivateArgs::Kind::kGatedSilu ? 4 * scale : 1;
-    const double precision = drawn.compute == Compute::kBF16 ? 0.04 : 2e-5;
-    ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1); });
+    ExpectAsRef(*backend_.backend, *ref_, drawn, random);
   }
+}
+
+TEST_P(Linear, LongSumsAreTheirParts) {
+  Random random(1);
+  for (const Case& drawn : LongCases()) {
+    SCOPED_TRACE("depth " + std::to_string(drawn.depth));
+    ExpectAsRef(*backend_.backend, *ref_, drawn, random);
+  }
+}
+
+void ExpectRowsAlone(Backend& backend, const Case& drawn, Random& random) {
+  const Values values = RandomValues(drawn, random);
+  const Floats together = OutputsOf(backend, drawn, values, 0, drawn.num_rows);
+  Floats alone;
+  for (int64_t row = 0; row < drawn.num_rows; ++row) {
+    const Floats one = OutputsOf(backend, drawn, values, row, 1);
+    alone.insert(alone.end(), one.begin(), one.end());
+  }
+  ExpectSameBits(together, alone);
 }
 
 // What is promised for the GPU (matmul_few_rows.cu).
 TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
   if (backend_.backend->name() != "cuda") GTEST_SKIP() << "promised for bf16 weights on a GPU";
+  Random long_random(2);
+  for (const Case& drawn : LongCases()) {
+    SCOPED_TRACE("depth " + std::to_string(drawn.depth));
+    ExpectRowsAlone(*backend_.backend, drawn, long_random);
+  }
   for (uint32_t seed = 0; seed < 20 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
@@ -142,14 +183,7 @@ TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
     drawn.weight_type = DType::kBF16;
     drawn.num_rows = random.Between(2, 32);
     drawn.depth = 32 * random.Between(1, 70);
-    const Values values = RandomValues(drawn, random);
-    const Floats together = OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows);
-    Floats alone;
-    for (int64_t row = 0; row < drawn.num_rows; ++row) {
-      const Floats one = OutputsOf(*backend_.backend, drawn, values, row, 1);
-      alone.insert(alone.end(), one.begin(), one.end());
-    }
-    ExpectSameBits(together, alone);
+    ExpectRowsAlone(*backend_.backend, drawn, random);
   }
 }
 

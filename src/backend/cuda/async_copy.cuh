@@ -69,8 +69,12 @@ __device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t*
 
 // ---- copies of single threads, of every architecture from sm_80 on --------------------------------------------------
 
-// 16 bytes from device memory; zeros for null.
+// 16 bytes from device memory.
 __device__ inline void CopyChunk(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same; zeros for null.
+__device__ inline void CopyChunkOrZeros(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(from == nullptr ? 0 : 16)
                : "memory");
 }

@@ -166,16 +166,27 @@ struct SliceRing {
   // Chunks of odd rows change places, so that two rows' 64 bytes lie in different banks.
   static __device__ int OffsetOf(int row, int chunk) { return row * kRowBytes + (chunk ^ (row % 2 * 4)) * 16; }
 
-  // Rows [first_row, first_row + 16) of [num_rows, K], those beyond the last as the last; columns beyond K as zeros.
+  // Rows [first_row, first_row + 16) of [num_rows, K], those beyond the last and columns beyond K as zeros. Nearly all
+  // are whole, and go without a question for each row.
   __device__ void Copy(const Bf16* matrix, int num_rows, int first_row, int num_columns, int column) {
-    const uint32_t to = SharedAddress(memory + written * kStageBytes);
+    constexpr int kRowsAtOnce = static_cast<int>(kWarp) / kChunksOfSlice;
+    static_assert(kRowsAtOnce == 2);  // a lane's rows are all odd or all even: their chunks lie one below the other
     const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int lane_row = lane / kChunksOfSlice;
     const int chunk = lane % kChunksOfSlice;
-    const bool is_there = column + chunk * 8 < num_columns;
+    const uint32_t to = SharedAddress(memory + written * kStageBytes) + OffsetOf(lane_row, chunk);
+    const Bf16* from = matrix + static_cast<int64_t>(first_row + lane_row) * num_columns + column + chunk * 8;
+    if (first_row + kTileOutputs <= num_rows && column + kDepthOfSlice <= num_columns) {
 #pragma unroll
-    for (int row = lane / kChunksOfSlice; row < kTileOutputs; row += static_cast<int>(kWarp) / kChunksOfSlice) {
-      const int64_t from = min(first_row + row, num_rows - 1);
-      CopyChunk(to + OffsetOf(row, chunk), is_there ? matrix + from * num_columns + column + chunk * 8 : nullptr);
+      for (int i = 0; i < kTileOutputs / kRowsAtOnce; ++i, from += kRowsAtOnce * num_columns) {
+        CopyChunk(to + i * kRowsAtOnce * kRowBytes, from);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kTileOutputs / kRowsAtOnce; ++i, from += kRowsAtOnce * num_columns) {
+      const bool is_there = first_row + lane_row + i * kRowsAtOnce < num_rows && column + chunk * 8 < num_columns;
+      CopyChunkOrZeros(to + i * kRowsAtOnce * kRowBytes, is_there ? from : nullptr);
     }
   }
   // Behind each Copy, or in place of it where nothing is left.

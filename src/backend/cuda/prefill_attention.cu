@@ -91,8 +91,8 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
     const uint32_t to = SharedAddress(stage) + half * kKeys * kRowBytes + row * kRowBytes + chunk % 8 * 16;
     const std::byte* key = from + half * page_tokens * kRowBytes + chunk % 8 * 16;
     const std::byte* value = key + page_tokens * kDim * 2;
-    CopyChunk(to, is_there ? key : nullptr);
-    CopyChunk(to + kKeys * kDim * 2, is_there ? value : nullptr);
+    CopyChunkOrZeros(to, is_there ? key : nullptr);
+    CopyChunkOrZeros(to + kKeys * kDim * 2, is_there ? value : nullptr);
   }
 }
 
