@@ -16,10 +16,10 @@
 namespace headwise {
 
 struct ApiOptions {
-  std::vector<std::string> api_keys;       // none: everybody may ask
-  std::vector<std::string> allow_origins;  // pages that may ask through a browser
-  bool is_loopback = true;                 // only this machine can reach it
-  std::string plan_dir;                    // from where plans may be loaded by name; empty: nowhere
+  std::vector<std::string> api_keys = {};       // none: everybody may ask
+  std::vector<std::string> allow_origins = {};  // pages that may ask through a browser
+  bool is_loopback = true;                      // only this machine can reach it
+  std::string plan_dir = {};                    // from where plans may be loaded by name; empty: nowhere
 };
 
 class ApiServer {

@@ -54,6 +54,11 @@ Result<std::unique_ptr<ServedModel>> ServedModel::Create(std::unique_ptr<Service
   // What was asked for by name is missed; what a model just does not have is not.
   const bool is_asked = !model->options_.chat.form.empty() || model->options_.chat.chat_template;
   if (is_asked) HW_RETURN_IF_ERROR(std::move(model->chat_status_));
+  const bool has_template = model->chat_format() != nullptr && model->chat_format()->is_template();
+  if (!model->options_.variables.empty() && !has_template) {
+    return Status::InvalidInput(
+        fmt::format("{}: variables for a chat template are given, but the model has none", model->name()));
+  }
   return model;
 }
 

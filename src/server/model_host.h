@@ -31,8 +31,9 @@ class ServedModel {
  public:
   struct Options {
     std::string name;
-    int64_t max_context = 0;  // of prompt and answer together; 0: the trained length
-    ChatFormatOptions chat;   // in place of what the model brings
+    int64_t max_context = 0;      // of prompt and answer together; 0: the trained length
+    ChatFormatOptions chat = {};  // in place of what the model brings
+    std::string variables = {};   // for its chat template, where a request names no other; a JSON object, or empty
   };
   // A model without a chat format, or without a tokenizer, is served with what it has.
   static Result<std::unique_ptr<ServedModel>> Create(std::unique_ptr<Service> service, Options options);
@@ -49,6 +50,7 @@ class ServedModel {
   const Status& chat_status() const { return chat_status_; }
   // Whether a template of the model tells a developer's messages from a system prompt.
   bool knows_developers() const { return knows_developers_; }
+  const std::string& template_variables() const { return options_.variables; }
   ModelMetrics& metrics() const { return metrics_; }
 
   // Of the name "", which is the default's, and "full" too. 404 where there is none.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "engine/stop_matcher.h"
@@ -83,8 +84,9 @@ void ReadLogitBias(JsonFields& fields, SamplingOptions& sampling) {
   if (biases == nullptr) return;
   for (const auto& [key, value] : biases->items()) {
     LogitBias bias;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), bias.id);
-    const bool is_id = error == std::errc() && end == key.data() + key.size() && bias.id >= 0;
+    const std::errc error = std::from_chars(key.data(), key.data() + key.size(), bias.id).ec;
+    // Written otherwise an id could stand there twice.
+    const bool is_id = error == std::errc() && bias.id >= 0 && key == std::to_string(bias.id);
     const double number = value.is_number() ? value.get<double>() : std::numeric_limits<double>::infinity();
     if (!is_id || !(number >= -100 && number <= 100)) {
       return fields.Fail("logit_bias", fmt::format("{}: {}, expected token ids, as strings, with numbers from -100 to "

@@ -9,6 +9,17 @@
 #include "engine/prompt.h"
 
 namespace headwise {
+namespace {
+
+// The server's variables, and the request's in their place.
+std::string MergedVariables(const std::string& server, const std::string& request) {
+  if (server.empty() || request.empty()) return server + request;
+  auto merged = nlohmann::ordered_json::parse(server, nullptr, false);
+  merged.update(nlohmann::ordered_json::parse(request, nullptr, false));
+  return merged.dump();
+}
+
+}  // namespace
 
 ApiResult<std::vector<int32_t>> EncodeApiPrompt(const ServedModel& model, const ApiPrompt& prompt) {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
@@ -35,10 +46,9 @@ ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, con
     const bool is_plain_developer = message.role == "developer" && message.json.empty();
     if (is_plain_developer && !model.knows_developers()) message.role = "system";
   }
-  Result<std::vector<int32_t>> ids = format->Encode({.messages = messages,
-                                                     .end = conversation.end,
-                                                     .documents = conversation.documents,
-                                                     .variables = conversation.variables});
+  const std::string variables = MergedVariables(model.template_variables(), conversation.variables);
+  Result<std::vector<int32_t>> ids = format->Encode(
+      {.messages = messages, .end = conversation.end, .documents = conversation.documents, .variables = variables});
   if (!ids.ok()) return InvalidField("messages", ids.status().message());
   if (ids->empty()) return InvalidField("messages", "messages: make an empty prompt, expected at least one token");
   return *std::move(ids);
