@@ -184,7 +184,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       Status read = WantsRows()  ? ReadRows(prompt, begun.ok() ? *begun : nullptr)
                     : begun.ok() ? ReadPrompt(prompt, *begun)
                                  : Status::Ok();
-      if (!read.ok()) return RefusedError(read);
+      if (!read.ok()) return begun.ok() ? ToApiError(read) : RefusedError(read);
       if (begun.ok()) sequences = Forks(*std::move(begun));
     } else if (WantsRows()) {
       prompt.logged = {{.id = prompt.ids.front(), .logprob = std::nullopt, .top = {}}};

@@ -1,100 +1,18 @@
-// The API as clients see it, on the bundled model, without a network.
-#include "server/api_server.h"
-
-#include <fmt/format.h>
+// Completions and chats as clients see them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headwise/prompt.h>
 
-#include <algorithm>
-#include <thread>
+#include <span>
 
-#include "base/file.h"
 #include "engine/token_logprobs.h"
-#include "support/engines.h"
-#include "support/fake_reply.h"
-#include "support/golden.h"
+#include "support/test_api.h"
 
 namespace headwise {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
-using Reply = std::shared_ptr<FakeReply>;
-
-constexpr const char* kModel = "headwise-17m";
-
-std::unique_ptr<ServedModel> MustServe(const std::string& name, const std::string& path, int64_t kv_limit_bytes = 0) {
-  EngineOptions options = ExactOptions(SourcePath(path), {"cpu"});
-  options.num_threads = 2;
-  options.kv_limit_bytes = kv_limit_bytes;
-  auto service = Service::Create(MustCreate(options));
-  EXPECT_TRUE(service.ok()) << service.status().message();
-  auto model = ServedModel::Create(*std::move(service), {.name = name});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
-
-// A server of one model, with a plan.
-class Api {
- public:
-  explicit Api(ApiOptions options = {}, int64_t kv_limit_bytes = 0) {
-    EXPECT_TRUE(host_.Add(MustServe(kModel, "models/headwise-17m", kv_limit_bytes)).ok());
-    auto plan = ReadHeadPlan(SourcePath("models/headwise-17m-two-heads.json"));
-    EXPECT_TRUE(plan.ok());
-    EXPECT_FALSE(model().AddPlan("two-heads", *plan, "test"));
-    server_ = std::make_unique<ApiServer>(host_, std::move(options));
-  }
-  // Once nothing runs any more.
-  ~Api() { server_->Shutdown(); }
-
-  ModelHost& host() { return host_; }
-  ServedModel& model() { return *host_.models().front(); }
-  ApiServer& server() { return *server_; }
-
-  Reply Begin(const std::string& method, const std::string& path, std::string body = "",
-              std::vector<HttpField> fields = {}, Reply reply = std::make_shared<FakeReply>()) {
-    server_->Handle(RequestTo(method, path, std::move(body), std::move(fields)), reply);
-    return reply;
-  }
-  Reply Ask(const std::string& method, const std::string& path, std::string body = "",
-            std::vector<HttpField> fields = {}) {
-    Reply reply = Begin(method, path, std::move(body), std::move(fields));
-    reply->Await();
-    return reply;
-  }
-  // The object of a request that has to succeed.
-  Json Must(const std::string& method, const std::string& path, std::string body = "") {
-    const Reply reply = Ask(method, path, std::move(body));
-    EXPECT_LT(reply->status(), 300) << reply->Text();
-    return reply->Object();
-  }
-  Json Complete(const Json& body) { return Must("POST", "/v1/completions", body.dump()); }
-  // The error of one that has to fail.
-  Json Fail(int status, const std::string& method, const std::string& path, std::string body = "") {
-    const Reply reply = Ask(method, path, std::move(body));
-    EXPECT_EQ(reply->status(), status) << reply->Text();
-    const Json json = reply->Object();
-    return json.contains("error") ? json["error"] : Json::object({{"message", ""}});
-  }
-
- private:
-  ModelHost host_;
-  std::unique_ptr<ApiServer> server_;
-};
-
-// One server for all tests that change nothing of it.
-Api& Shared() {
-  static Api api;
-  return api;
-}
-
-const std::string kStory = "Once upon a time there was a house by the sea, and in the house lived";
-
-Json Greedy(const std::string& prompt, int64_t max_tokens) {
-  return {{"prompt", prompt}, {"max_tokens", max_tokens}, {"temperature", 0}};
-}
 
 RequestResult Expected(const Json& body, std::optional<int64_t> logprobs = std::nullopt) {
   const Engine& engine = Shared().model().engine();
@@ -103,16 +21,6 @@ RequestResult Expected(const Json& body, std::optional<int64_t> logprobs = std::
   request.max_new_tokens = body["max_tokens"];
   request.logprobs = logprobs;
   return *Shared().model().service().Run(request);
-}
-
-template <typename Condition>
-bool WaitUntil(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 // The text of one choice of a stream.
@@ -305,7 +213,7 @@ TEST(Completions, TakePlansByName) {
 }
 
 TEST(Completions, RefuseWhatDoesNotFit) {
-  Api& api = Shared();
+  TestApi& api = Shared();
   Json body = Greedy(kStory, 40000);
   Json error = api.Fail(400, "POST", "/v1/completions", body.dump());
   EXPECT_EQ(error["code"], "context_length_exceeded");
@@ -327,7 +235,7 @@ TEST(Completions, RefuseWhatDoesNotFit) {
 }
 
 TEST(Completions, EndWithTheirClient) {
-  Api api;
+  TestApi api;
   const auto is_idle = [&] {
     const ServiceStats stats = api.model().service().stats();
     return stats.num_running + stats.num_waiting == 0 && stats.kv_bytes == 0;
@@ -355,7 +263,7 @@ TEST(Completions, EndWithTheirClient) {
 }
 
 TEST(Completions, AnswersLongerThanTheKvLimitAreCut) {
-  Api api({}, 4 << 20);
+  TestApi api({}, 4 << 20);
   // Nobody said how long: as long as fits.
   const Json answer = api.Must("POST", "/v1/chat/completions",
                                R"({"messages": [{"role": "user", "content": "Hi"}], "temperature": 0})");
@@ -376,7 +284,7 @@ TEST(Completions, AnswersLongerThanTheKvLimitAreCut) {
 }
 
 TEST(Completions, EndWithTheServer) {
-  auto api = std::make_unique<Api>();
+  auto api = std::make_unique<TestApi>();
   Json body = Greedy(kStory, 30000);
   body["ignore_eos"] = true;
   const Reply whole = api->Begin("POST", "/v1/completions", body.dump());
@@ -437,126 +345,6 @@ TEST(Chat, ModelsWithoutAFormatSaySo) {
   EXPECT_EQ(ask("/v1/completions", R"({"prompt": "Hi"})")->status(), 400);
   EXPECT_EQ(ask("/tokenize", R"({"prompt": "Hi"})")->status(), 400);
   server.Shutdown();
-}
-
-TEST(Endpoints, Models) {
-  const Json list = Shared().Must("GET", "/v1/models");
-  ASSERT_EQ(list["data"].size(), 1u);
-  EXPECT_EQ(list["data"][0]["id"], kModel);
-  EXPECT_EQ(list["data"][0]["max_model_len"], 32768);
-  EXPECT_EQ(Shared().Must("GET", std::string("/v1/models/") + kModel), list["data"][0]);
-  EXPECT_EQ(Shared().Fail(404, "GET", "/v1/models/other")["code"], "model_not_found");
-}
-
-TEST(Endpoints, TokensThereAndBack) {
-  Api& api = Shared();
-  const Json with_start = api.Must("POST", "/tokenize", R"({"prompt": "Hello there"})");
-  const Json without = api.Must("POST", "/tokenize", R"({"content": "Hello there"})");
-  EXPECT_EQ(with_start["tokens"].size(), without["tokens"].size() + 1);
-  EXPECT_EQ(with_start["max_model_len"], 32768);
-  EXPECT_EQ(with_start["count"], with_start["tokens"].size());
-  const Json text = api.Must("POST", "/detokenize", Json({{"tokens", without["tokens"]}}).dump());
-  EXPECT_EQ(text["prompt"], "Hello there");
-  EXPECT_EQ(text["content"], "Hello there");
-  const Json as_text = api.Must("POST", "/tokenize", R"({"content": "<|im_end|>"})");
-  const Json as_token = api.Must("POST", "/tokenize", R"({"content": "<|im_end|>", "parse_special": true})");
-  EXPECT_GT(as_text["count"], 1);
-  EXPECT_EQ(as_token["count"], 1);
-  EXPECT_EQ(api.Fail(400, "POST", "/tokenize", "{}")["param"], "prompt");
-  EXPECT_EQ(api.Fail(400, "POST", "/detokenize", R"({"tokens": [99999]})")["param"], "tokens");
-  EXPECT_EQ(api.Fail(400, "POST", "/detokenize", R"({"tokens": "x"})")["param"], "tokens");
-}
-
-TEST(Endpoints, HealthAndMetrics) {
-  Api api({.api_keys = {"sk-one"}});
-  EXPECT_EQ(api.Must("GET", "/health")["status"], "ok") << "open";
-  EXPECT_EQ(api.Fail(401, "GET", "/metrics")["code"], "invalid_api_key");
-  const std::vector<HttpField> key = {{"authorization", "Bearer sk-one"}};
-  EXPECT_EQ(api.Ask("POST", "/v1/completions", Greedy(kStory, 3).dump(), key)->status(), 200);
-  // The last step is counted when it is over.
-  ASSERT_TRUE(WaitUntil([&] { return api.model().service().stats().num_running == 0; }));
-  const std::string text = api.Ask("GET", "/metrics", "", key)->Text();
-  for (const char* line :
-       {"# TYPE headwise:num_requests_running gauge", "headwise:num_requests_running{model_name=\"headwise-17m\"} 0",
-        "headwise:generation_tokens_total{model_name=\"headwise-17m\"} 3",
-        "headwise:request_success_total{model_name=\"headwise-17m\",finished_reason=\"length\"} 1",
-        "headwise:time_to_first_token_seconds_count{model_name=\"headwise-17m\"} 1",
-        "headwise:time_per_output_token_seconds_bucket{model_name=\"headwise-17m\",le=\"+Inf\"} 1",
-        "headwise:e2e_request_latency_seconds_count{model_name=\"headwise-17m\"} 1",
-        "headwise:kv_cache_bytes{model_name=\"headwise-17m\"} 0", "headwise:kv_limit_bytes{"}) {
-    EXPECT_THAT(text, HasSubstr(line));
-  }
-}
-
-TEST(Endpoints, RefuseOtherOriginsAndUnknownPaths) {
-  Api& api = Shared();
-  const std::vector<HttpField> evil = {{"origin", "https://evil.example"}, {"host", "127.0.0.1:80"}};
-  EXPECT_EQ(api.Ask("POST", "/v1/completions", Greedy("x", 1).dump(), evil)->status(), 403);
-  EXPECT_EQ(api.Ask("OPTIONS", "/v1/completions", "", evil)->status(), 403);
-  EXPECT_EQ(api.Fail(404, "GET", "/v2/models")["code"], "unknown_url");
-  const Reply wrong = api.Ask("GET", "/v1/completions");
-  EXPECT_EQ(wrong->status(), 405);
-  EXPECT_EQ(wrong->Field("Allow"), "POST, OPTIONS");
-  Api open({.allow_origins = {"*"}});
-  const Reply preflight = open.Ask("OPTIONS", "/v1/completions", "", evil);
-  EXPECT_EQ(preflight->status(), 204);
-  EXPECT_EQ(preflight->Field("Access-Control-Allow-Origin"), "https://evil.example");
-}
-
-TEST(Plans, ComeAndGo) {
-  Api api;
-  const std::string plan = *ReadFile(SourcePath("models/headwise-17m-two-heads.json"));
-  const std::string body = fmt::format(R"({{"name": "mine", "plan": {}}})", plan);
-  const Json added = api.Must("POST", "/v1/plans", body);
-  EXPECT_EQ(added["id"], "mine");
-  EXPECT_EQ(added["full_heads"], 2);
-  EXPECT_EQ(added["bounded_heads"], 30);
-  EXPECT_LT(added["at_max_context"]["kv_bytes"], added["at_max_context"]["kv_bytes_full"]);
-  EXPECT_EQ(api.Fail(409, "POST", "/v1/plans", body)["code"], "plan_exists");
-  const Json list = api.Must("GET", "/v1/plans")["data"];
-  ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(list[0]["id"], "full");
-  EXPECT_TRUE(list[0]["is_default"]);
-  EXPECT_EQ(list[0]["bounded_heads"], 0);
-
-  // One in use goes on.
-  Json long_answer = Greedy(kStory, 400);
-  long_answer["plan"] = "mine";
-  long_answer["ignore_eos"] = true;
-  const Reply running = api.Begin("POST", "/v1/completions", long_answer.dump());
-  EXPECT_TRUE(api.Must("DELETE", "/v1/plans/mine")["deleted"]);
-  running->Await();
-  EXPECT_EQ(running->status(), 200);
-  EXPECT_EQ(running->Object()["usage"]["headwise"]["plan"], "mine");
-  EXPECT_EQ(api.Fail(404, "POST", "/v1/completions", long_answer.dump())["param"], "plan");
-  EXPECT_EQ(api.Fail(404, "DELETE", "/v1/plans/mine")["code"], "plan_not_found");
-  EXPECT_THAT(api.Fail(400, "DELETE", "/v1/plans/full")["message"].get<std::string>(), HasSubstr("always there"));
-}
-
-TEST(Plans, BadOnesAreRefused) {
-  Api api({.is_loopback = true, .plan_dir = SourcePath("models")});
-  const auto error = [&](const std::string& body) {
-    return api.Fail(400, "POST", "/v1/plans", body)["message"].get<std::string>();
-  };
-  EXPECT_THAT(error("{}"), HasSubstr("name: is missing"));
-  EXPECT_THAT(error(R"({"name": "x"})"), HasSubstr("expected one of plan and path"));
-  EXPECT_THAT(error(R"({"name": "x", "plan": {}})"), HasSubstr("plan"));
-  EXPECT_THAT(error(R"({"name": "a/b", "path": "headwise-17m-full.json"})"), HasSubstr("expected 1 to 64"));
-  EXPECT_THAT(error(R"({"name": "x", "path": "../CMakeLists.txt"})"), HasSubstr("no file in --plan-dir"));
-  EXPECT_THAT(error(R"({"name": "x", "path": "/etc/passwd"})"),
-              AllOf(HasSubstr("no file in --plan-dir"), Not(HasSubstr("root:"))));
-  EXPECT_THAT(error(R"({"name": "x", "path": "headwise-17m/config.json"})"), HasSubstr("headwise_plan"));
-  EXPECT_EQ(api.Must("POST", "/v1/plans", R"({"name": "x", "path": "headwise-17m-two-heads.json"})")["id"], "x");
-}
-
-TEST(Plans, AreFixedWhereEverybodyIsNear) {
-  Api open({.is_loopback = false});
-  EXPECT_EQ(open.Fail(403, "DELETE", "/v1/plans/two-heads")["code"], "plans_are_fixed");
-  EXPECT_EQ(open.Fail(403, "POST", "/v1/plans", "{}")["code"], "plans_are_fixed");
-  Api closed({.api_keys = {"k"}, .is_loopback = false});
-  EXPECT_EQ(closed.Ask("DELETE", "/v1/plans/two-heads", "", {{"authorization", "Bearer k"}})->status(), 200);
-  Api near;
-  EXPECT_EQ(near.Fail(403, "POST", "/v1/plans", R"({"name": "x", "path": "y"})")["code"], "plan_files_are_closed");
 }
 
 }  // namespace
