@@ -149,7 +149,11 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       ApiResult<int64_t> max_new_tokens =
           NewTokensFor(model_, static_cast<int64_t>(prompt.ids.size()), request_.max_tokens,
                        is_chat ? std::numeric_limits<int64_t>::max() : kDefaultCompletionTokens);
-      if (!max_new_tokens.ok()) return max_new_tokens.status();
+      if (!max_new_tokens.ok()) {
+        ApiError error = max_new_tokens.status();
+        if (is_chat && error.param == "prompt") error.param = "messages";
+        return error;
+      }
       prompt.max_new_tokens = *max_new_tokens;
     }
     return std::nullopt;

@@ -4,6 +4,9 @@
 #include <headwise/prompt.h>
 
 #include <span>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "engine/token_logprobs.h"
 #include "support/test_api.h"
@@ -260,6 +263,43 @@ TEST(Completions, EndWithTheirClient) {
   api.Begin("POST", "/v1/completions", body.dump(), {}, gone);
   EXPECT_TRUE(WaitUntil(is_idle));
   EXPECT_LT(api.model().service().stats().num_finished, 100);
+}
+
+// Streams, whole answers, choices that share, prompts with rows, clients that leave, plans that come and go.
+TEST(Completions, ManyClientsAtOnce) {
+  TestApi api;
+  const HeadPlan plan = *ReadHeadPlan(SourcePath("models/headwise-17m-two-heads.json"));
+  const auto one_client = [&](int client) {
+    std::string prompt = kStory;
+    for (int i = 0; i < 5; ++i) prompt += ". " + kStory;
+    for (int i = 0; i < 6; ++i) {
+      const int kind = client + i;
+      Json body = Greedy(kind % 3 == 0 ? prompt : kStory, 6 + i);
+      body["n"] = 1 + kind % 2;
+      body["stream"] = kind % 4 < 2;
+      body["echo"] = kind % 5 == 0;
+      if (kind % 3 == 1) body["logprobs"] = 2;
+      if (kind % 4 == 1) body["plan"] = "two-heads";
+      const Reply reply = api.Begin("POST", "/v1/completions", body.dump());
+      if (kind % 6 == 5) {
+        reply->Leave();
+        continue;
+      }
+      reply->Await();
+      EXPECT_EQ(reply->status(), 200) << reply->Text();
+      const std::string name = "plan-" + std::to_string(client);
+      EXPECT_FALSE(api.model().AddPlan(name, plan, "test"));
+      EXPECT_FALSE(api.model().RemovePlan(name));
+      api.Ask("GET", "/metrics");
+    }
+  };
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 8; ++client) clients.emplace_back(one_client, client);
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(WaitUntil([&] {
+    const ServiceStats stats = api.model().service().stats();
+    return stats.num_running + stats.num_waiting == 0 && stats.kv_bytes == 0;
+  }));
 }
 
 TEST(Completions, AnswersLongerThanTheKvLimitAreCut) {

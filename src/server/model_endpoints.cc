@@ -8,6 +8,7 @@ namespace headwise {
 namespace {
 
 ApiJson ModelJson(const ServedModel& model) {
+  const ChatFormat* format = model.chat_format();
   return {{"id", model.name()},
           {"object", "model"},
           {"created", model.created()},
@@ -15,9 +16,8 @@ ApiJson ModelJson(const ServedModel& model) {
           // vLLM's name for it.
           {"max_model_len", model.max_context()},
           {"headwise",
-           {{"has_chat", model.chat_format() != nullptr},
-            {"chat_format",
-             model.chat_format() != nullptr ? std::string(model.chat_format()->name()) : model.chat_status().message()},
+           {{"chat_format", format != nullptr ? ApiJson(std::string(format->name())) : ApiJson()},
+            {"chat_error", format != nullptr ? ApiJson() : ApiJson(model.chat_status().message())},
             {"default_plan", model.default_plan()},
             {"arithmetic", model.fingerprint()}}}};
 }
