@@ -30,16 +30,16 @@ struct HttpLimits {
 };
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // an address or a name; "0.0.0.0" and "::" for all
-  int port = 0;                    // 0: any that is free; HttpServer::port tells
-  int num_threads = 2;             // that carry bytes
-  int num_handler_threads = 32;    // that handlers run on; requests wait where all are taken
-  std::string tls_certificate;     // files in PEM; both or neither. With them it speaks HTTPS alone
-  std::string tls_key;
-  HttpLimits limits;
+  std::string host = "127.0.0.1";    // an address or a name; "0.0.0.0" and "::" for all
+  int port = 0;                      // 0: any that is free; HttpServer::port tells
+  int num_threads = 2;               // that carry bytes
+  int num_handler_threads = 32;      // that handlers run on; requests wait where all are taken
+  std::string tls_certificate = {};  // files in PEM; both or neither. With them it speaks HTTPS alone
+  std::string tls_key = {};
+  HttpLimits limits = {};
   // What the carrier itself refuses (a header too long, bytes that are no HTTP) looks like other errors of the API.
   // Empty: plain text.
-  std::function<std::string(int status, std::string_view message)> error_body;
+  std::function<std::string(int status, std::string_view message)> error_body = {};
 };
 
 class HttpServer {
