@@ -249,13 +249,13 @@ void HttpConnection::OnBytes(std::string_view bytes) {
   if (state_ == State::kIdle) {
     // Some clients send an empty line behind a body.
     bytes.remove_prefix(std::min(bytes.find_first_not_of("\r\n"), bytes.size()));
-    if (bytes.empty()) return unread_.clear();
+    if (bytes.empty()) return std::string().swap(unread_);
     state_ = State::kHeader;
     reader_ = std::make_unique<RequestReader>(options().limits.header_bytes, options().limits.body_bytes);
     SetDeadlineIn(options().limits.header_time);
   }
   bytes.remove_prefix(reader_->Read(bytes));
-  unread_ = std::string(bytes);
+  std::string(bytes).swap(unread_);  // an assignment may keep memory
   switch (reader_->state()) {
     case RequestReader::State::kRefused:
       return Refuse(reader_->refusal_status(), reader_->refusal_message());

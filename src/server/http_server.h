@@ -42,6 +42,9 @@ struct HttpServerOptions {
   std::function<std::string(int status, std::string_view message)> error_body = {};
 };
 
+// A client that closes his sending side while a reply is under way counts as gone, even if he would still read it: that
+// is how a client that leaves looks. So does one that takes no byte for write_time. One that has sent 16 KiB of further
+// requests is read no further until his reply has ended, and is noticed to be gone when something is sent to him.
 class HttpServer {
  public:
   // Listens when it returns. An error names the address, or the file, and what was wrong.
@@ -56,7 +59,7 @@ class HttpServer {
 
   // Listens no more and closes connections that wait for a request; those with one under way get to the end of their
   // reply, for at most `grace`. Then the rest is closed. When it returns no handler runs and no OnGone is called any
-  // more. Replies that are let go later do nothing.
+  // more. Replies that are let go later do nothing. Not from a handler or an OnGone, which it waits for.
   void Stop(std::chrono::milliseconds grace);
 
  private:

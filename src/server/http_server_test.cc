@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <chrono>
@@ -416,6 +417,28 @@ TEST(HttpServer, ManyIdleConnections) {
     clients[i].Get("/echo");
     EXPECT_EQ(clients[i].ReadReply().status, 200);
   }
+}
+
+// Also those that have asked before: what a request took is given back.
+TEST(HttpServer, IdleConnectionsAreSmall) {
+  if (HEADWISE_SANITIZED) GTEST_SKIP() << "a sanitizer counts no bytes";
+  constexpr int kConnections = 500;
+  TestServer server;
+  std::vector<TestClient> clients;
+  clients.reserve(kConnections);
+  const auto allocated = [] {
+    const struct mallinfo2 info = ::mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = allocated();
+  for (int i = 0; i < kConnections; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().Post("/echo", std::string(100'000, 'b'));
+    EXPECT_EQ(clients.back().ReadReply().status, 200);
+  }
+  const size_t bytes = (allocated() - before) / kConnections;
+  RecordProperty("bytes_per_connection", static_cast<int>(bytes));
+  EXPECT_LT(bytes, 4096);
 }
 
 }  // namespace
