@@ -18,9 +18,10 @@ deps-cuda:
 	@mkdir -p build
 	@tools/install_cuda.sh build/cuda
 
-# Everything that takes minutes. Without a browser one test is skipped, and says so.
+# Everything that takes minutes. Without a browser or OpenAI's client tests are skipped, and say so.
 test: build
 	@tools/install_deps.sh browser || echo "no Chromium: the report is not opened in a browser"
+	@tools/install_deps.sh clients || echo "no Python package openai: the server is not asked by OpenAI's client"
 	ctest --test-dir build/release -LE long --output-on-failure -j2
 
 # The tests of parts alone: under a minute once built, for while one works.

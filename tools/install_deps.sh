@@ -7,6 +7,7 @@
 #   long     `make test-long`: clang for its fuzzer
 # and apart from them
 #   browser  Chromium, in which a test opens the report
+#   clients  OpenAI's Python package in build/clients, with which a test asks the server
 # Usage: install_deps.sh PURPOSE
 set -euo pipefail
 packages=()
@@ -18,8 +19,9 @@ case ${1:-} in
     packages+=(build-essential cmake ninja-build ccache pkg-config python3 libhwy-dev nlohmann-json3-dev libcli11-dev
       libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
   browser) packages=(chromium) ;;
+  clients) packages=(python3-venv) ;;
   *)
-    echo "usage: install_deps.sh core|build|test|long|browser" >&2
+    echo "usage: install_deps.sh core|build|test|long|browser|clients" >&2
     exit 2
     ;;
 esac
@@ -27,8 +29,15 @@ missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
-echo "installing: ${missing[*]}"
-as_root=(); [ "$(id -u)" -eq 0 ] || as_root=(sudo)
-"${as_root[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "installing: ${missing[*]}"
+  as_root=(); [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+fi
+[ "$1" = clients ] || exit 0
+venv=$(dirname "$0")/../build/clients
+"$venv/bin/python3" -c 'import openai' 2>/dev/null && exit 0
+echo "installing: openai"
+python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet --disable-pip-version-check openai

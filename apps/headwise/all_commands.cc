@@ -7,6 +7,7 @@ std::span<const AddCommand> Commands() {
   static constexpr AddCommand kCommands[] = {
       AddRunCommand,       //
       AddChatCommand,      //
+      AddServeCommand,     //
       AddInspectCommand,   //
       AddLogitsCommand,    //
       AddTokenizeCommand,  //

@@ -28,6 +28,7 @@ std::span<const AddCommand> Commands();
 // Each adds one subcommand to `line.app`.
 void AddRunCommand(CommandLine& line);
 void AddChatCommand(CommandLine& line);
+void AddServeCommand(CommandLine& line);
 void AddInspectCommand(CommandLine& line);
 void AddLogitsCommand(CommandLine& line);
 void AddTokenizeCommand(CommandLine& line);

@@ -15,7 +15,9 @@ volatile std::sig_atomic_t g_interrupted = 0;
 volatile std::sig_atomic_t g_pipe = -1;
 
 // On whichever thread the system picks: a wait in another is not interrupted by it, but sees the pipe.
-void NoteInterrupt(int) {
+void NoteInterrupt(int number) {
+  // The other signal came before: by now this one's handler is its usual one again.
+  if (g_interrupted != 0) std::raise(number);
   g_interrupted = 1;
   const int error = errno;
   const char byte = 0;
@@ -25,24 +27,26 @@ void NoteInterrupt(int) {
   errno = error;
 }
 
-void AwaitInterrupt() {
+}  // namespace
+
+InterruptGuard::InterruptGuard(Signals signals) : signals_(signals) {
+  if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) pipe_[0] = pipe_[1] = -1;
+  g_pipe = pipe_[1];
+  Await();
+}
+
+void InterruptGuard::Await() {
   g_interrupted = 0;
   struct sigaction action = {};
   action.sa_handler = NoteInterrupt;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
-}
-
-}  // namespace
-
-InterruptGuard::InterruptGuard() {
-  if (::pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) != 0) pipe_[0] = pipe_[1] = -1;
-  g_pipe = pipe_[1];
-  AwaitInterrupt();
+  if (signals_ == Signals::kInterruptAndTermination) sigaction(SIGTERM, &action, nullptr);
 }
 
 InterruptGuard::~InterruptGuard() {
   std::signal(SIGINT, SIG_DFL);
+  if (signals_ == Signals::kInterruptAndTermination) std::signal(SIGTERM, SIG_DFL);
   g_pipe = -1;
   for (const int fd : pipe_) {
     if (fd >= 0) ::close(fd);
@@ -53,7 +57,7 @@ void InterruptGuard::Forget() {
   // Until a handler is there again nothing is written.
   for (char byte = 0; pipe_[0] >= 0 && ::read(pipe_[0], &byte, 1) == 1;) {
   }
-  if (interrupted()) AwaitInterrupt();
+  if (interrupted()) Await();
 }
 
 bool InterruptGuard::interrupted() const {

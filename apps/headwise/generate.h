@@ -10,7 +10,9 @@ namespace headwise {
 // While one lives, the first Ctrl-C is only noted; the second has its usual effect. One at a time.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  // SIGTERM: what service managers send is as good as Ctrl-C, in either place.
+  enum class Signals { kInterrupt, kInterruptAndTermination };
+  explicit InterruptGuard(Signals signals = Signals::kInterrupt);
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   ~InterruptGuard();
@@ -23,6 +25,9 @@ class InterruptGuard {
   int fd() const { return pipe_[0]; }
 
  private:
+  void Await();
+
+  Signals signals_;
   int pipe_[2] = {-1, -1};
 };
 

@@ -37,7 +37,7 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
+  std::string body = {};
   std::vector<HttpField> fields = {};  // besides those that the carrier writes: lengths, dates, whether it stays open
 };
 

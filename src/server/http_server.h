@@ -30,18 +30,21 @@ struct HttpLimits {
 };
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // an address or a name; "0.0.0.0" and "::" for all
-  int port = 0;                    // 0: any that is free; HttpServer::port tells
-  int num_threads = 2;             // that carry bytes
-  int num_handler_threads = 32;    // that handlers run on; requests wait where all are taken
-  std::string tls_certificate;     // files in PEM; both or neither. With them it speaks HTTPS alone
-  std::string tls_key;
-  HttpLimits limits;
+  std::string host = "127.0.0.1";    // an address or a name; "0.0.0.0" and "::" for all
+  int port = 0;                      // 0: any that is free; HttpServer::port tells
+  int num_threads = 2;               // that carry bytes
+  int num_handler_threads = 32;      // that handlers run on; requests wait where all are taken
+  std::string tls_certificate = {};  // files in PEM; both or neither. With them it speaks HTTPS alone
+  std::string tls_key = {};
+  HttpLimits limits = {};
   // What the carrier itself refuses (a header too long, bytes that are no HTTP) looks like other errors of the API.
   // Empty: plain text.
-  std::function<std::string(int status, std::string_view message)> error_body;
+  std::function<std::string(int status, std::string_view message)> error_body = {};
 };
 
+// A client that closes his sending side while a reply is under way counts as gone, even if he would still read it: that
+// is how a client that leaves looks. So does one that takes no byte for write_time. One that has sent 16 KiB of further
+// requests is read no further until his reply has ended, and is noticed to be gone when something is sent to him.
 class HttpServer {
  public:
   // Listens when it returns. An error names the address, or the file, and what was wrong.
@@ -56,7 +59,7 @@ class HttpServer {
 
   // Listens no more and closes connections that wait for a request; those with one under way get to the end of their
   // reply, for at most `grace`. Then the rest is closed. When it returns no handler runs and no OnGone is called any
-  // more. Replies that are let go later do nothing.
+  // more. Replies that are let go later do nothing. Not from a handler or an OnGone, which it waits for.
   void Stop(std::chrono::milliseconds grace);
 
  private:

@@ -1,0 +1,126 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace headwise {
+namespace {
+
+// Seconds: from what a small model takes for a token to what a book takes to be read.
+constexpr double kFirstTokenBounds[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000};
+constexpr double kPerTokenBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
+constexpr double kLatencyBounds[] = {0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500};
+
+constexpr std::array<const char*, 4> kFinishNames = {"stop", "length", "abort", "error"};
+
+size_t FinishIndex(FinishReason finish) {
+  switch (finish) {
+    case FinishReason::kLength:
+      return 1;
+    case FinishReason::kCancelled:
+      return 2;
+    case FinishReason::kError:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+std::string EscapeLabel(const std::string& value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c == '\n' ? ' ' : c;
+  }
+  return escaped;
+}
+
+void AppendHeading(std::string& text, const char* name, const char* type, const char* help) {
+  text += fmt::format("# HELP headwise:{} {}\n# TYPE headwise:{} {}\n", name, help, name, type);
+}
+
+}  // namespace
+
+void Histogram::Add(double value) {
+  const auto bucket = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
+  ++counts_[static_cast<size_t>(bucket)];
+  sum_ += value;
+}
+
+void Histogram::AppendTo(std::string& text, const std::string& name, const std::string& labels) const {
+  int64_t count = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    count += counts_[i];
+    const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
+    text += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, count);
+  }
+  text += fmt::format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, count);
+}
+
+ModelMetrics::ModelMetrics() : first_token_(kFirstTokenBounds), per_token_(kPerTokenBounds), latency_(kLatencyBounds) {}
+
+void ModelMetrics::AddAnswer(const AnswerTimes& times, FinishReason finish) {
+  const std::lock_guard lock(mutex_);
+  prompt_tokens_ += times.prompt_tokens;
+  generation_tokens_ += times.new_tokens;
+  ++num_finished_[FinishIndex(finish)];
+  if (times.first_token_seconds > 0) first_token_.Add(times.first_token_seconds);
+  if (times.new_tokens > 1) {
+    per_token_.Add((times.last_token_seconds - times.first_token_seconds) / static_cast<double>(times.new_tokens - 1));
+  }
+  latency_.Add(times.total_seconds);
+}
+
+void MetricsPage::Add(const std::string& model, const ModelMetrics& metrics, const ServiceStats& stats) {
+  rows_.push_back({fmt::format("model_name=\"{}\"", EscapeLabel(model)), &metrics, stats});
+}
+
+std::string MetricsPage::Text() const {
+  std::string text;
+  const auto gauge = [&](const char* name, const char* help, int64_t ServiceStats::*member) {
+    AppendHeading(text, name, "gauge", help);
+    for (const Row& row : rows_) text += fmt::format("headwise:{}{{{}}} {}\n", name, row.labels, row.stats.*member);
+  };
+  gauge("num_requests_running", "Requests in the engine's steps.", &ServiceStats::num_running);
+  gauge("num_requests_waiting", "Requests that wait for memory or a step.", &ServiceStats::num_waiting);
+  gauge("kv_cache_bytes", "KV bytes held now.", &ServiceStats::kv_bytes);
+  gauge("kv_cache_peak_bytes", "The most KV bytes held at once.", &ServiceStats::kv_peak_bytes);
+  gauge("kv_reserved_bytes", "KV bytes promised to admitted requests; 0 without a limit.",
+        &ServiceStats::kv_reserved_bytes);
+  gauge("kv_limit_bytes", "Hard limit on KV bytes; 0: none.", &ServiceStats::kv_limit_bytes);
+
+  const auto counter = [&](const char* name, const char* help, int64_t ModelMetrics::*member) {
+    AppendHeading(text, name, "counter", help);
+    for (const Row& row : rows_) {
+      const std::lock_guard lock(row.metrics->mutex_);
+      text += fmt::format("headwise:{}{{{}}} {}\n", name, row.labels, row.metrics->*member);
+    }
+  };
+  counter("prompt_tokens_total", "Tokens of prompts that were read.", &ModelMetrics::prompt_tokens_);
+  counter("generation_tokens_total", "Tokens that were generated.", &ModelMetrics::generation_tokens_);
+  AppendHeading(text, "request_success_total", "counter", "Answers that are over, by how they ended.");
+  for (const Row& row : rows_) {
+    const std::lock_guard lock(row.metrics->mutex_);
+    for (size_t i = 0; i < kFinishNames.size(); ++i) {
+      text += fmt::format("headwise:request_success_total{{{},finished_reason=\"{}\"}} {}\n", row.labels,
+                          kFinishNames[i], row.metrics->num_finished_[i]);
+    }
+  }
+
+  const auto histogram = [&](const char* name, const char* help, Histogram ModelMetrics::*member) {
+    AppendHeading(text, name, "histogram", help);
+    for (const Row& row : rows_) {
+      const std::lock_guard lock(row.metrics->mutex_);
+      (row.metrics->*member).AppendTo(text, fmt::format("headwise:{}", name), row.labels);
+    }
+  };
+  histogram("time_to_first_token_seconds", "From a request to the first token of an answer.",
+            &ModelMetrics::first_token_);
+  histogram("time_per_output_token_seconds", "Between the tokens of an answer, on average.", &ModelMetrics::per_token_);
+  histogram("e2e_request_latency_seconds", "From a request to the end of an answer.", &ModelMetrics::latency_);
+  return text;
+}
+
+}  // namespace headwise
