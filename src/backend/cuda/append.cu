@@ -125,8 +125,9 @@ __device__ void Rotate(const Rotation& rotation, const Angles& angles, int unit,
 }
 
 __global__ void __launch_bounds__(kThreads) AppendKernel(const __grid_constant__ AppendParams p) {
-  __shared__ float rows[kWarps][kMaxDim];
-  float* const row = rows[threadIdx.x / kWarp];
+  // No more than there is of: beside a block of the product ahead, which leaves three kilobytes, this one can begin.
+  extern __shared__ float rows[];  // [kWarps, D]
+  float* const row = rows + threadIdx.x / kWarp * p.dim;
   const int num_kv_heads = p.step.num_kv_heads;
   // Which unit of what the warp has: of a rotation, of keys as they come, or of values.
   int unit = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
@@ -219,7 +220,8 @@ void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& appen
     if (rope.out.data == append.k.data) params.key_rotation = static_cast<int>(i);
   }
   num_units += num_rows * append.step->num_kv_heads * (params.key_rotation < 0 ? 2 : 1);
-  Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads), AppendKernel, params);
+  const size_t rows_bytes = sizeof(float) * kWarps * static_cast<size_t>(params.dim);
+  Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads, rows_bytes), AppendKernel, params);
 }
 
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device) {

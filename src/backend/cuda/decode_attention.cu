@@ -96,6 +96,17 @@ __device__ int2 VisitsOfPiece(const HeadPlan& plan, int piece) {
   return {begin, min(begin + plan.piece_visits, plan.visits.num_visits)};
 }
 
+// Tables of the run's next heads, a lane each: since the layer before, weights have put them out of the second-level
+// cache, and what is looked up for a head are four reads one behind the other.
+__device__ void WarmTables(const DecodeParams& p) {
+  const RunStart end = p.runs[blockIdx.x + 1];
+  const int head_idx = p.runs[blockIdx.x].head + 1 + static_cast<int>(threadIdx.x % kWarp);
+  if (head_idx > end.head || (head_idx == end.head && end.piece == 0)) return;
+  const HeadPlan plan = p.heads[head_idx];
+  const DeviceHead head(p.step, p.layer_idx, head_idx);
+  PrefetchLine(&p.step.pages[head.head.EntryOf(plan.visits.PageOf(0))]);
+}
+
 // Pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
 template <typename Shape, int kPageTokens>
 __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
@@ -355,6 +366,7 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
     Produce<Shape, kPageTokens>(p, ring, tail);
     return;
   }
+  if (warp == kNumConsumers - 1) WarmTables(p);
 
   bool has_waited = false;
   const int warp_group = warp / Shape::kWarpsOfPage;

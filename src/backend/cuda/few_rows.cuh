@@ -271,6 +271,7 @@ struct TileWriter {
       float of_share[kNumShares];  // one round of loads, for which all warps wait
 #pragma unroll
       for (int share = 0; share < kNumShares; ++share) of_share[share] = sums[TileSums::IndexOf(share, column, row)];
+#pragma unroll 1
       for (int part = 1; part < p.num_parts; ++part) {
 #pragma unroll
         for (int share = 0; share < kNumShares; ++share) {

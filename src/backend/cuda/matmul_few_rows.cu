@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (depth < p.depth) PrefetchLine(tile.part.weight + output * p.depth + depth);
   }
   WaitForEarlier();
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
