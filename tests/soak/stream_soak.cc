@@ -1,7 +1,7 @@
 // One endless stream: generates a million tokens with every head streaming and positions in the cache, and shows that
 // memory, time per token and predictions stay what they were; it fails where memory or predictions do not.
-// [streaming-llm §3.2, §4.1] Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS]; the text is held out, 4,000 tokens
-// or more.
+// [streaming-llm §3.2, §4.1] Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND]]; the text is held out,
+// 4,000 tokens or more.
 #include <fmt/format.h>
 #include <headwise/engine.h>
 #include <headwise/tokenizer.h>
@@ -65,9 +65,10 @@ Status CheckSteady(const Sample& first, const Sample& now, int64_t num_tokens) {
   return Status::Ok();
 }
 
-Status Soak(const std::string& model, const std::string& text_path, int64_t num_tokens) {
+Status Soak(const std::string& model, const std::string& text_path, int64_t num_tokens, const std::string& backend) {
   EngineOptions options;
   options.model = model;
+  options.backend = backend;
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options));
   HW_ASSIGN_OR_RETURN(const std::string text, ReadFile(text_path));
   HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, engine->tokenizer().Encode(text, SpecialText::kAsText));
@@ -99,8 +100,10 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     done += step;
     prompt = {5};  // any token goes on with the stream
-    Sample sample{.kv_bytes = result.metrics.kv_bytes, .resident_bytes = ReadProcessMemory().resident_bytes};
+    Sample sample{.kv_bytes = result.metrics.kv_bytes};
     HW_ASSIGN_OR_RETURN(sample.nll, HeldOutNll(*engine, *stream, ids));
+    // Behind the first prefill, for which a backend may load a library.
+    sample.resident_bytes = ReadProcessMemory().resident_bytes;
     fmt::print("{:>10} {:>14.1f} {:>14.2f} {:>12.3f} {:>10.5f}\n", done, 1e6 * seconds / static_cast<double>(step),
                static_cast<double>(sample.resident_bytes) / 1e6, static_cast<double>(sample.kv_bytes) / 1e6,
                sample.nll);
@@ -108,6 +111,7 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
     if (!first) first = sample;
     HW_RETURN_IF_ERROR(CheckSteady(*first, sample, done));
   }
+  fmt::print("{}\n", engine->backend_description());
   return Status::Ok();
 }
 
@@ -116,10 +120,11 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS]\n");
+    fmt::print(stderr, "usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND]]\n");
     return 2;
   }
-  const headwise::Status status = headwise::Soak(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 1000000);
+  const headwise::Status status =
+      headwise::Soak(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 1000000, argc > 4 ? argv[4] : "cpu");
   if (!status.ok()) fmt::print(stderr, "{}\n", status.message());
   return status.ok() ? 0 : 1;
 }
