@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "kv/plan_bytes.h"
+#include "kv/rule.h"
 #include "model/model_config.h"
 #include "server/page_files.h"
 #include "support/test_api.h"
@@ -116,20 +117,42 @@ TEST(Heads, AreWhatThePlanSays) {
   }
 }
 
+// Rules that keep by how long the prompt is and the text may become, among them some that fold what they drop.
+HeadPlan ElasticPlan(const ModelShape& shape) {
+  HeadRule moa{.kind = HeadRule::Kind::kElasticMoa, .sink = 4};
+  moa.alpha = 20;
+  moa.beta = 0.25;
+  HeadRule razor{.kind = HeadRule::Kind::kElasticRazor, .sink = 4};
+  razor.min_recent = 40;
+  razor.divisor = 5;
+  razor.compensate = true;
+  razor.start = RuleStart::kEndOfPrompt;
+  HeadPlan plan = HeadPlan::Dense(shape);
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    if (i % 3 != 0) plan.rules[i] = i % 3 == 1 ? moa : razor;
+  }
+  return plan;
+}
+
 // What the page shows is what a request of this length took.
 TEST(Heads, AreWhatARequestHeld) {
-  Json body = Greedy(kStory, 300);
-  body["plan"] = "two-heads";
-  body["ignore_eos"] = true;
-  const Json usage = Shared().Complete(body)["usage"];
-  const int64_t prompt = usage["prompt_tokens"];
-  // The last token was drawn and never read.
-  const int64_t held = usage["total_tokens"].get<int64_t>() - 1;
-  const std::string query = fmt::format("tokens={}&prompt_tokens={}&max_tokens={}", held, prompt, prompt + 300);
-  const Json total = AskHeads(Shared(), "two-heads", query)->Object()["total"];
-  EXPECT_EQ(total["kv_bytes"], usage["headwise"]["kv_bytes"]);
-  EXPECT_EQ(total["kv_bytes_full"], usage["headwise"]["kv_bytes_full"]);
-  EXPECT_GT(total["pages_given_back"], 0);
+  TestApi api;
+  ASSERT_FALSE(api.model().AddPlan("elastic", ElasticPlan(api.model().engine().shape()), "test"));
+  for (const char* plan : {"full", "two-heads", "elastic"}) {
+    Json body = Greedy(kStory, 300);
+    body["plan"] = plan;
+    body["ignore_eos"] = true;
+    const Json usage = api.Complete(body)["usage"];
+    const int64_t prompt = usage["prompt_tokens"];
+    // The last token was drawn and never read.
+    const int64_t held = usage["total_tokens"].get<int64_t>() - 1;
+    const std::string query = fmt::format("tokens={}&prompt_tokens={}&max_tokens={}", held, prompt, prompt + 300);
+    const Json total = AskHeads(api, plan, query)->Object()["total"];
+    EXPECT_EQ(total["kv_bytes"], usage["headwise"]["kv_bytes"]) << plan;
+    EXPECT_EQ(total["kv_bytes_full"], usage["headwise"]["kv_bytes_full"]) << plan;
+    EXPECT_EQ(total["kv_bytes_bounded"], usage["headwise"]["kv_bytes_bounded"]) << plan;
+    EXPECT_EQ(total["pages_given_back"] == 0, std::string(plan) == "full") << plan;
+  }
 }
 
 TEST(Heads, BadQuestionsAreRefused) {

@@ -354,6 +354,7 @@ class Page(unittest.TestCase):
                 self.picture(f"{theme}-{width}")
                 self.click("#compare")
                 self.page.wait("document.querySelector('[data-column=\"1\"] .tokens').textContent !== '0'")
+                self.assertIn("Not asked under this plan", self.text("[data-column='1'] .log"))
                 self.assertLessEqual(self.page.evaluate("document.documentElement.scrollWidth"), width)
                 self.picture(f"{theme}-{width}-compare")
                 self.click("#compare")
@@ -369,6 +370,27 @@ class Page(unittest.TestCase):
         self.click("#theme")
         self.assertEqual(self.text("#theme"), "Theme: light")
         self.assertEqual(self.page.evaluate("getComputedStyle(document.documentElement).colorScheme"), "light")
+
+    def test_grids_of_large_models(self):
+        for layers, heads in ((32, 8), (80, 8), (24, 32)):
+            self.open()
+            self.page.wait("document.querySelectorAll('.cell').length > 0")
+            self.page.evaluate(f"""import("/page/memory.js").then(({{MemoryView}}) => {{
+                const rows = (of) => Array.from({{length: {layers}}}, (_, layer) => Array.from({{length: {heads}}}, (_, head) => of(layer, head)));
+                const isFull = (layer, head) => (layer * 7 + head * 5) % 9 === 0;
+                window.view = new MemoryView(document.querySelector(".memory"));
+                window.view.draw({{tokens: 32000, rules: ["sink 16, recent 128", "full: every token"],
+                    rule_of: rows((layer, head) => isFull(layer, head) ? 1 : 0),
+                    kept_tokens: rows((layer, head) => isFull(layer, head) ? 32000 : 144),
+                    kv_bytes: rows((layer, head) => isFull(layer, head) ? 16384000 : 98304),
+                    total: {{kv_bytes: 5e9, kv_bytes_all_full: 3e10, pages: 20000, pages_given_back: 400000}}}});
+                document.querySelector(".alternative").open = true; }})""")
+            self.page.wait(f"document.querySelectorAll('table tbody tr').length === {layers * heads}")
+            self.assertEqual(self.count(".cell"), layers * heads)
+            self.assertTrue(self.page.evaluate("""[...document.querySelectorAll(".cell")].every((cell) => {
+                const box = cell.getBoundingClientRect(), grid = document.querySelector(".cells").getBoundingClientRect();
+                return box.width >= 3 && box.height >= 3 && box.right <= grid.right + 1; })"""))
+            self.picture(f"grid-{layers}x{heads}")
 
     def test_nothing_leaves_the_host(self):
         self.set_settings(max_tokens="20")

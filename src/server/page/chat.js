@@ -102,6 +102,9 @@ export class Column {
     this.log.append(user);
     const answer = this.answerOf(turn);
     if (answer !== null) this.drawAnswer(answer);
+    else if (turn.answers.some((other) => other !== null)) {
+      this.log.append(element("p", "facts soft", "Not asked under this plan. Regenerate asks again under both."));
+    }
   }
 
   drawAnswer(answer) {
@@ -147,7 +150,8 @@ export class Column {
     }
     try {
       const tokens = await this.countTokens(turns, false);
-      if (this.conversation === conversation && !this.isStreaming) this.memory.show({ ...shown, tokens });
+      if (this.conversation !== conversation || this.isStreaming) return;
+      this.memory.show({ ...shown, tokens, promptTokens: answer?.promptTokens, maxTokens: answer?.maxTokens });
     } catch (error) {
       this.memory.set(".readout", error.message);
     }
@@ -185,15 +189,11 @@ export class Column {
     this.log.setAttribute("aria-busy", "true");
     this.memory.setSpeed(null);
     const article = this.drawAnswer(answer);
-    // A model without a chat format writes 16 tokens where nobody says how many.
-    const mostNew = body.max_tokens ?? (this.isChat ? this.model.max_model_len : 16);
-    this.countTokens(turns.slice(0, -1).concat({ user: turn.user, answers: [] }), true).then(
-      (tokens) => (answer.promptTokens ??= tokens),
-      () => {},
-    );
+    const asked = turns.slice(0, -1).concat({ user: turn.user, answers: [] });
+    this.countTokens(asked, true).then((tokens) => this.noteLength(answer, tokens, body.max_tokens), () => {});
     try {
       const path = this.isChat ? "/v1/chat/completions" : "/v1/completions";
-      await this.read(stream(path, body, signal), answer, article, mostNew);
+      await this.read(stream(path, body, signal), answer, article, body.max_tokens);
     } catch (error) {
       answer.finish = signal.aborted ? "stopped" : "error";
       if (!signal.aborted) answer.error = error instanceof ApiError ? error.message : `No answer: ${error.message}`;
@@ -210,7 +210,13 @@ export class Column {
     let numPieces = 0;
     let drawAt = 0;
     for await (const chunk of chunks) {
-      if (chunk.usage) this.noteUsage(answer, chunk.usage, mostNew);
+      if (chunk.usage) {
+        this.noteLength(answer, chunk.usage.prompt_tokens, mostNew);
+        answer.newTokens = chunk.usage.completion_tokens;
+        // The last token was drawn and never read: no head holds it.
+        answer.heldTokens = Math.max(0, chunk.usage.total_tokens - 1);
+        answer.kvBytes = chunk.usage.headwise?.kv_bytes;
+      }
       const choice = chunk.choices[0];
       if (!choice) continue;
       const piece = choice.delta ? choice.delta.content ?? "" : choice.text;
@@ -233,17 +239,16 @@ export class Column {
         model: answer.model,
         tokens: answer.promptTokens + numPieces,
         promptTokens: answer.promptTokens,
-        maxTokens: answer.promptTokens + mostNew,
+        maxTokens: answer.maxTokens,
       });
     }
   }
 
-  noteUsage(answer, usage, mostNew) {
-    answer.promptTokens = usage.prompt_tokens;
-    answer.newTokens = usage.completion_tokens;
-    answer.maxTokens = usage.prompt_tokens + mostNew;
-    // The last token was drawn and never read: no head holds it.
-    answer.heldTokens = Math.max(0, usage.total_tokens - 1);
-    answer.kvBytes = usage.headwise?.kv_bytes;
+  // Elastic heads keep by these. Where nobody says how many tokens an answer may have, a chat's has what the context has
+  // room for, and one without a chat format 16.
+  noteLength(answer, promptTokens, mostNew) {
+    const most = this.model.max_model_len;
+    answer.promptTokens = promptTokens;
+    answer.maxTokens = Math.min(most, promptTokens + (mostNew ?? (this.isChat ? most : 16)));
   }
 }

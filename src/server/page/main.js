@@ -194,6 +194,11 @@ async function answerTurn(turn) {
   say(errors.length > 0 ? errors.join(" ") : `The answer is complete: ${answers.map((answer) => answer.newTokens ?? 0).join(" and ")} tokens.`);
 }
 
+// Who waits for the end need not ask how it went: an answer says that itself.
+function begin(turn) {
+  answering = answerTurn(turn).catch((error) => notice(error.message));
+}
+
 function send() {
   const text = byId("prompt").value;
   if (text.trim() === "" || isStreaming() || columns.length === 0) return;
@@ -203,7 +208,7 @@ function send() {
   for (const column of columns) column.drawTurn(turn);
   drawList();
   save();
-  answering = answerTurn(turn);
+  begin(turn);
 }
 
 function regenerate() {
@@ -211,7 +216,7 @@ function regenerate() {
   if (!turn || isStreaming() || columns.length === 0) return;
   for (const column of columns) turn.answers[column.index] = null;
   drawConversation();
-  answering = answerTurn(turn);
+  begin(turn);
 }
 
 // ---- the rest of the page ----

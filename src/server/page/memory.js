@@ -133,7 +133,7 @@ export class MemoryView {
       this.cells.push(cells);
     }
     this.grid.replaceChildren(...rows);
-    this.readout.textContent = "Rows are layers, columns KV heads. Point at a cell, or go there with the arrow keys.";
+    this.readout.textContent = "Rows are layers, columns KV heads; point at one to read it.";
   }
 
   drawCell(layer, head) {
