@@ -302,6 +302,40 @@ class Page(unittest.TestCase):
         self.assertTrue(any(url.endswith("/v1/completions") for url in asked), asked)
         self.assertFalse(any("/chat/" in url for url in asked), asked)
 
+    def test_parameters_are_sent(self):
+        self.click("#parameters summary")
+        wanted = {"system": "Be brief.", "temperature": "0.5", "top_p": "0.9", "max_tokens": "7", "seed": "3"}
+        for name, value in wanted.items():
+            self.choose("#" + name, value)
+        self.picture("parameters")
+        self.ask("Hello")
+        body, = (json.loads(request["postData"]) for request in self.page.requests
+                 if request["url"].endswith("/v1/chat/completions"))
+        self.assertEqual(body["messages"], [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}])
+        self.assertEqual({name: body[name] for name in ("temperature", "top_p", "max_tokens", "seed")},
+                         {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "seed": 3})
+        first = self.text(".assistant .text")
+        # The same seed gives the same answer, and what was written stays for the next time.
+        self.open()
+        self.assertEqual(self.page.evaluate("document.getElementById('seed').value"), "3")
+        self.click("#new")
+        self.ask("Hello")
+        self.assertEqual(self.text(".assistant .text"), first)
+
+    def test_who_reads_the_end_stays_there(self):
+        self.set_settings(max_tokens="2000")
+        self.page.size(390, 600)
+        self.send(STORY)
+        log = "document.querySelector('.log')"
+        self.page.wait(f"{log}.scrollHeight > {log}.clientHeight + 200")
+        self.assertLess(self.page.evaluate(f"{log}.scrollHeight - {log}.scrollTop - {log}.clientHeight"), 40)
+        self.page.evaluate(f"{log}.scrollTop = 0")
+        height = self.page.evaluate(f"{log}.scrollHeight")
+        self.page.wait(f"{log}.scrollHeight > {height} + 100 || {IDLE}")
+        self.assertEqual(self.page.evaluate(f"{log}.scrollTop"), 0)
+        self.page.press("Escape")
+        self.page.wait(IDLE)
+
     def test_errors_are_told(self):
         self.set_settings(max_tokens="99999999")
         self.send("Hello")

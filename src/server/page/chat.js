@@ -31,6 +31,18 @@ export class Column {
     this.memory = new MemoryView(this.root.querySelector(".memory"));
     this.conversation = null;
     this.abort = null;
+    // Who reads the end stays there, whatever grows, until he scrolls away.
+    this.isAtEnd = true;
+    this.log.addEventListener("scroll", () => (this.isAtEnd = this.distanceToEnd() < 40), { passive: true });
+    new ResizeObserver(() => this.stayAtEnd()).observe(this.log);
+  }
+
+  distanceToEnd() {
+    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight;
+  }
+
+  stayAtEnd() {
+    if (this.isAtEnd) this.log.scrollTop = this.log.scrollHeight;
   }
 
   get plan() {
@@ -91,7 +103,8 @@ export class Column {
     if (conversation.turns.length === 0) {
       this.log.append(element("p", "empty", "Nothing has been said yet. The heads hold nothing."));
     }
-    this.log.scrollTop = this.log.scrollHeight;
+    this.isAtEnd = true;
+    this.stayAtEnd();
     this.showMemory();
   }
 
@@ -118,12 +131,11 @@ export class Column {
   }
 
   updateAnswer(article, answer) {
-    const isNearEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
     article.firstChild.replaceChildren(...markdown(answer.text));
     const facts = article.querySelector(".facts");
     facts.classList.toggle("error", Boolean(answer.error));
     facts.textContent = answer.error ?? this.factsOf(answer);
-    if (isNearEnd) this.log.scrollTop = this.log.scrollHeight;
+    this.stayAtEnd();
   }
 
   factsOf(answer) {
@@ -184,6 +196,7 @@ export class Column {
     const body = this.requestOf(turns);
     const answer = { text: "", plan: this.plan, model: settings.model };
     turn.answers[this.index] = answer;
+    this.isAtEnd = true;
     this.abort = new AbortController();
     const { signal } = this.abort;
     this.log.setAttribute("aria-busy", "true");

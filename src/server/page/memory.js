@@ -140,6 +140,7 @@ export class MemoryView {
     const cell = this.cells[layer][head];
     const kept = this.heads.kept_tokens[layer][head];
     const share = this.heads.tokens > 0 ? kept / this.heads.tokens : 0;
+    cell.classList.toggle("holds", kept > 0);
     cell.style.setProperty("--share", `${(100 * share).toFixed(1)}%`);
     cell.setAttribute("aria-label", this.textOf(layer, head));
   }
