@@ -154,12 +154,13 @@ class Page(unittest.TestCase):
 
     def test_an_answer_streams_and_stays(self):
         self.set_settings(max_tokens="200", plans=["two-heads", ""])
-        self.send(STORY)
-        self.page.wait("document.querySelector('.assistant .text')?.innerText.length > 0 && !document.getElementById('stop').hidden")
-        early = self.text(".assistant .text")
-        self.page.wait(IDLE)
+        self.page.watch(f"{BUSY} && document.querySelector('.assistant .text')?.textContent")
+        self.ask(STORY)
         whole = self.text(".assistant .text")
-        self.assertGreater(len(whole), len(early))
+        early = [text for text in self.page.evaluate("window.seen") if text]
+        self.assertGreater(len(early), 2)
+        self.assertGreater(len(early[1]), len(early[0]))
+        self.assertGreater(len(whole), len(early[0]))
         self.assertEqual(self.text("#prompt") or "", "")
         self.assertIn("two-heads · 200 tokens", self.text(".assistant .facts"))
         self.assertIsNone(self.page.evaluate("document.querySelector('.log').getAttribute('aria-busy')"))
@@ -178,15 +179,15 @@ class Page(unittest.TestCase):
 
     def test_the_memory_grows_while_it_streams(self):
         self.set_settings(max_tokens="3000", plans=["full", ""])
+        self.page.watch("document.querySelector('.tokens').textContent")
         self.send(STORY)
-        self.page.evaluate("""window.seen = new Set(); new MutationObserver(() =>
-            window.seen.add(document.querySelector('.tokens').innerText)).observe(
-            document.querySelector('.tokens'), {childList: true, characterData: true, subtree: true})""")
-        self.page.wait("window.seen.size >= 4")
+        self.page.wait("new Set(window.seen).size >= 4")
         self.page.press("Escape")
         self.page.wait(IDLE)
         asked = [request for request in self.page.requests if "/heads?" in request["url"]]
         self.assertGreaterEqual(len(asked), 4)
+        numbers = [int(text.replace(",", "")) for text in self.page.evaluate("window.seen")]
+        self.assertEqual(numbers[:4], sorted(numbers[:4]))
 
     def test_escape_stops_and_the_answer_so_far_stays(self):
         self.set_settings(max_tokens="20000")
@@ -221,9 +222,10 @@ class Page(unittest.TestCase):
         self.set_settings(max_tokens="400")
         self.click("#compare")
         self.assertEqual(self.count(".column"), 2)
+        self.page.watch("document.querySelectorAll('[aria-busy=true]').length")
         self.send(STORY)
-        self.page.wait("document.querySelectorAll('[aria-busy=true]').length === 2")
-        self.page.wait(IDLE)
+        self.page.wait(f"{IDLE} && document.querySelectorAll('.assistant').length === 2")
+        self.assertEqual(max(self.page.evaluate("window.seen")), 2)
         answers = self.stored()[0]["turns"][0]["answers"]
         self.assertEqual([answer["plan"] for answer in answers], ["full", "two-heads"])
         for column, answer in enumerate(answers):
@@ -424,6 +426,8 @@ class Page(unittest.TestCase):
             self.assertTrue(self.page.evaluate("""[...document.querySelectorAll(".cell")].every((cell) => {
                 const box = cell.getBoundingClientRect(), grid = document.querySelector(".cells").getBoundingClientRect();
                 return box.width >= 3 && box.height >= 3 && box.right <= grid.right + 1; })"""))
+            self.assertTrue(self.page.evaluate(
+                "document.querySelector('.memory').scrollWidth <= document.querySelector('.memory').clientWidth"))
             self.picture(f"grid-{layers}x{heads}")
 
     def test_nothing_leaves_the_host(self):

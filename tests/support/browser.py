@@ -11,7 +11,7 @@ import time
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Until a page does what it is waited for.
-SECONDS = 120
+SECONDS = 300
 
 
 class Browser:
@@ -115,6 +115,13 @@ class Browser:
         if not is_so:
             raise TimeoutError(f"{condition}: not in {SECONDS} s; the page shows: "
                                + self.evaluate("document.body.innerText")[-2000:])
+
+    def watch(self, value):
+        """From now on whatever an expression of the page becomes is in window.seen, in its order: no change is missed."""
+        self.evaluate(f"""window.seen = []; new MutationObserver(() => {{
+            const value = {value};
+            if (value !== window.seen.at(-1)) window.seen.push(value);
+        }}).observe(document.body, {{subtree: true, childList: true, characterData: true, attributes: true}}), 0""")
 
     def open(self, url, ready):
         """Goes to a page, or opens the same anew, and waits until `ready`."""

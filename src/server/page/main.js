@@ -24,8 +24,8 @@ function say(text) {
   byId("status").textContent = text;
 }
 
-function save() {
-  const isKept = store.saveSettings() && (current.turns.length === 0 || store.saveConversation(current));
+function save(conversation = current) {
+  const isKept = store.saveSettings() && (conversation.turns.length === 0 || store.saveConversation(conversation));
   if (!isKept) notice("The browser has no room left: delete conversations, or this one is lost with the tab.");
 }
 
@@ -188,7 +188,7 @@ async function answerTurn(turn) {
   say(`Answering under ${names}.`);
   const answers = await Promise.all(asked);
   // Deleted meanwhile, it is not kept again.
-  if (conversations.includes(conversation) && !store.saveConversation(conversation)) save();
+  if (conversations.includes(conversation)) save(conversation);
   showButtons();
   const errors = answers.filter((answer) => answer.error).map((answer) => answer.error);
   say(errors.length > 0 ? errors.join(" ") : `The answer is complete: ${answers.map((answer) => answer.newTokens ?? 0).join(" and ")} tokens.`);
