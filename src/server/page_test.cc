@@ -139,14 +139,16 @@ TEST(Heads, AreWhatARequestHeld) {
   TestApi api;
   ASSERT_FALSE(api.model().AddPlan("elastic", ElasticPlan(api.model().engine().shape()), "test"));
   for (const char* plan : {"full", "two-heads", "elastic"}) {
-    Json body = Greedy(kStory, 300);
+    std::string prompt_text = kStory;
+    for (int i = 0; i < 20; ++i) prompt_text += kStory;
+    Json body = Greedy(prompt_text, 40);
     body["plan"] = plan;
     body["ignore_eos"] = true;
     const Json usage = api.Complete(body)["usage"];
     const int64_t prompt = usage["prompt_tokens"];
     // The last token was drawn and never read.
     const int64_t held = usage["total_tokens"].get<int64_t>() - 1;
-    const std::string query = fmt::format("tokens={}&prompt_tokens={}&max_tokens={}", held, prompt, prompt + 300);
+    const std::string query = fmt::format("tokens={}&prompt_tokens={}&max_tokens={}", held, prompt, prompt + 40);
     const Json total = AskHeads(api, plan, query)->Object()["total"];
     EXPECT_EQ(total["kv_bytes"], usage["headwise"]["kv_bytes"]) << plan;
     EXPECT_EQ(total["kv_bytes_full"], usage["headwise"]["kv_bytes_full"]) << plan;

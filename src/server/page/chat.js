@@ -33,8 +33,14 @@ export class Column {
     this.abort = null;
     // Who reads the end stays there, whatever grows, until he scrolls away.
     this.isAtEnd = true;
+    this.lastTop = 0;
     this.log.addEventListener("scroll", () => (this.isAtEnd = this.distanceToEnd() < 40), { passive: true });
     new ResizeObserver(() => this.stayAtEnd()).observe(this.log);
+  }
+
+  // The event of scrolling comes with the next frame, and text may come before it.
+  noteScroll() {
+    if (this.log.scrollTop < this.lastTop - 4 && this.distanceToEnd() >= 40) this.isAtEnd = false;
   }
 
   distanceToEnd() {
@@ -42,7 +48,9 @@ export class Column {
   }
 
   stayAtEnd() {
-    if (this.isAtEnd) this.log.scrollTop = this.log.scrollHeight;
+    if (!this.isAtEnd) return;
+    this.log.scrollTop = this.log.scrollHeight;
+    this.lastTop = this.log.scrollTop;
   }
 
   get plan() {
@@ -131,6 +139,7 @@ export class Column {
   }
 
   updateAnswer(article, answer) {
+    this.noteScroll();
     article.firstChild.replaceChildren(...markdown(answer.text));
     const facts = article.querySelector(".facts");
     facts.classList.toggle("error", Boolean(answer.error));
