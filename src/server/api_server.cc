@@ -25,6 +25,7 @@ ApiServer::ApiServer(ModelHost& host, ApiOptions options)
   AddTokenEndpoints(router_, parts);
   AddPlanEndpoints(router_, parts);
   AddHealthEndpoints(router_, parts);
+  AddPageEndpoints(router_, parts);
 }
 
 ApiServer::~ApiServer() {
@@ -34,8 +35,8 @@ ApiServer::~ApiServer() {
 void ApiServer::Handle(const HttpRequest& request, std::shared_ptr<HttpReply> plain_reply) {
   const std::shared_ptr<HttpReply> reply = WithFields(std::move(plain_reply), access_.AnswerFields(request));
   if (const auto error = access_.CheckOrigin(request)) return reply->Send(ErrorResponse(*error));
-  // What browsers ask before they ask has no key.
-  const bool is_open = request.method == "OPTIONS" || request.path == "/health";
+  // What browsers ask before they ask has no key, nor has who opens the page.
+  const bool is_open = request.method == "OPTIONS" || request.path == "/health" || IsPagePath(request.path);
   if (!is_open) {
     if (const auto error = access_.CheckKey(request)) return reply->Send(ErrorResponse(*error));
   }

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/access.h"
@@ -55,6 +56,9 @@ void AddModelEndpoints(Router& router, const EndpointParts& parts);
 void AddTokenEndpoints(Router& router, const EndpointParts& parts);
 void AddPlanEndpoints(Router& router, const EndpointParts& parts);
 void AddHealthEndpoints(Router& router, const EndpointParts& parts);
+void AddPageEndpoints(Router& router, const EndpointParts& parts);
+// Whether the path is one of the page's: everybody may read those, as they hold nothing of anybody.
+bool IsPagePath(std::string_view path);
 
 // `answer` -> ApiResult<HttpResponse> as an endpoint that answers at once.
 template <typename Answer>

@@ -87,4 +87,21 @@ Result<HttpTarget> ParseHttpTarget(std::string_view target) {
   return parsed;
 }
 
+Result<std::vector<HttpField>> ParseHttpQuery(std::string_view query) {
+  std::string spaced(query);
+  std::ranges::replace(spaced, '+', ' ');
+  query = spaced;
+  std::vector<HttpField> fields;
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(field.size() + 1, query.size()));
+    if (field.empty()) continue;
+    const size_t name_size = std::min(field.find('='), field.size());
+    HW_ASSIGN_OR_RETURN(std::string name, DecodePath(field.substr(0, name_size)));
+    HW_ASSIGN_OR_RETURN(std::string value, DecodePath(field.substr(std::min(name_size + 1, field.size()))));
+    fields.push_back({.name = std::move(name), .value = std::move(value)});
+  }
+  return fields;
+}
+
 }  // namespace headwise

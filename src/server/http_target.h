@@ -6,6 +6,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "server/http.h"
 
 namespace headwise {
 
@@ -17,6 +20,10 @@ struct HttpTarget {
 // "/path?query" or "http://host/path?query". Refused: other forms ("*", "host:port"), invalid escapes, control
 // characters and what is not UTF-8 (also behind escapes), segments "." and "..", and a fragment, which no client sends.
 Result<HttpTarget> ParseHttpTarget(std::string_view target);
+
+// The fields of a query, "a=1&b=two+words", in their order: percent signs decoded, "+" is a space. Refused: what
+// ParseHttpTarget refuses in a path.
+Result<std::vector<HttpField>> ParseHttpQuery(std::string_view query);
 
 }  // namespace headwise
 

@@ -59,5 +59,21 @@ TEST(HttpTarget, BytesThatNobodyShouldReadAreRefused) {
   }
 }
 
+std::string FieldsOf(std::string_view query) {
+  const auto fields = ParseHttpQuery(query);
+  if (!fields.ok()) return "refused";
+  std::string text;
+  for (const HttpField& field : *fields) text += "[" + field.name + ":" + field.value + "]";
+  return text;
+}
+
+TEST(HttpTarget, QueriesAreTakenApart) {
+  EXPECT_EQ(FieldsOf(""), "");
+  EXPECT_EQ(FieldsOf("a=1&b=two+words&&c"), "[a:1][b:two words][c:]");
+  EXPECT_EQ(FieldsOf("m%61=%2B%26%3d=x&"), "[ma:+&==x]");
+  for (const std::string_view query : {"a=%", "%zz=1", "a=%00", "a=%ff"})
+    EXPECT_EQ(FieldsOf(query), "refused") << query;
+}
+
 }  // namespace
 }  // namespace headwise

@@ -1,4 +1,5 @@
-// GET and POST /v1/plans, DELETE /v1/plans/{name}: the head plans that requests choose from.
+// GET and POST /v1/plans, DELETE /v1/plans/{name}, GET /v1/plans/{name}/heads: the head plans that requests choose
+// from.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "server/api_server.h"
 #include "server/json_fields.h"
 #include "server/openai_response.h"
+#include "server/plan_heads.h"
 
 namespace headwise {
 namespace {
@@ -157,6 +159,13 @@ void AddPlanEndpoints(Router& router, const EndpointParts& parts) {
              }));
   router.Add("POST", "/v1/plans",
              Immediate([parts](const HttpRequest& request, const std::string&) { return AddPlan(parts, request); }));
+  // Pages are measured once: a backend is made for it.
+  std::map<const ServedModel*, HeadPages> pages_of;
+  for (const auto& model : parts.host.models()) pages_of[model.get()] = HeadPagesOf(*model);
+  router.Add("GET", "/v1/plans/*",
+             Immediate([parts, pages_of = std::move(pages_of)](const HttpRequest& request, const std::string& rest) {
+               return AnswerHeads(parts.host, pages_of, request, rest);
+             }));
   router.Add("DELETE", "/v1/plans/*",
              Immediate([parts](const HttpRequest&, const std::string& name) { return RemovePlan(parts, name); }));
 }
