@@ -7,9 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "backend/all_backends.h"
 #include "backend/kv_format.h"
-#include "engine/read_plan.h"
+#include "engine/sequence.h"
 #include "kv/plan_view.h"
 #include "model/model_config.h"
 #include "server/http_target.h"
@@ -146,17 +145,18 @@ HeadPages HeadPagesOf(const ServedModel& model) {
   const Arithmetic arithmetic = model.engine().arithmetic();
   HeadPages pages{.kv_dtype = arithmetic.kv_dtype, .tokens = model.engine().page_tokens(), .full = {}, .bounded = {}};
   KvLayout layout{.head_dim = model.engine().shape().head_dim, .page_tokens = pages.tokens, .format = KvFormat::kF16};
-  const auto formats = KvFormatsByName(arithmetic.kv_dtype);
-  const auto backend = MakeBackend({.name = arithmetic.backend, .isa = arithmetic.isa, .num_threads = 1});
-  if (!formats.ok() || !backend.ok()) {
+  // A text knows the memory that its pages would come from.
+  const auto text = model.service().NewSequence({.plan = nullptr, .prompt_tokens = 1, .max_tokens = 1});
+  if (!text.ok()) {
     pages.kv_dtype = "f16";
     pages.full = pages.bounded = {.newest = TokensBytes(layout.format, layout.head_dim, layout.page_tokens)};
     return pages;
   }
-  layout.format = formats->full;
-  pages.full = PageSizesOf(**backend, layout);
-  layout.format = formats->bounded;
-  pages.bounded = PageSizesOf(**backend, layout);
+  const KvMemory& memory = *(*text)->memory();
+  layout.format = memory.formats.full;
+  pages.full = PageSizesOf(*memory.backend, layout);
+  layout.format = memory.formats.bounded;
+  pages.bounded = PageSizesOf(*memory.backend, layout);
   return pages;
 }
 

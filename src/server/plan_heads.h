@@ -21,8 +21,8 @@ struct HeadPages {
   PageSizes bounded;   // of heads that drop tokens
 };
 
-// Makes a backend like the engine's to ask for them. Where that is refused, which would take a device that is full,
-// they are those of an f16 cache without padding.
+// Where the limit of KV bytes has no room for a single token, which serves nobody, they are those of an f16 cache
+// without padding.
 HeadPages HeadPagesOf(const ServedModel& model);
 
 // `rest`: "{name}/heads". The query: tokens, and what plans with elastic heads and with rules from the end of the

@@ -35,7 +35,9 @@ def with_openai():
 
 
 with_openai()
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 import openai  # noqa: E402
+import serve  # noqa: E402
 
 BINARY, MODEL, PLAN = sys.argv[1:4]
 KEY = "sk-test"
@@ -43,25 +45,11 @@ STORY = "Once upon a time there was a house by the sea, and in the house lived"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who lives by the sea?"}]
 
 
-class Server:
-    """One `headwise serve` on a port of its own."""
+class Server(serve.Server):
+    """With the ways to ask it."""
 
     def __init__(self, *arguments):
-        command = [BINARY, "serve", "--model", MODEL, "--port", "0", "--threads", "2", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.url = None
-        for line in self.process.stderr:
-            self.log.append(line)
-            found = re.match(r"listening on (http\S+)", line)
-            if found:
-                self.url = found.group(1)
-                break
-        if self.url is None:
-            raise RuntimeError("the server did not start:\n" + "".join(self.log))
-        # Read on, so that it never waits for room.
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
-        self.reader.start()
+        super().__init__(BINARY, "--model", MODEL, *arguments)
 
     def client(self, key=KEY):
         return openai.OpenAI(base_url=self.url + "/v1", api_key=key, max_retries=0, timeout=120)

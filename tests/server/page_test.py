@@ -9,15 +9,13 @@ import json
 import os
 import pathlib
 import re
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 
 sys.path.insert(0, os.fspath(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import browser  # noqa: E402
+from serve import Server  # noqa: E402
 
 SKIPPED = 77
 KEY = "sk-page"
@@ -42,41 +40,13 @@ def model_without_chat(folder, made):
     return made
 
 
-class Server:
-    """One `headwise serve` on a port of its own."""
-
-    def __init__(self, *arguments):
-        command = [BINARY, "serve", "--port", "0", "--threads", "2", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.url = None
-        for line in self.process.stderr:
-            self.log.append(line)
-            found = re.match(r"listening on (http\S+)", line)
-            if found:
-                self.url = found.group(1)
-                break
-        if self.url is None:
-            raise RuntimeError("the server did not start:\n" + "".join(self.log))
-        # Read on, so that it never waits for room.
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
-        self.reader.start()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=60)
-        self.reader.join()
-        self.process.stderr.close()
-        return status
-
-
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory(prefix="headwise-page-", ignore_cleanup_errors=True)
         folder = pathlib.Path(cls.temporary.name)
         base = model_without_chat(MODEL, folder / "base")
-        cls.server = Server("--model", MODEL, "--model", f"base={base}", "--plan", "two-heads=" + PLAN)
+        cls.server = Server(BINARY, "--model", MODEL, "--model", f"base={base}", "--plan", "two-heads=" + PLAN)
         cls.browser = browser.Browser(folder / "profile")
         cls.pictures = os.environ.get("HEADWISE_PICTURES")
 
@@ -447,7 +417,7 @@ class Page(unittest.TestCase):
 class PageWithKeys(unittest.TestCase):
     def test_the_key_is_asked_for_and_sent(self):
         with tempfile.TemporaryDirectory(prefix="headwise-page-", ignore_cleanup_errors=True) as folder:
-            server = Server("--model", MODEL, "--api-key", KEY)
+            server = Server(BINARY, "--model", MODEL, "--api-key", KEY)
             page = browser.Browser(pathlib.Path(folder) / "profile")
             try:
                 page.open(server.url + "/", READY)
