@@ -222,10 +222,13 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.sequence = sequence;
     request.max_new_tokens = 0;
     request.output = Request::Output::kStreamOnly;
+    request.reuse_prefix = request_.cache_prompt;
     HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, model_.service().Submit(std::move(request)));
     AddId(stream->id());
     HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
     if (result.finish == FinishReason::kCancelled) return Status::Cancelled("");
+    const std::lock_guard lock(mutex_);
+    usage_.cached_tokens += result.metrics.reused_tokens;
     return std::move(result.status);
   }
 
@@ -267,6 +270,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     if (sequence == nullptr) {
       request.prompt = prompt.ids;
       request.plan = plan_.plan;
+      request.reuse_prefix = request_.cache_prompt;
     } else {
       request.prompt = {prompt.ids.back()};
       request.sequence = sequence;
@@ -381,6 +385,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     Choice& choice = choices_[choice_idx];
     choice.finish = result.finish;
     usage_.Add(result.metrics);
+    // As a prompt is counted once, whatever the number of its choices.
+    if (choice_idx == ChoiceOf(choice.prompt, 0)) usage_.cached_tokens += result.metrics.reused_tokens;
     if (request_.stream) WriteChunk(choice_idx, Piece::kLast, "", {}, result.finish);
     if (++num_over_ == choices_.size()) Finish();
   }
