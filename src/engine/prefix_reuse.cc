@@ -9,7 +9,8 @@
 namespace headwise {
 namespace {
 
-// Less is read again in no time, and is not worth a lookup's tables.
+// What a mark has to save: each ends a step early, which takes about as long as one more token of the answer, and less
+// is read again in a step of its own.
 constexpr int64_t kLeastKept = 64;
 // Branch points are multiples of it: texts that share a document also share the first words of what follows, but not
 // all of them the same number. Whole pages, besides, are never copied.
@@ -72,8 +73,13 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
   if (num_reused == 0) cache_->NoteMiss(why.value_or(PrefixMiss::kUnknown), num_ids);
 
   const int64_t branch = found.common_tokens / kBranchTokens * kBranchTokens;
-  if (branch >= num_reused + kLeastKept && branch < track.last_mark) track.marks.push_back(branch);
-  if (track.last_mark >= kLeastKept && track.last_mark > num_reused) track.marks.push_back(track.last_mark);
+  int64_t least = num_reused + kLeastKept;
+  // Where it was refused the text branches off from what is of no use.
+  if (!track.was_refused && branch >= least && branch < track.last_mark) {
+    track.marks.push_back(branch);
+    least = branch + kLeastKept;
+  }
+  if (track.last_mark >= least) track.marks.push_back(track.last_mark);
   return num_reused;
 }
 
