@@ -183,6 +183,26 @@ TEST_F(PrefixReuse, ElasticRulesOfAnotherLengthMiss) {
   ExpectAllComesBack();
 }
 
+// The penalty is over the text alone: not over what was drawn behind it when it was kept.
+TEST_F(PrefixReuse, PenaltiesSeeTheSameText) {
+  Json body = Greedy(Document(), 30);
+  body["repetition_penalty"] = 1.4;
+  body["ignore_eos"] = true;
+  const Json first = Ask(body);
+  EXPECT_GT(CachedOf(Ask(body)), 0);
+  body["prompt"] = Document() + TextOf(first) + ", and the";
+  EXPECT_GT(CachedOf(Ask(body)), 0);
+  body["frequency_penalty"] = 1;
+  body["logprobs"] = 3;
+  const Json answer = Ask(body);
+  const Json expected = Alone(body);
+  const Json& logprobs = answer["choices"][0]["logprobs"]["token_logprobs"];
+  ASSERT_EQ(logprobs.size(), 30u);
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    EXPECT_NEAR(logprobs[i].get<double>(), expected["choices"][0]["logprobs"]["token_logprobs"][i].get<double>(), 1e-3);
+  }
+}
+
 TEST_F(PrefixReuse, WhoAsksForNoneLeavesNone) {
   const Json body = Greedy(Document(), 5);
   Alone(body);

@@ -33,7 +33,7 @@ struct PrefixStats {
 const char* NameOf(PrefixMiss miss);
 
 // What an entry holds is counted as if it shared no page with others, which it does with every text that begins alike:
-// so the budget is never exceeded, and rarely filled.
+// so the budget is an upper bound of what is held.
 //
 // Whoever has to go is found as GreedyDual-Size has it [cao-irani 1997]: an entry is worth the tokens that it saves for
 // each byte, counted from what the last one was worth that had to go. Of equal ones it is the least recently used.
