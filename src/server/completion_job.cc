@@ -159,6 +159,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     return std::nullopt;
   }
 
+  bool ReusesPrefix() const { return request_.cache_prompt && model_.prefixes() != nullptr; }
   bool WantsRows() const { return request_.echo && request_.logprobs; }
   bool Shares(const JobPrompt& prompt) const {
     return request_.n > 1 && prompt.ids.size() >= kLeastShared && prompt.max_new_tokens > 0;
@@ -222,7 +223,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.sequence = sequence;
     request.max_new_tokens = 0;
     request.output = Request::Output::kStreamOnly;
-    request.reuse_prefix = request_.cache_prompt;
+    request.reuse_prefix = ReusesPrefix();
     HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, model_.service().Submit(std::move(request)));
     AddId(stream->id());
     HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
@@ -270,7 +271,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     if (sequence == nullptr) {
       request.prompt = prompt.ids;
       request.plan = plan_.plan;
-      request.reuse_prefix = request_.cache_prompt;
+      request.reuse_prefix = ReusesPrefix();
     } else {
       request.prompt = {prompt.ids.back()};
       request.sequence = sequence;

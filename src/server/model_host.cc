@@ -135,6 +135,7 @@ std::optional<ApiError> ServedModel::RemovePlan(std::string_view name) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(plans_, name, &NamedPlan::name);
   if (it == plans_.end()) return UnknownPlan(name, options_.name);
+  if (prefixes_ != nullptr) prefixes_->Forget(*it->plan);
   plans_.erase(it);
   if (default_plan_ == name) default_plan_ = kFullPlan;
   return std::nullopt;

@@ -140,6 +140,17 @@ void PrefixStore::Clear() {
   while (!entries_.empty()) Remove(entries_.begin()->first, dropped);
 }
 
+void PrefixStore::Forget(const HeadPlan& plan) {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const int64_t id = it->first;
+    const bool is_its = it->second.plan.get() == &plan;
+    ++it;
+    if (is_its) Remove(id, dropped);
+  }
+}
+
 PrefixStats PrefixStore::stats() const {
   const std::lock_guard lock(mutex_);
   PrefixStats stats = stats_;

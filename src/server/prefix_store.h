@@ -54,6 +54,8 @@ class PrefixStore : public PrefixCache {
   bool Reclaim(int64_t bytes) override;
 
   void Clear();
+  // What was read under a plan that nobody can ask for any more.
+  void Forget(const HeadPlan& plan);
   PrefixStats stats() const;
 
  private:

@@ -129,9 +129,13 @@ TEST(PrefixStore, HoldsItsPlans) {
   auto plan = SomePlan();
   const std::weak_ptr<const HeadPlan> watch = plan;
   store.Keep(plan, Ids{1}, Token(), 10);
+  const HeadPlan& removed = *plan;
   plan.reset();
   EXPECT_FALSE(watch.expired());
-  store.Clear();
+  const auto other = SomePlan();
+  for (int32_t id = 1; id < 5; ++id) store.Keep(other, Ids{id}, Token(), 10);
+  store.Forget(removed);
+  EXPECT_EQ(store.stats().num_entries, 4);
   EXPECT_TRUE(watch.expired());
 }
 
