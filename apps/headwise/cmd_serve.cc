@@ -21,6 +21,12 @@
 namespace headwise {
 namespace {
 
+// A quarter of the KV limit: what is kept gives way to requests, so that the rest is theirs in any case.
+constexpr int64_t kChosenForLimit = -1;
+constexpr int64_t kLimitShare = 4;
+// Without a limit nothing gives way: what a server may take and nobody asked for is little beside its weights.
+constexpr int64_t kUnlimitedPrefixBytes = int64_t{1} << 30;
+
 struct ServeOptions {
   EngineOptions engine;  // but for the model
   std::vector<std::string> models;
@@ -36,6 +42,8 @@ struct ServeOptions {
   std::string tls_certificate;
   std::string tls_key;
   int64_t drain_seconds = 30;
+  int64_t prefix_cache_bytes = kChosenForLimit;
+  bool no_prefix_cache = false;
 };
 
 struct Named {
@@ -57,6 +65,13 @@ Named ReadNamed(const std::string& text, std::string_view ending) {
   return {.name = std::move(name), .path = text};
 }
 
+int64_t PrefixCacheBytes(const ServeOptions& options) {
+  if (options.no_prefix_cache) return 0;
+  if (options.prefix_cache_bytes != kChosenForLimit) return options.prefix_cache_bytes;
+  const int64_t limit = options.engine.kv_limit_bytes;
+  return limit > 0 ? limit / kLimitShare : kUnlimitedPrefixBytes;
+}
+
 Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, const ChatSetup& chat, const Named& named) {
   fmt::print(stderr, "loading {} from {}\n", named.name, named.path);
   EngineOptions engine_options = options.engine;
@@ -66,7 +81,8 @@ Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, cons
                       ServedModel::Create(std::move(service), {.name = named.name,
                                                                .max_context = options.max_context,
                                                                .chat = chat.format,
-                                                               .variables = chat.inputs.variables}));
+                                                               .variables = chat.inputs.variables,
+                                                               .prefix_cache_bytes = PrefixCacheBytes(options)}));
   fmt::print(stderr, "{}: {}, up to {} tokens, {}\n", model->name(), model->engine().backend_description(),
              model->max_context(),
              model->chat_format() != nullptr ? fmt::format("chat as {}", model->chat_format()->name())
@@ -215,6 +231,13 @@ void AddServeCommand(CommandLine& line) {
       .add_option("--max-context", options->max_context,
                   "Most tokens of prompt and answer together; 0: the model's trained length")
       ->capture_default_str();
+  CLI::Option* prefix_bytes =
+      AddBytesOption(command, "--prefix-cache-bytes", options->prefix_cache_bytes,
+                     "KV bytes for texts that requests with the same beginning go on from; 0: none. Without it a "
+                     "quarter of --kv-limit-bytes, or 1 GiB");
+  prefix_bytes->default_str("");
+  command.add_flag("--no-prefix-cache", options->no_prefix_cache, "Every request reads its whole prompt")
+      ->excludes(prefix_bytes);
   AddChatFormatOptions(command, options->chat_flags);
   AddNetworkOptions(command, *options);
   OnChosen(line, command, std::move(options), RunServe);

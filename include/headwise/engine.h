@@ -93,6 +93,7 @@ enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled, kErr
 // What happened to one request; valid at any time, final once `finish` is not kRunning.
 struct RequestMetrics {
   int64_t prompt_tokens = 0;     // of this request, without what its sequence held before
+  int64_t reused_tokens = 0;     // of these, found in a prefix cache and not read
   int64_t new_tokens = 0;        // of a stop string too
   double prefill_seconds = 0;    // admission to first token
   double decode_seconds = 0;     // first token to last
@@ -139,6 +140,9 @@ struct Request {
   int64_t max_new_tokens = 256;   // with the text so far at most what its sequence was made for
   std::vector<std::string> stop;  // generation ends before the first of these
   EosMode eos = EosMode::kStop;
+  // Begins with what a service's prefix cache has of the prompt, and leaves its own text there:
+  // Service::UsePrefixCache. Without one, or on a sequence that has a text already, it changes nothing.
+  bool reuse_prefix = false;
   std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
   // Set: RequestResult::logprobs, with so many of the most probable tokens, 0 to kMaxLogprobs; 0: the chosen one alone.
   // It takes a copy of the logits and a pass over the vocabulary for every token.

@@ -26,6 +26,8 @@
 
 namespace headwise {
 
+class PrefixCache;  // engine/prefix_cache.h
+
 struct ServiceOptions {
   // Events that wait for one client before its request pauses; 1 to 2^20. A paused request keeps its memory: a server
   // that does not trust its clients cancels those that read too slowly.
@@ -111,6 +113,10 @@ class Service {
   Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
+
+  // Texts that requests which ask for it (Request::reuse_prefix) go on from and leave behind; null: none. Holds for
+  // those that are submitted from now on. What it keeps gives way where a sequence finds no memory.
+  void UsePrefixCache(std::shared_ptr<PrefixCache> cache);
 
   // As of the last step.
   ServiceStats stats() const;

@@ -139,7 +139,8 @@ void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
     Status status = CatchNoMemory("the tables of a new sequence", [&] {
       ReserveMore(active, 1);
       HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Provide(request));
-      request.Begin(std::move(sequence));
+      const int64_t num_reused = prefixes_->Begin(request, *sequence);
+      request.Begin(std::move(sequence), num_reused);
       return Status::Ok();
     });
     if (status.ok()) {

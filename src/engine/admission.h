@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/prefix_reuse.h"
 #include "engine/running_request.h"
 #include "engine/sequence_maker.h"
 
@@ -16,8 +17,9 @@ namespace headwise {
 // Thread-safety: Check may run on any thread, the rest belongs to the engine's.
 class Admission {
  public:
-  // Borrows both.
-  Admission(const ModelConfig& config, SequenceMaker& sequences) : config_(&config), sequences_(&sequences) {}
+  // Borrows them.
+  Admission(const ModelConfig& config, SequenceMaker& sequences, PrefixReuse& prefixes)
+      : config_(&config), sequences_(&sequences), prefixes_(&prefixes) {}
 
   // All that can be wrong with a request, and what it is to run on: its sequence is claimed for it from here on.
   Result<SequenceNeed> Check(const Request& request) const;
@@ -46,6 +48,7 @@ class Admission {
 
   const ModelConfig* config_;
   SequenceMaker* sequences_;
+  PrefixReuse* prefixes_;
   std::deque<std::shared_ptr<RunningRequest>> waiting_;  // in order of arrival
 };
 

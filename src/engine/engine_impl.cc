@@ -37,7 +37,8 @@ Status GuardCallbacks(const Function& function) {
 EngineImpl::EngineImpl(Parts parts)
     : parts_(std::move(parts)),
       sequences_(parts_.model->config, parts_.memory, parts_.options),
-      admission_(parts_.model->config, sequences_),
+      prefixes_(sequences_),
+      admission_(parts_.model->config, sequences_, prefixes_),
       decoder_(*parts_.model, *parts_.memory->backend, parts_.compute) {}
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
@@ -278,6 +279,7 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
     Verdict verdict;
     Status status = GiveRowsTo(member, rows, verdict);
     if (!status.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(status)};
+    if (status.ok() && request.running()) prefixes_.KeepAtMark(request);
     if (verdict.finish != FinishReason::kRunning) Finish(member.request, std::move(verdict));
   }
 }
@@ -333,6 +335,8 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   ++num_finished_;
   request->result.finish = verdict.finish;
   request->result.status = std::move(verdict.status);
+  const bool has_ended_well = verdict.finish != FinishReason::kCancelled && verdict.finish != FinishReason::kError;
+  if (has_ended_well) prefixes_.KeepText(*request);
   // What was read of a kept sequence stays; a prompt that was cut short by a cancellation is not part of it.
   request->ReleaseSequence();
   std::erase(active_, request);

@@ -15,6 +15,7 @@
 
 #include "engine/admission.h"
 #include "engine/cancellations.h"
+#include "engine/prefix_reuse.h"
 #include "engine/running_request.h"
 #include "engine/sequence.h"
 #include "engine/sequence_maker.h"
@@ -42,6 +43,7 @@ class EngineImpl {
   const Model& model() const { return *parts_.model; }
   const Parts& parts() const { return parts_; }
   SequenceMaker& sequences() { return sequences_; }
+  PrefixReuse& prefixes() { return prefixes_; }
 
   // A request that was checked, ready for Accept. Dropping it instead gives its sequence back.
   Result<std::shared_ptr<RunningRequest>> Prepare(Request request, std::shared_ptr<RequestObserver> observer = nullptr);
@@ -112,6 +114,7 @@ class EngineImpl {
 
   Parts parts_;
   SequenceMaker sequences_;
+  PrefixReuse prefixes_;
   Admission admission_;
   Decoder decoder_;
   StepOutput output_;

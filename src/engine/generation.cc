@@ -14,10 +14,19 @@ Generation::Generation(RequestId id, SequenceNeed need, Request request, const T
       tokenizer_(tokenizer),
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
-      text_(tokenizer, request_.stop) {}
+      text_(tokenizer, request_.stop) {
+  if (!request_.reuse_prefix) return;
+  prefix = std::make_unique<PrefixTrack>();
+  prefix->text.assign(Unread().begin(), Unread().end());
+  // So far that the same prompt has something left to read: whether for an answer, whose last token of a prompt says
+  // how it begins, or without one for several answers that read that token each.
+  prefix->last_mark = num_unread() - (request_.max_new_tokens > 0 ? 2 : 1);
+}
 
 StepWish Generation::Wish() const {
-  return {.num_tokens = std::min(num_unread(), text().cache->MaxStepTokens())};
+  const KvCache& cache = *text().cache;
+  const int64_t num_tokens = std::min(num_unread(), cache.MaxStepTokens());
+  return {.num_tokens = prefix == nullptr ? num_tokens : prefix->CutAtMark(cache.num_tokens(), num_tokens)};
 }
 
 // The last token of the prompt, or the last sample; none where no token is to follow.

@@ -4,10 +4,13 @@
 
 namespace headwise {
 
-void RunningRequest::Begin(std::shared_ptr<Sequence> sequence) {
+void RunningRequest::Begin(std::shared_ptr<Sequence> sequence, int64_t num_reused) {
   // It stays on the sequence until a step has read it: a fork or a cancellation before that must not lose it.
   has_pending_first_ = sequence->pending.has_value();
   if (has_pending_first_) unread_.insert(unread_.begin(), *sequence->pending);
+  HW_CHECK(num_reused == 0 || !has_pending_first_);
+  num_read_ = static_cast<size_t>(num_reused);
+  result.metrics.reused_tokens = num_reused;
   sequence_ = std::move(sequence);
   admitted_ = Clock::now();
 }
@@ -22,6 +25,7 @@ void RunningRequest::NoteRead(int64_t num_new) {
 void RunningRequest::ReadNext(int32_t id) {
   HW_CHECK(num_unread() == 0);
   sequence_->seen.Add(id);  // first: it may fail
+  if (prefix != nullptr) prefix->Add(id);
   unread_.assign(1, id);
   num_read_ = reads_ahead_ ? 1 : 0;
   if (!reads_ahead_) sequence_->pending = id;

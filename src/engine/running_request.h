@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/cancellations.h"
+#include "engine/prefix_cache.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
@@ -72,8 +73,9 @@ class RunningRequest {
   // Null until it is admitted and once it is over.
   Sequence* sequence() const { return sequence_.get(); }
 
-  // Admitted. The token that the sequence's last request sampled is read first.
-  void Begin(std::shared_ptr<Sequence> sequence);
+  // Admitted. The token that the sequence's last request sampled is read first; the first `num_reused` of the prompt
+  // are in the cache already.
+  void Begin(std::shared_ptr<Sequence> sequence, int64_t num_reused);
   // What it would read in the next step. Requires: admitted.
   virtual StepWish Wish() const = 0;
   std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
@@ -102,10 +104,13 @@ class RunningRequest {
   void UpdateMetrics();
   // Gives the sequence back.
   void ReleaseSequence();
+  // Of a request that is over, with a sequence of its own.
+  std::shared_ptr<Sequence> TakeSequence() { return std::move(sequence_); }
 
   Cancellations::Ticket ticket;
   RequestResult result;
-  bool has_rows = false;  // of logits, given in a step before
+  std::unique_ptr<PrefixTrack> prefix;  // where it reuses prefixes
+  bool has_rows = false;                // of logits, given in a step before
   // Where not OK: ends the request when the step is over. Noted here because a list of those that fail would take
   // memory when there is none.
   Status failure;

@@ -100,6 +100,11 @@ class Sequence {
     memory_->Reserve(bytes);
     reserved_bytes_ += bytes;
   }
+  // Requires: the memory is held, and as much is reserved.
+  void ReserveLess(int64_t bytes) {
+    memory_->Reserve(-bytes);
+    reserved_bytes_ -= bytes;
+  }
   // In the cache, and the one sampled last.
   int64_t NumTextTokens() const { return cache->num_tokens() + (pending ? 1 : 0); }
 

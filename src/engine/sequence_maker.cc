@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/no_memory.h"
 #include "kv/kv_bytes.h"
 #include "model/rope.h"
 
@@ -151,6 +153,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& 
 
 Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& options, int64_t step_tokens) {
   HW_RETURN_IF_ERROR(Check(options, step_tokens));
+  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
   sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens);
@@ -162,6 +165,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& opti
 // Reserved as if nothing were shared: either side may come to copy every page.
 Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence) {
   HW_RETURN_IF_ERROR(CheckOwn(sequence));
+  MakeRoom(sequence.reserved_bytes());
   const KvMemory::Hold hold(*memory_);
   Status available = CheckAvailable(sequence.reserved_bytes());
   if (!available.ok()) return std::move(available).Annotate("fork");
@@ -181,6 +185,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
     return Status::InvalidInput(fmt::format("fork: max_tokens is {}, but the text has {} tokens already",
                                             options.max_tokens, sequence.NumTextTokens()));
   }
+  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens_));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
   fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
@@ -194,11 +199,60 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
   return fork;
 }
 
+std::optional<PrefixMiss> SequenceMaker::Adopt(Sequence& sequence, const Sequence& from) {
+  if (!CheckOwn(from).ok()) return PrefixMiss::kUnknown;
+  if (sequence.rope_frequencies != from.rope_frequencies) return PrefixMiss::kPositions;
+  std::vector<ResolvedRule> rules = ResolveRules(*sequence.plan, sequence.limits, windows_);
+  std::optional<PrefixMiss> miss;
+  const Status status = CatchNoMemory("the tables of a kept text", [&] {
+    const KvMemory::Hold hold(*memory_);
+    std::unique_ptr<KvCache> cache = from.cache->ForkAs(std::move(rules));
+    if (cache == nullptr) {
+      miss = PrefixMiss::kRules;
+      return Status::Ok();
+    }
+    sequence.seen = from.seen;
+    sequence.cache = std::move(cache);
+    return Status::Ok();
+  });
+  return status.ok() ? miss : PrefixMiss::kMemory;
+}
+
+Result<std::shared_ptr<Sequence>> SequenceMaker::ForkToKeep(const Sequence& sequence) {
+  HW_RETURN_IF_ERROR(CheckOwn(sequence));
+  const KvMemory::Hold hold(*memory_);
+  const int64_t held_bytes = sequence.cache->Bytes().total();
+  HW_RETURN_IF_ERROR(CheckAvailable(held_bytes));
+  auto fork = std::make_shared<Sequence>(memory_, held_bytes);
+  fork->plan = sequence.plan;
+  fork->limits = sequence.limits;
+  fork->cache = sequence.cache->Fork();
+  CopyText(sequence, *fork);
+  return fork;
+}
+
+void SequenceMaker::ReserveNoMore(Sequence& sequence) {
+  const KvMemory::Hold hold(*memory_);
+  const int64_t spare_bytes = sequence.reserved_bytes() - sequence.cache->Bytes().total();
+  if (spare_bytes > 0) sequence.ReserveLess(spare_bytes);
+}
+
+void SequenceMaker::MakeRoom(int64_t needed_bytes) {
+  if (!on_short_ || memory_->limit_bytes == 0) return;
+  int64_t missing_bytes = 0;
+  {
+    const KvMemory::Hold hold(*memory_);
+    missing_bytes = needed_bytes - memory_->available_bytes();
+  }
+  if (missing_bytes > 0) static_cast<void>(on_short_(missing_bytes));
+}
+
 Status SequenceMaker::AllowSteps(Sequence& sequence, int64_t step_tokens) {
   if (step_tokens <= sequence.step_tokens) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckSteps(sequence, step_tokens));
   const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
   const int64_t more_bytes = std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+  MakeRoom(more_bytes);
   const KvMemory::Hold hold(*memory_);
   HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));
   sequence.ReserveMore(more_bytes);

@@ -4,8 +4,12 @@
 
 #include <headwise/engine.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "engine/prefix_cache.h"
 #include "engine/sequence.h"
 #include "model/model_config.h"
 
@@ -32,6 +36,16 @@ class SequenceMaker {
   Result<std::shared_ptr<Sequence>> New(const SequenceOptions& options, int64_t step_tokens);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
+  // Goes on from what `from` has read, as a fork of it would, on a sequence that has no text yet: its bytes are
+  // reserved as they were. Where the rules or the positions of the two do not allow it nothing happens, and it says
+  // which.
+  std::optional<PrefixMiss> Adopt(Sequence& sequence, const Sequence& from);
+  // A fork that no request will run on: nothing is reserved for it but what it holds. Nobody gives way to it.
+  Result<std::shared_ptr<Sequence>> ForkToKeep(const Sequence& sequence);
+  // Of one that no request will run on any more: gives back what was reserved beyond that.
+  void ReserveNoMore(Sequence& sequence);
+  // Asked for so many bytes where a sequence finds no memory: whether it gave them back.
+  void OnShort(std::function<bool(int64_t bytes)> on_short) { on_short_ = std::move(on_short); }
   // Reserves what longer steps need besides; kOutOfMemory where that is not there now.
   Status AllowSteps(Sequence& sequence, int64_t step_tokens);
 
@@ -43,6 +57,8 @@ class SequenceMaker {
   Status CheckLimit(int64_t needed_bytes) const;
   // Requires: the memory is held.
   Status CheckAvailable(int64_t needed_bytes) const;
+  // Has those give way who can. Requires: the memory is not held.
+  void MakeRoom(int64_t needed_bytes);
   // A sequence with its bytes reserved, without its cache. Requires: checked, and the memory is held.
   Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options, int64_t step_tokens);
 
@@ -52,6 +68,7 @@ class SequenceMaker {
   int64_t page_tokens_;
   std::shared_ptr<const HeadPlan> dense_plan_;
   LayerWindows windows_;
+  std::function<bool(int64_t bytes)> on_short_;
 };
 
 }  // namespace headwise

@@ -125,6 +125,11 @@ class Service::Impl {
     return sequence.get();
   }
 
+  void UsePrefixCache(std::shared_ptr<PrefixCache> cache) {
+    // A box that is closed takes no requests either.
+    static_cast<void>(mailbox_->Post([this, cache = std::move(cache)] { core_.prefixes().SetCache(cache); }));
+  }
+
   ServiceStats stats() const {
     const std::lock_guard lock(mutex_);
     ServiceStats stats = stats_;
@@ -283,6 +288,9 @@ Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence, const 
   return CatchNoMemory(kNewSequence, [&] {
     return impl_->MakeSequence([&sequence, options](Engine& engine) { return engine.Fork(sequence, options); });
   });
+}
+void Service::UsePrefixCache(std::shared_ptr<PrefixCache> cache) {
+  impl_->UsePrefixCache(std::move(cache));
 }
 ServiceStats Service::stats() const {
   return impl_->stats();

@@ -159,6 +159,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     return std::nullopt;
   }
 
+  bool ReusesPrefix() const { return request_.cache_prompt && model_.prefixes() != nullptr; }
   bool WantsRows() const { return request_.echo && request_.logprobs; }
   bool Shares(const JobPrompt& prompt) const {
     return request_.n > 1 && prompt.ids.size() >= kLeastShared && prompt.max_new_tokens > 0;
@@ -222,10 +223,13 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.sequence = sequence;
     request.max_new_tokens = 0;
     request.output = Request::Output::kStreamOnly;
+    request.reuse_prefix = ReusesPrefix();
     HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, model_.service().Submit(std::move(request)));
     AddId(stream->id());
     HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
     if (result.finish == FinishReason::kCancelled) return Status::Cancelled("");
+    const std::lock_guard lock(mutex_);
+    usage_.cached_tokens += result.metrics.reused_tokens;
     return std::move(result.status);
   }
 
@@ -267,6 +271,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     if (sequence == nullptr) {
       request.prompt = prompt.ids;
       request.plan = plan_.plan;
+      request.reuse_prefix = ReusesPrefix();
     } else {
       request.prompt = {prompt.ids.back()};
       request.sequence = sequence;
@@ -381,6 +386,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     Choice& choice = choices_[choice_idx];
     choice.finish = result.finish;
     usage_.Add(result.metrics);
+    // As a prompt is counted once, whatever the number of its choices.
+    if (choice_idx == ChoiceOf(choice.prompt, 0)) usage_.cached_tokens += result.metrics.reused_tokens;
     if (request_.stream) WriteChunk(choice_idx, Piece::kLast, "", {}, result.finish);
     if (++num_over_ == choices_.size()) Finish();
   }

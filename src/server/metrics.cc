@@ -73,8 +73,33 @@ void ModelMetrics::AddAnswer(const AnswerTimes& times, FinishReason finish) {
   latency_.Add(times.total_seconds);
 }
 
-void MetricsPage::Add(const std::string& model, const ModelMetrics& metrics, const ServiceStats& stats) {
-  rows_.push_back({fmt::format("model_name=\"{}\"", EscapeLabel(model)), &metrics, stats});
+void MetricsPage::Add(const std::string& model, const ModelMetrics& metrics, const ServiceStats& stats,
+                      const PrefixStats& prefixes) {
+  rows_.push_back({fmt::format("model_name=\"{}\"", EscapeLabel(model)), &metrics, stats, prefixes});
+}
+
+void MetricsPage::AppendPrefixes(std::string& text) const {
+  const auto lines = [&](const char* name, const char* type, const char* help, int64_t PrefixStats::*member) {
+    AppendHeading(text, name, type, help);
+    for (const Row& row : rows_) text += fmt::format("headwise:{}{{{}}} {}\n", name, row.labels, row.prefixes.*member);
+  };
+  lines("prefix_cache_queries_total", "counter", "Tokens of prompts that were looked for in the prefix cache.",
+        &PrefixStats::query_tokens);
+  lines("prefix_cache_hits_total", "counter", "Of these, found.", &PrefixStats::hit_tokens);
+  lines("prefix_cache_hit_requests_total", "counter", "Prompts whose beginning was found.", &PrefixStats::num_hits);
+  AppendHeading(text, "prefix_cache_miss_requests_total", "counter", "Prompts that were read whole, by reason.");
+  for (const Row& row : rows_) {
+    for (size_t i = 0; i < kNumPrefixMisses; ++i) {
+      text += fmt::format("headwise:prefix_cache_miss_requests_total{{{},reason=\"{}\"}} {}\n", row.labels,
+                          NameOf(static_cast<PrefixMiss>(i)), row.prefixes.num_misses[i]);
+    }
+  }
+  lines("prefix_cache_evictions_total", "counter", "Texts that gave way to others or to requests.",
+        &PrefixStats::num_evicted);
+  lines("prefix_cache_entries", "gauge", "Texts that are kept.", &PrefixStats::num_entries);
+  lines("prefix_cache_bytes", "gauge", "KV bytes of these, each counted as if it shared none.", &PrefixStats::bytes);
+  lines("prefix_cache_budget_bytes", "gauge", "The most that they may come to; 0: none are kept.",
+        &PrefixStats::budget_bytes);
 }
 
 std::string MetricsPage::Text() const {
@@ -98,7 +123,8 @@ std::string MetricsPage::Text() const {
       text += fmt::format("headwise:{}{{{}}} {}\n", name, row.labels, row.metrics->*member);
     }
   };
-  counter("prompt_tokens_total", "Tokens of prompts that were read.", &ModelMetrics::prompt_tokens_);
+  counter("prompt_tokens_total", "Tokens of prompts, read or found in the prefix cache.",
+          &ModelMetrics::prompt_tokens_);
   counter("generation_tokens_total", "Tokens that were generated.", &ModelMetrics::generation_tokens_);
   AppendHeading(text, "request_success_total", "counter", "Answers that are over, by how they ended.");
   for (const Row& row : rows_) {
@@ -108,6 +134,8 @@ std::string MetricsPage::Text() const {
                           kFinishNames[i], row.metrics->num_finished_[i]);
     }
   }
+
+  AppendPrefixes(text);
 
   const auto histogram = [&](const char* name, const char* help, Histogram ModelMetrics::*member) {
     AppendHeading(text, name, "histogram", help);

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "server/prefix_store.h"
+
 namespace headwise {
 
 // Thread-safety: guarded by its owner.
@@ -59,7 +61,8 @@ class ModelMetrics {
 // All models' lines under one heading per metric, as the format wants them.
 class MetricsPage {
  public:
-  void Add(const std::string& model, const ModelMetrics& metrics, const ServiceStats& stats);
+  void Add(const std::string& model, const ModelMetrics& metrics, const ServiceStats& stats,
+           const PrefixStats& prefixes = {});
   std::string Text() const;
 
  private:
@@ -67,7 +70,10 @@ class MetricsPage {
     std::string labels;
     const ModelMetrics* metrics;
     ServiceStats stats;
+    PrefixStats prefixes;
   };
+  void AppendPrefixes(std::string& text) const;
+
   std::vector<Row> rows_;
 };
 

@@ -50,6 +50,10 @@ Result<std::unique_ptr<ServedModel>> ServedModel::Create(std::unique_ptr<Service
                                             model->name(), model->max_context_, config.num_positions));
   }
   model->fingerprint_ = FingerprintOf(model->engine());
+  if (model->options_.prefix_cache_bytes > 0) {
+    model->prefixes_ = std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes);
+    model->service().UsePrefixCache(model->prefixes_);
+  }
   model->FindFormat();
   // What was asked for by name is missed; what a model just does not have is not.
   const bool is_asked = !model->options_.chat.form.empty() || model->options_.chat.chat_template;
@@ -131,6 +135,7 @@ std::optional<ApiError> ServedModel::RemovePlan(std::string_view name) {
   const std::lock_guard lock(mutex_);
   const auto it = std::ranges::find(plans_, name, &NamedPlan::name);
   if (it == plans_.end()) return UnknownPlan(name, options_.name);
+  if (prefixes_ != nullptr) prefixes_->Forget(*it->plan);
   plans_.erase(it);
   if (default_plan_ == name) default_plan_ = kFullPlan;
   return std::nullopt;

@@ -18,6 +18,7 @@
 
 #include "server/api_error.h"
 #include "server/metrics.h"
+#include "server/prefix_store.h"
 
 namespace headwise {
 
@@ -34,6 +35,9 @@ class ServedModel {
     int64_t max_context = 0;      // of prompt and answer together; 0: the trained length
     ChatFormatOptions chat = {};  // in place of what the model brings
     std::string variables = {};   // for its chat template, where a request names no other; a JSON object, or empty
+    // For texts that requests with the same beginning go on from; 0: none are kept. Under a limit of KV bytes they are
+    // part of it.
+    int64_t prefix_cache_bytes = 0;
   };
   // A model without a chat format, or without a tokenizer, is served with what it has.
   static Result<std::unique_ptr<ServedModel>> Create(std::unique_ptr<Service> service, Options options);
@@ -52,6 +56,8 @@ class ServedModel {
   bool knows_developers() const { return knows_developers_; }
   const std::string& template_variables() const { return options_.variables; }
   ModelMetrics& metrics() const { return metrics_; }
+  // Null where no prefixes are kept.
+  PrefixStore* prefixes() const { return prefixes_.get(); }
 
   // Of the name "", which is the default's, and "full" too. 404 where there is none.
   ApiResult<NamedPlan> FindPlan(std::string_view name) const;
@@ -71,6 +77,7 @@ class ServedModel {
 
   std::unique_ptr<Service> service_;
   Options options_;
+  std::shared_ptr<PrefixStore> prefixes_;
   int64_t created_ = 0;
   int64_t max_context_ = 0;
   std::string fingerprint_;

@@ -150,6 +150,7 @@ void ReadCommon(JsonFields& fields, ApiRequest& request) {
   ReadStream(fields, request);
   ReadStops(fields, request);
   request.ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  request.cache_prompt = fields.Bool("cache_prompt").value_or(true);
   ReadSampling(fields, request);
   // Who asks, what he stores elsewhere, how urgent it is: none of it changes an answer.
   fields.Ignore(

@@ -53,6 +53,7 @@ struct ApiRequest {
   // Log-probabilities of the drawn tokens, and of so many of the most probable.
   std::optional<int64_t> logprobs;
   bool echo = false;
+  bool cache_prompt = true;  // begins with what is kept of its prompt, and is kept itself
 };
 
 ApiResult<ApiRequest> ParseCompletionRequest(std::string_view body);

@@ -123,6 +123,7 @@ ApiJson UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"headwise",
            {{"plan", usage.plan},
             {"kv_bytes", usage.kv_bytes},

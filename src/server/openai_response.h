@@ -33,6 +33,7 @@ struct ResponseHead {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of prompts, that were not read because a request before had
   // Headwise's own: what the KV caches of all choices took, each counted as if it were alone.
   std::string plan;
   int64_t kv_bytes = 0;

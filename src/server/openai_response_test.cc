@@ -39,7 +39,8 @@ TEST(OpenAiResponse, WholeCompletion) {
             R"("choices":[{"index":0,"text":"a )"
             "\xEF\xBF\xBD"
             R"(","logprobs":null,"finish_reason":"length"}],)"
-            R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"headwise":{"plan":"full",)"
+            R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,)"
+            R"("prompt_tokens_details":{"cached_tokens":0},"headwise":{"plan":"full",)"
             R"("kv_bytes":30,"kv_bytes_full":20,"kv_bytes_bounded":10,"kv_peak_bytes":40}}})");
 }
 

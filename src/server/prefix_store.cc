@@ -1,0 +1,236 @@
+#include "server/prefix_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace headwise {
+namespace {
+
+// Of a lookup: whoever is refused the longest of them will hardly be given the tenth.
+constexpr size_t kMostFound = 8;
+
+}  // namespace
+
+// The ids from the parent's end to this one's. But for the root, which has none, a node has an entry or a choice of
+// children.
+struct PrefixStore::Node {
+  Node* parent = nullptr;
+  std::vector<int32_t> edge;
+  std::map<int32_t, std::unique_ptr<Node>> children;  // by the first id of their edges
+  int64_t entry = 0;                                  // 0: none
+};
+
+const char* NameOf(PrefixMiss miss) {
+  switch (miss) {
+    case PrefixMiss::kUnknown:
+      return "unknown";
+    case PrefixMiss::kRules:
+      return "rules";
+    case PrefixMiss::kPositions:
+      return "positions";
+    case PrefixMiss::kMemory:
+      return "memory";
+  }
+  return "";
+}
+
+PrefixStore::PrefixStore(int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+
+PrefixStore::~PrefixStore() {
+  Clear();
+}
+
+PrefixStore::Walk PrefixStore::WalkDown(Node& root, std::span<const int32_t> ids) {
+  Walk walk{.node = &root, .num_common = 0, .num_in_edge = 0, .seen = {}};
+  while (walk.num_common < ids.size()) {
+    const auto child = walk.node->children.find(ids[walk.num_common]);
+    if (child == walk.node->children.end()) break;
+    walk.node = child->second.get();
+    const std::vector<int32_t>& edge = walk.node->edge;
+    const auto rest = ids.subspan(walk.num_common);
+    walk.num_in_edge = static_cast<size_t>(std::ranges::mismatch(edge, rest).in1 - edge.begin());
+    walk.num_common += walk.num_in_edge;
+    if (walk.num_in_edge < edge.size()) break;
+    if (walk.node->entry != 0) walk.seen.push_back(walk.node->entry);
+  }
+  return walk;
+}
+
+PrefixCache::Lookup PrefixStore::Find(const HeadPlan& plan, std::span<const int32_t> ids) {
+  const std::lock_guard lock(mutex_);
+  Lookup lookup;
+  const auto root = roots_.find(&plan);
+  if (root == roots_.end()) return lookup;
+  const Walk walk = WalkDown(*root->second, ids);
+  lookup.common_tokens = static_cast<int64_t>(walk.num_common);
+  for (auto id = walk.seen.rbegin(); id != walk.seen.rend() && lookup.kept.size() < kMostFound; ++id) {
+    const Entry& entry = entries_.at(*id);
+    // Something is left to be read.
+    if (entry.num_tokens == static_cast<int64_t>(ids.size())) continue;
+    lookup.kept.push_back({.id = *id, .sequence = entry.sequence, .num_tokens = entry.num_tokens});
+  }
+  return lookup;
+}
+
+void PrefixStore::NoteHit(const Kept& used, int64_t num_ids) {
+  const std::lock_guard lock(mutex_);
+  stats_.query_tokens += num_ids;
+  stats_.hit_tokens += used.num_tokens;
+  ++stats_.num_hits;
+  const auto it = entries_.find(used.id);
+  if (it != entries_.end()) Touch(it->first, it->second);
+}
+
+void PrefixStore::NoteMiss(PrefixMiss why, int64_t num_ids) {
+  const std::lock_guard lock(mutex_);
+  stats_.query_tokens += num_ids;
+  ++stats_.num_misses[static_cast<size_t>(why)];
+}
+
+bool PrefixStore::Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) {
+  if (bytes > budget_bytes_) return false;
+  const std::lock_guard lock(mutex_);
+  const auto root = roots_.find(&plan);
+  if (root == roots_.end()) return true;
+  const Walk walk = WalkDown(*root->second, ids);
+  if (walk.seen.empty()) return true;
+  Entry& longest = entries_.at(walk.seen.back());
+  if (longest.num_tokens < static_cast<int64_t>(ids.size())) return true;
+  Touch(walk.seen.back(), longest);
+  return false;
+}
+
+void PrefixStore::Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int32_t> ids,
+                       std::shared_ptr<const Sequence> sequence, int64_t bytes) {
+  if (bytes > budget_bytes_ || ids.empty()) return;
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  Shrink(budget_bytes_ - bytes, dropped);
+  std::unique_ptr<Node>& root = roots_[plan.get()];
+  if (root == nullptr) root = std::make_unique<Node>();
+  Node& node = NodeAt(*root, ids);
+  // Its node stays: it is the new one's.
+  const int64_t id = ++last_id_;
+  const int64_t before = std::exchange(node.entry, id);
+  if (before != 0) Remove(before, dropped);
+  Entry& entry = entries_[id];
+  entry = {.node = &node,
+           .plan = std::move(plan),
+           .sequence = std::move(sequence),
+           .num_tokens = static_cast<int64_t>(ids.size()),
+           .bytes = bytes,
+           .rank = {}};
+  stats_.bytes += bytes;
+  Touch(id, entry);
+}
+
+bool PrefixStore::Reclaim(int64_t bytes) {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  if (stats_.bytes < bytes) return false;
+  Shrink(stats_.bytes - bytes, dropped);
+  return true;
+}
+
+void PrefixStore::Clear() {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  while (!entries_.empty()) Remove(entries_.begin()->first, dropped);
+}
+
+void PrefixStore::Forget(const HeadPlan& plan) {
+  Dropped dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const int64_t id = it->first;
+    const bool is_its = it->second.plan.get() == &plan;
+    ++it;
+    if (is_its) Remove(id, dropped);
+  }
+}
+
+PrefixStats PrefixStore::stats() const {
+  const std::lock_guard lock(mutex_);
+  PrefixStats stats = stats_;
+  stats.num_entries = static_cast<int64_t>(entries_.size());
+  stats.budget_bytes = budget_bytes_;
+  return stats;
+}
+
+PrefixStore::Node& PrefixStore::NodeAt(Node& root, std::span<const int32_t> ids) {
+  const Walk walk = WalkDown(root, ids);
+  Node& above = walk.num_in_edge < walk.node->edge.size() ? Split(*walk.node, walk.num_in_edge) : *walk.node;
+  const auto rest = ids.subspan(walk.num_common);
+  if (rest.empty()) return above;
+  auto leaf = std::make_unique<Node>();
+  leaf->parent = &above;
+  leaf->edge.assign(rest.begin(), rest.end());
+  return *(above.children[rest.front()] = std::move(leaf));
+}
+
+// A new node above `node`, which gets the first `num_ids` of its edge. Requires: 0 < num_ids < its size.
+PrefixStore::Node& PrefixStore::Split(Node& node, size_t num_ids) {
+  std::unique_ptr<Node>& place = node.parent->children.at(node.edge.front());
+  const auto cut = node.edge.begin() + static_cast<std::ptrdiff_t>(num_ids);
+  auto above = std::make_unique<Node>();
+  above->parent = node.parent;
+  above->edge.assign(node.edge.begin(), cut);
+  node.edge.erase(node.edge.begin(), cut);
+  node.parent = above.get();
+  above->children[node.edge.front()] = std::move(place);
+  place = std::move(above);
+  return *place;
+}
+
+void PrefixStore::Touch(int64_t id, Entry& entry) {
+  ranks_.erase(entry.rank);
+  const auto bytes = static_cast<double>(std::max<int64_t>(1, entry.bytes));
+  entry.rank = {worth_gone_ + static_cast<double>(entry.num_tokens) / bytes, ++num_uses_, id};
+  ranks_.insert(entry.rank);
+}
+
+void PrefixStore::Remove(int64_t id, Dropped& dropped) {
+  const auto it = entries_.find(id);
+  HW_CHECK(it != entries_.end());
+  Entry& entry = it->second;
+  ranks_.erase(entry.rank);
+  stats_.bytes -= entry.bytes;
+  if (entry.node->entry == id) {
+    entry.node->entry = 0;
+    RemoveNode(*entry.node, *entry.plan);
+  }
+  dropped.push_back(std::move(entry));
+  entries_.erase(it);
+}
+
+// What has neither an entry nor a choice of children goes.
+void PrefixStore::RemoveNode(Node& node, const HeadPlan& plan) {
+  if (node.entry != 0 || node.children.size() > 1) return;
+  if (node.parent == nullptr) {
+    if (node.children.empty()) roots_.erase(&plan);
+    return;
+  }
+  Node& parent = *node.parent;
+  const auto place = parent.children.find(node.edge.front());
+  if (node.children.empty()) {
+    parent.children.erase(place);
+    return RemoveNode(parent, plan);
+  }
+  std::unique_ptr<Node> child = std::move(node.children.begin()->second);
+  child->edge.insert(child->edge.begin(), node.edge.begin(), node.edge.end());
+  child->parent = &parent;
+  place->second = std::move(child);
+}
+
+void PrefixStore::Shrink(int64_t most_bytes, Dropped& dropped) {
+  while (stats_.bytes > most_bytes) {
+    const auto [worth, use, id] = *ranks_.begin();
+    worth_gone_ = worth;
+    ++stats_.num_evicted;
+    Remove(id, dropped);
+  }
+}
+
+}  // namespace headwise
