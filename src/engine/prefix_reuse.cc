@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "base/check.h"
 #include "base/no_memory.h"
@@ -15,6 +16,11 @@ constexpr int64_t kLeastKept = 64;
 // Branch points are multiples of it: texts that share a document also share the first words of what follows, but not
 // all of them the same number. Whole pages, besides, are never copied.
 constexpr int64_t kBranchTokens = 32;
+// Of so much that is read anew a fork is kept some way before its end too, where a question about it may begin: who
+// comes next reads little again, and leaves a fork where the two really differ.
+constexpr int64_t kLongTokens = 1024;
+constexpr int64_t kMostOfQuestion = 256;
+constexpr int64_t kBeforeQuestion = 512;  // a multiple of it
 // A text beyond it is not kept with its answer, so that a stream without an end takes no memory for its ids.
 constexpr size_t kMostTracked = size_t{1} << 21;
 
@@ -72,14 +78,20 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
   track.was_refused = why.has_value();
   if (num_reused == 0) cache_->NoteMiss(why.value_or(PrefixMiss::kUnknown), num_ids);
 
-  const int64_t branch = found.common_tokens / kBranchTokens * kBranchTokens;
-  int64_t least = num_reused + kLeastKept;
+  std::vector<int64_t> marks;
   // Where it was refused the text branches off from what is of no use.
-  if (!track.was_refused && branch >= least && branch < track.last_mark) {
-    track.marks.push_back(branch);
-    least = branch + kLeastKept;
+  if (!track.was_refused) marks.push_back(found.common_tokens / kBranchTokens * kBranchTokens);
+  if (num_ids - num_reused >= kLongTokens) {
+    marks.push_back((num_ids - kMostOfQuestion) / kBeforeQuestion * kBeforeQuestion);
   }
-  if (track.last_mark >= least) track.marks.push_back(track.last_mark);
+  std::ranges::sort(marks);
+  marks.push_back(track.last_mark);
+  int64_t least = num_reused + kLeastKept;
+  for (const int64_t mark : marks) {
+    if (mark < least || mark > track.last_mark) continue;
+    track.marks.push_back(mark);
+    least = mark + kLeastKept;
+  }
   return num_reused;
 }
 

@@ -135,6 +135,20 @@ TEST_F(PrefixReuse, ADocumentIsReadTwiceForFiveQuestions) {
   ExpectAllComesBack();
 }
 
+// The second question finds all but the end of it, and leaves a fork where the questions really begin.
+TEST_F(PrefixReuse, ALongDocumentIsReadOnceForTwoQuestions) {
+  const std::string document = Document(90);
+  const Json first = Ask(Greedy(document + "Who lived there?", 8));
+  ASSERT_GT(PromptOf(first), 1300);
+  EXPECT_EQ(CachedOf(first), 0);
+  const Json second = Ask(Greedy(document + "When was it, and why?", 8));
+  EXPECT_GE(CachedOf(second), PromptOf(second) - 256 - 512);
+  EXPECT_LT(CachedOf(second), PromptOf(second) - 128);
+  const Json third = Ask(Greedy(document + "In which town was the house?", 8));
+  EXPECT_GE(CachedOf(third), PromptOf(third) - 64);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, BoundedHeadsGoOnFarBehindTheirWindow) {
   Json body = Greedy(Document(), 40);
   body["plan"] = "two-heads";
