@@ -77,7 +77,14 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   }
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
-  const Status room = arena_.Reset(bytes);
+  Status room = arena_.Reset(bytes);
+  const size_t best_bytes = static_cast<size_t>(num_wanted) * sizeof(int32_t);
+  if (room.ok() && best_bytes > best_.size_bytes()) {
+    constexpr size_t kLeastBytes = 256;
+    Result<DeviceBuffer> best = DeviceBuffer::Make(backend_->device(), std::max(kLeastBytes, 2 * best_bytes));
+    if (best.ok()) best_ = *std::move(best);
+    room = best.status();
+  }
   if (!room.ok()) {
     return Status::OutOfMemory(fmt::format(
         "could not allocate {} for the activations of a step of {} tokens: {}; allow smaller steps or fewer requests",
@@ -85,11 +92,6 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   }
   for (const Wish& wish : wishes) {
     if (wish.wanted) *wish.view = arena_.New(wish.shape);
-  }
-  const size_t best_bytes = static_cast<size_t>(num_wanted) * sizeof(int32_t);
-  if (best_bytes > best_.size_bytes()) {
-    constexpr size_t kLeastBytes = 256;
-    HW_ASSIGN_OR_RETURN(best_, DeviceBuffer::Make(backend_->device(), std::max(kLeastBytes, 2 * best_bytes)));
   }
   return Status::Ok();
 }

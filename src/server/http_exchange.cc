@@ -61,12 +61,14 @@ bool HttpExchange::Write(std::string_view piece) {
   if (state_ != State::kBegun) return false;
   // A chunk of no bytes would be the last one.
   if (!has_body_ || piece.empty()) return true;
+  // Asked ahead of the piece: one of any size may come to a client that has fallen behind by less.
+  const bool is_behind = unsent_ > options_.unsent_bytes;
   const size_t old_size = output_.size();
   if (is_chunked_) fmt::format_to(std::back_inserter(output_), "{:x}\r\n", piece.size());
   output_ += piece;
   if (is_chunked_) output_ += "\r\n";
   unsent_ += static_cast<int64_t>(output_.size() - old_size);
-  if (unsent_ > options_.unsent_bytes) {
+  if (is_behind) {
     state_ = State::kGone;
     std::string().swap(output_);
     is_woken_ = false;  // a connection that waits for its client takes nothing, and is to hear of this

@@ -26,7 +26,7 @@ struct HttpLimits {
   std::chrono::milliseconds body_time{60'000};
   std::chrono::milliseconds idle_time{75'000};   // between requests of a connection that is kept open
   std::chrono::milliseconds write_time{60'000};  // without one byte taken by a client that has some to take
-  int64_t unsent_bytes = 4 << 20;                // of a reply in pieces, waiting for its client
+  int64_t unsent_bytes = 4 << 20;  // of a reply in pieces, that wait for its client when another piece comes
 };
 
 struct HttpServerOptions {

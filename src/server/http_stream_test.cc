@@ -141,6 +141,18 @@ TEST(HttpStream, AClientThatFallsBehindIsGivenUp) {
   EXPECT_TRUE(Eventually([&] { return server->num_connections() == 0; }));
 }
 
+TEST(HttpStream, APieceMayBeOfAnySize) {
+  HttpServerOptions options;
+  options.limits.unsent_bytes = 64 << 10;
+  TestServer server(options);
+  TestClient client(server.port());
+  const TestServer::Held held = BeginStream(server, client, nullptr);
+  const std::string piece(1 << 20, 'x');
+  EXPECT_TRUE(held.reply->Write(piece));
+  EXPECT_TRUE(client.ReadChunk() == piece);
+  held.reply->End();
+}
+
 TEST(HttpStream, AClientThatTakesNothingIsGivenUp) {
   HttpServerOptions options;
   options.limits.write_time = kShort;

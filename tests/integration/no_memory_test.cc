@@ -210,7 +210,7 @@ TEST(NoMemoryOfADevice, EndsARequestAndNoMore) {
     messages.push_back(result.status().message());
   }
   const auto says_pages = AllOf(HasSubstr("could not allocate"), HasSubstr("B for KV pages"), HasSubstr("cache holds"));
-  const auto says_step = AllOf(HasSubstr("could not allocate"), HasSubstr("B for the activations of a step of 24"));
+  const auto says_step = AllOf(HasSubstr("could not allocate"), HasSubstr("B for the activations of a step of"));
   EXPECT_THAT(messages, ::testing::Each(AnyOf(says_pages, says_step)));
   EXPECT_THAT(messages, ::testing::Contains(says_pages));
   EXPECT_THAT(messages, ::testing::Contains(says_step));
