@@ -331,12 +331,6 @@ Status Decoder::Collect(StepOutput& output) {
   return std::move(outcome.status);
 }
 
-Status Decoder::Step(std::span<const StepSequence> sequences, StepOutput& output) {
-  output = {};
-  HW_RETURN_IF_ERROR(Launch(sequences));
-  return Collect(output);
-}
-
 Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   const ModelConfig& config = model_->config;
   ids_.clear();

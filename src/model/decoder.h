@@ -65,8 +65,6 @@ class Decoder {
   Status Collect(StepOutput& output);
   // Whether the newest step's most likely tokens are where the next one can follow them, unseen by the host.
   bool HasBest() const { return num_launched_ > 0 && !outcomes_[(num_launched_ - 1) % 2].output.best.empty(); }
-  // Both.
-  Status Step(std::span<const StepSequence> sequences, StepOutput& output);
 
  private:
   struct Buffers;

@@ -1,6 +1,7 @@
 #include "server/prefix_store.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -108,22 +109,34 @@ void PrefixStore::Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int
   Dropped dropped;
   const std::lock_guard lock(mutex_);
   Shrink(budget_bytes_ - bytes, dropped);
-  std::unique_ptr<Node>& root = roots_[plan.get()];
-  if (root == nullptr) root = std::make_unique<Node>();
-  Node& node = NodeAt(*root, ids);
-  // Its node stays: it is the new one's.
+  // What takes memory comes first: an entry is there with all that belongs to it, or not at all.
+  dropped.reserve(dropped.size() + 1);
+  const HeadPlan* const key = plan.get();
   const int64_t id = ++last_id_;
-  const int64_t before = std::exchange(node.entry, id);
-  if (before != 0) Remove(before, dropped);
-  Entry& entry = entries_[id];
-  entry = {.node = &node,
-           .plan = std::move(plan),
-           .sequence = std::move(sequence),
-           .num_tokens = static_cast<int64_t>(ids.size()),
-           .bytes = bytes,
-           .rank = {}};
+  const auto it = entries_
+                      .emplace(id, Entry{.node = nullptr,
+                                         .plan = std::move(plan),
+                                         .sequence = std::move(sequence),
+                                         .num_tokens = static_cast<int64_t>(ids.size()),
+                                         .bytes = bytes,
+                                         .rank = {}})
+                      .first;
+  try {
+    Touch(id, it->second);
+    std::unique_ptr<Node>& root = roots_[key];
+    if (root == nullptr) root = std::make_unique<Node>();
+    it->second.node = &NodeAt(*root, ids);
+  } catch (...) {
+    const auto root = roots_.find(key);
+    if (root != roots_.end() && (root->second == nullptr || root->second->children.empty())) roots_.erase(root);
+    ranks_.erase(it->second.rank);
+    entries_.erase(it);
+    throw;
+  }
   stats_.bytes += bytes;
-  Touch(id, entry);
+  // Its node stays: it is the new one's.
+  const int64_t before = std::exchange(it->second.node->entry, id);
+  if (before != 0) Remove(before, dropped);
 }
 
 bool PrefixStore::Reclaim(int64_t bytes) {
@@ -177,31 +190,38 @@ PrefixStore::Node& PrefixStore::Split(Node& node, size_t num_ids) {
   auto above = std::make_unique<Node>();
   above->parent = node.parent;
   above->edge.assign(node.edge.begin(), cut);
+  std::unique_ptr<Node>& below = above->children[*cut];  // from here on nothing takes memory
   node.edge.erase(node.edge.begin(), cut);
   node.parent = above.get();
-  above->children[node.edge.front()] = std::move(place);
+  below = std::move(place);
   place = std::move(above);
   return *place;
 }
 
 void PrefixStore::Touch(int64_t id, Entry& entry) {
-  ranks_.erase(entry.rank);
   const auto bytes = static_cast<double>(std::max<int64_t>(1, entry.bytes));
-  entry.rank = {worth_gone_ + static_cast<double>(entry.num_tokens) / bytes, ++num_uses_, id};
-  ranks_.insert(entry.rank);
+  const Rank rank{worth_gone_ + static_cast<double>(entry.num_tokens) / bytes, ++num_uses_, id};
+  if (auto known = ranks_.extract(entry.rank)) {  // moved, so that using an entry takes no memory
+    known.value() = rank;
+    ranks_.insert(std::move(known));
+  } else {
+    ranks_.insert(rank);
+  }
+  entry.rank = rank;
 }
 
 void PrefixStore::Remove(int64_t id, Dropped& dropped) {
   const auto it = entries_.find(id);
   HW_CHECK(it != entries_.end());
   Entry& entry = it->second;
+  Entry& gone = dropped.emplace_back();  // first: it may fail
   ranks_.erase(entry.rank);
   stats_.bytes -= entry.bytes;
   if (entry.node->entry == id) {
     entry.node->entry = 0;
     RemoveNode(*entry.node, *entry.plan);
   }
-  dropped.push_back(std::move(entry));
+  gone = std::move(entry);
   entries_.erase(it);
 }
 
@@ -217,6 +237,12 @@ void PrefixStore::RemoveNode(Node& node, const HeadPlan& plan) {
   if (node.children.empty()) {
     parent.children.erase(place);
     return RemoveNode(parent, plan);
+  }
+  try {
+    std::vector<int32_t>& edge = node.children.begin()->second->edge;
+    edge.reserve(edge.size() + node.edge.size());
+  } catch (const std::bad_alloc&) {
+    return;  // two nodes say what one could
   }
   std::unique_ptr<Node> child = std::move(node.children.begin()->second);
   child->edge.insert(child->edge.begin(), node.edge.begin(), node.edge.end());

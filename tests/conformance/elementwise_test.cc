@@ -332,6 +332,23 @@ TEST_P(Elementwise, EmbedOfPlainFormats) {
   }
 }
 
+// Ids that lie on the device; what is none of the vocabulary is read as the first row.
+TEST_P(Elementwise, EmbedOfChosenIds) {
+  const Floats values = Random(3).Normal(int64_t{7} * 64);
+  const ConstTensorView table(values.data(), DType::kF32, {7, 64});
+  const std::vector<int32_t> chosen{5, -1, 2, 7};
+  const Result<DeviceBuffer> lying = DeviceBuffer::Make(backend().device(), chosen.size() * sizeof(int32_t));
+  ASSERT_TRUE(lying.ok());
+  backend().device().CopyFromHost(lying->data(), chosen.data(), lying->size_bytes());
+  const std::vector<int32_t> places{2, 0, 1, 0, 3};
+  const Held out = Held::Poisoned(backend(), {5, 64});
+  backend().Embed({.table = backend().AdoptWeights(WeightMatrix(table)).value(),
+                   .ids = places,
+                   .out = out.view(),
+                   .chosen = {lying->data(), DType::kI32, Shape{4}}});
+  ExpectSameBits(out.Read(), RunEmbed(ref(), table, std::vector<int32_t>{2, 5, 0, 5, 0}));
+}
+
 // Scaled, and with a learned position each.
 TEST_P(Elementwise, EmbedWithPositions) {
   if (!backend().Has(Feature::kLearnedPositions)) GTEST_SKIP() << "the backend has none";

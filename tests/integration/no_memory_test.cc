@@ -10,6 +10,7 @@
 
 #include "engine/engine_impl.h"
 #include "kv/cache_step.h"
+#include "server/prefix_store.h"
 #include "support/engines.h"
 #include "support/far_backend.h"
 #include "support/golden.h"
@@ -210,7 +211,8 @@ TEST(NoMemoryOfADevice, EndsARequestAndNoMore) {
     messages.push_back(result.status().message());
   }
   const auto says_pages = AllOf(HasSubstr("could not allocate"), HasSubstr("B for KV pages"), HasSubstr("cache holds"));
-  const auto says_step = AllOf(HasSubstr("could not allocate"), HasSubstr("B for the activations of a step of"));
+  const auto says_step = AllOf(HasSubstr("could not allocate"),
+                               ::testing::ContainsRegex("B for the activations of a step of (24|16) tokens"));
   EXPECT_THAT(messages, ::testing::Each(AnyOf(says_pages, says_step)));
   EXPECT_THAT(messages, ::testing::Contains(says_pages));
   EXPECT_THAT(messages, ::testing::Contains(says_step));
@@ -341,6 +343,41 @@ TEST(NoMemoryOfATable, ChangesNothingOfACache) {
     fork.reset();
     EXPECT_EQ(pools.usage().bytes, 0);
   }
+}
+
+// What is kept is there whole, or not at all; one that has to give way and one that is cut in two are among it.
+TEST(NoMemoryOfAPrefixStore, LeavesItWhole) {
+  const auto plan = std::make_shared<const HeadPlan>();
+  const std::vector<int32_t> ids{1, 2, 3, 9};
+  const std::vector<int32_t> longer{1, 2, 3, 9, 9};
+  std::optional<PrefixStore> store;
+  const auto keep = [&] { store->Keep(plan, ids, nullptr, 40); };
+  const auto prepare = [&](int64_t) {
+    store.emplace(100);
+    store->Keep(plan, std::vector<int32_t>{1, 2, 5}, nullptr, 40);
+    store->Keep(plan, std::vector<int32_t>{1, 2, 3, 4}, nullptr, 40);
+  };
+  const auto attempt = [&] {
+    try {
+      keep();
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+  };
+  const auto check = [&] {
+    EXPECT_EQ(store->stats().bytes, 40 * store->stats().num_entries);
+    EXPECT_GE(store->stats().num_entries, 1);
+    EXPECT_EQ(store->Find(*plan, std::vector<int32_t>{1, 2, 3, 4, 5}).kept.size(), 1u);
+    if (store->Wants(*plan, ids, 40)) keep();
+    const auto found = store->Find(*plan, longer);
+    ASSERT_EQ(found.kept.size(), 1u);
+    EXPECT_EQ(found.kept.front().num_tokens, 4);
+    EXPECT_EQ(store->stats().num_entries, 2);
+    store->Clear();
+    EXPECT_EQ(store->stats().bytes, 0);
+    EXPECT_EQ(store->Find(*plan, longer).common_tokens, 0);
+  };
+  ForEveryRefusal(1, prepare, attempt, check);
 }
 
 }  // namespace
