@@ -294,6 +294,7 @@ Status Tell(const BenchServeOptions& options, const Asked& asked, const Json& co
 Status RunBenchServe(const BenchServeOptions& options) {
   HW_RETURN_IF_ERROR(Check(options));
   HW_ASSIGN_OR_RETURN(const double rate, ParseRate(options.request_rate));
+  RaiseFileLimit();
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<HttpClient> client, OpenClient(options));
   HW_ASSIGN_OR_RETURN(const std::string model, FindModel(*client, options));
   HW_ASSIGN_OR_RETURN(const Json body, MakeBody(options, model));
