@@ -37,6 +37,16 @@ TEST(SseReader, ReadsEventsHoweverTheyAreCut) {
   EXPECT_THAT(EventsOf(bytes), expected);
 }
 
+TEST(SseReader, JoinsLinesOfOneEvent) {
+  const auto expected = ElementsAre("a\nb", "c");
+  for (const std::string end : {"\n", "\r", "\r\n"}) {
+    const std::string text = "data: a" + end + "data: b" + end + end + "data: c" + end + end;
+    for (size_t cut = 0; cut <= text.size(); ++cut) {
+      EXPECT_THAT(EventsOf({text.substr(0, cut), text.substr(cut)}), expected) << cut;
+    }
+  }
+}
+
 TEST(SseReader, RefusesEventsWithoutEnd) {
   SseReader reader;
   const std::string block(1 << 20, 'x');
