@@ -24,7 +24,7 @@ struct CallGrammar {
 
   enum class Text {
     kNone,    // the answer is calls and nothing else
-    kBefore,  // text, and calls wherever `trigger` begins one: the beginning of every Call::begin
+    kBefore,  // text, and calls wherever `trigger` begins them: how `open` begins, or where that is empty every call
     kOr,      // calls, or a text that does not begin as they do: with "{"
   };
   Text text = Text::kNone;

@@ -150,6 +150,15 @@ Json FormatOf(const CallGrammar& calls) {
     tags.push_back({{"type", "tag"}, {"begin", call.begin}, {"content", content}, {"end", call.end}});
   }
   if (calls.marker || calls.text == CallGrammar::Text::kNone) return CallList(calls, tags);
+  if (calls.text == CallGrammar::Text::kBefore && !calls.open.empty()) {
+    // The whole list is what the trigger begins.
+    const Json list = {{"type", "tags_with_separator"},
+                       {"tags", std::move(tags)},
+                       {"separator", calls.separator},
+                       {"at_least_one", true},
+                       {"stop_after_first", !calls.several}};
+    tags = {{{"type", "tag"}, {"begin", calls.open}, {"content", list}, {"end", calls.close}}};
+  }
   if (calls.text == CallGrammar::Text::kBefore) {
     return {{"type", "triggered_tags"},
             {"triggers", {calls.trigger}},
