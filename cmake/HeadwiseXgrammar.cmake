@@ -25,7 +25,7 @@ list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/tvm_ffi/")
 add_library(headwise_xgrammar OBJECT ${xgrammar_sources})
 set_target_properties(headwise_xgrammar PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
                                                    POSITION_INDEPENDENT_CODE ON)
-# What it has to say is caught (grammar/xgrammar_log.cc) and becomes a Status.
+# What it has to say is caught (grammar/xgrammar_hooks.cc) and becomes a Status.
 target_compile_definitions(headwise_xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
                                                     XGRAMMAR_LOG_CUSTOMIZE=1)
 target_include_directories(headwise_xgrammar SYSTEM PUBLIC

@@ -57,8 +57,8 @@ class GrammarCompiler {
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
   ~GrammarCompiler();
 
-  // CheckGrammar's errors, and what else cannot be compiled. Takes milliseconds; seconds for strings of bounded length
-  // over large vocabularies, the first time.
+  // CheckGrammar's errors, and what else cannot be compiled: what takes longer than 20 s among it. Most take
+  // milliseconds; strings of bounded length over large vocabularies seconds, the first time.
   Result<std::shared_ptr<const TokenConstraint>> Compile(const GrammarSource& source) const;
   // An answer that calls functions.
   Result<std::shared_ptr<const TokenConstraint>> Compile(const CallGrammar& calls) const;

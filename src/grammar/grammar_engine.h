@@ -5,6 +5,7 @@
 #include <headwise/grammar.h>
 #include <headwise/tokenizer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,8 +25,12 @@ class GrammarEngine {
   virtual Result<Constraint> Compile(const CallGrammar& calls) = 0;
 };
 
+// One grammar may take so long; some would take hours.
+inline constexpr std::chrono::milliseconds kCompileTime(20'000);
+
 bool HasGrammarEngine();
-Result<std::unique_ptr<GrammarEngine>> MakeGrammarEngine(const Tokenizer& tokenizer, int64_t vocab_size);
+Result<std::unique_ptr<GrammarEngine>> MakeGrammarEngine(const Tokenizer& tokenizer, int64_t vocab_size,
+                                                         std::chrono::milliseconds compile_time = kCompileTime);
 
 }  // namespace headwise
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "grammar/call_grammar.h"
+#include "grammar/grammar_engine.h"
 #include "support/validate_schema.h"
 #include "text/byte_level.h"
 #include "text/test_tokenizers.h"
@@ -447,6 +449,14 @@ TEST_F(Grammar, MarkersComeBeforeCalls) {
   EXPECT_FALSE(text.may_end());
   EXPECT_TRUE(text.GoText(R"( [{"name": "f", "arguments": null}])"));
   EXPECT_TRUE(text.may_end());
+}
+
+TEST_F(Grammar, EndsWhatTakesTooLong) {
+  const auto engine = MakeGrammarEngine(*tokenizer_, kVocabSize, std::chrono::milliseconds(0));
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto made = (*engine)->Compile(GrammarKind::kJsonSchema, R"({"type":"string","maxLength":100})");
+  EXPECT_THAT(made.status().message(), HasSubstr("takes longer than 0 s"));
+  EXPECT_NE(Must((*engine)->Compile(GrammarKind::kGbnf, "root ::= \"a\"")), nullptr) << "less than is looked at";
 }
 
 TEST_F(Grammar, CompilesForManyAtOnce) {

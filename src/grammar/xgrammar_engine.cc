@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -13,7 +14,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "grammar/grammar_engine.h"
-#include "grammar/xgrammar_log.h"
+#include "grammar/xgrammar_hooks.h"
 
 namespace headwise {
 namespace {
@@ -22,6 +23,8 @@ constexpr int64_t kCacheBytes = int64_t{256} << 20;
 // Of white space between the parts of JSON: endless ones are a habit of small models.
 constexpr int kMaxSpaces = 16;
 constexpr size_t kMaxReason = 300;
+// Of one token, on the engine's thread: all requests wait for it. What is meant to be used takes microseconds.
+constexpr std::chrono::milliseconds kMaskTime(500);
 
 DLTensor MaskTensor(std::span<uint32_t> mask, int64_t& size) {
   size = static_cast<int64_t>(mask.size());
@@ -36,16 +39,16 @@ DLTensor MaskTensor(std::span<uint32_t> mask, int64_t& size) {
 
 // Calls into xgrammar: what it throws becomes a status, but for memory that it could not have.
 template <typename Function>
-auto Guard(std::string_view what, const Function& function) -> decltype(function()) {
+auto Guard(std::string_view what, std::chrono::milliseconds limit, const Function& function) -> decltype(function()) {
   const auto status = [&](std::string reason) {
     while (!reason.empty() && reason.back() == '\n') reason.pop_back();
     if (reason.size() > kMaxReason) reason = reason.substr(0, kMaxReason) + "...";
     return Status::InvalidInput(fmt::format("{}: {}", what, reason));
   };
-  const XgrammarWarnings warnings;
+  XgrammarWork work(limit);
   try {
     auto result = function();
-    if (!warnings.first().empty()) return status(warnings.first());
+    if (!work.warning().empty()) return status(work.warning());
     return result;
   } catch (const std::bad_alloc&) {
     throw;
@@ -66,7 +69,7 @@ class State : public ConstraintState {
     const auto num_words = static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size_)));
     HW_CHECK(mask.size() >= num_words);
     if (marker_) return FillBeforeMarker(mask);
-    return Guard("grammar", [&]() -> Result<bool> {
+    return Guard("grammar", kMaskTime, [&]() -> Result<bool> {
       int64_t size = 0;
       DLTensor tensor = MaskTensor(mask.first(num_words), size);
       matcher_.FillNextTokenBitmask(&tensor);
@@ -79,7 +82,8 @@ class State : public ConstraintState {
       if (id == *marker_) marker_.reset();
       return Status::Ok();
     }
-    const Result<bool> accepted = Guard("grammar", [&]() -> Result<bool> { return matcher_.AcceptToken(id); });
+    const Result<bool> accepted =
+        Guard("grammar", kMaskTime, [&]() -> Result<bool> { return matcher_.AcceptToken(id); });
     if (!accepted.ok()) return accepted.status();
     if (*accepted) return Status::Ok();
     return Status::InvalidInput(fmt::format("grammar: token {} cannot come here", id));
@@ -106,7 +110,7 @@ class Compiled : public TokenConstraint {
 
   int64_t vocab_size() const override { return vocab_size_; }
   Result<std::unique_ptr<ConstraintState>> Begin() const override {
-    return Guard("grammar", [&]() -> Result<std::unique_ptr<ConstraintState>> {
+    return Guard("grammar", kMaskTime, [&]() -> Result<std::unique_ptr<ConstraintState>> {
       return std::unique_ptr<ConstraintState>(std::make_unique<State>(grammar_, vocab_size_, marker_, is_free_));
     });
   }
@@ -172,8 +176,8 @@ Json FormatOf(const CallGrammar& calls) {
 
 class XgrammarEngine : public GrammarEngine {
  public:
-  XgrammarEngine(xgrammar::TokenizerInfo vocabulary, int64_t vocab_size)
-      : vocabulary_(std::move(vocabulary)), vocab_size_(vocab_size) {}
+  XgrammarEngine(xgrammar::TokenizerInfo vocabulary, int64_t vocab_size, std::chrono::milliseconds compile_time)
+      : vocabulary_(std::move(vocabulary)), vocab_size_(vocab_size), compile_time_(compile_time) {}
 
   Result<Constraint> Compile(GrammarKind kind, const std::string& text) override {
     return Compile(WhatOf(kind), std::nullopt, false, [&] {
@@ -223,7 +227,7 @@ class XgrammarEngine : public GrammarEngine {
     // One at a time: what two would take at once is memory, and threads that others decode on.
     const std::lock_guard lock(mutex_);
     try {
-      return Guard(what, [&]() -> Result<Constraint> {
+      return Guard(what, compile_time_, [&]() -> Result<Constraint> {
         const xgrammar::Grammar grammar = make();
         if (!compiler_) compiler_.emplace(vocabulary_, /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes);
         return Constraint(std::make_shared<Compiled>(compiler_->CompileGrammar(grammar), vocab_size_, marker, is_free));
@@ -237,6 +241,7 @@ class XgrammarEngine : public GrammarEngine {
 
   xgrammar::TokenizerInfo vocabulary_;
   int64_t vocab_size_;
+  std::chrono::milliseconds compile_time_;
   std::mutex mutex_;
   std::optional<xgrammar::GrammarCompiler> compiler_;  // guarded by mutex_
 };
@@ -247,7 +252,8 @@ bool HasGrammarEngine() {
   return true;
 }
 
-Result<std::unique_ptr<GrammarEngine>> MakeGrammarEngine(const Tokenizer& tokenizer, int64_t vocab_size) {
+Result<std::unique_ptr<GrammarEngine>> MakeGrammarEngine(const Tokenizer& tokenizer, int64_t vocab_size,
+                                                         std::chrono::milliseconds compile_time) {
   // An empty text is a token that stands for none: ids without one, and special ones.
   std::vector<std::string> texts;
   const int64_t num_known = std::min<int64_t>(tokenizer.vocab_size(), vocab_size);
@@ -255,10 +261,11 @@ Result<std::unique_ptr<GrammarEngine>> MakeGrammarEngine(const Tokenizer& tokeni
     const auto token = static_cast<int32_t>(id);
     texts.emplace_back(tokenizer.IsSpecial(token) ? std::string_view() : tokenizer.BytesOf(token));
   }
-  return Guard("vocabulary", [&]() -> Result<std::unique_ptr<GrammarEngine>> {
+  return Guard("vocabulary", kCompileTime, [&]() -> Result<std::unique_ptr<GrammarEngine>> {
     xgrammar::TokenizerInfo vocabulary(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
                                        std::vector<int32_t>());
-    return std::unique_ptr<GrammarEngine>(std::make_unique<XgrammarEngine>(std::move(vocabulary), vocab_size));
+    return std::unique_ptr<GrammarEngine>(
+        std::make_unique<XgrammarEngine>(std::move(vocabulary), vocab_size, compile_time));
   });
 }
 
