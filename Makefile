@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak format asan tsan
+.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak harness format asan tsan
 FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 600
 SOAK_TOKENS ?= 1000000
@@ -37,8 +37,13 @@ cuda-bundle: build
 	cmake --build build/release --target headwise_bench_cli
 	tools/cuda_bundle.sh build/release build/cuda-bundle.tar.xz
 
-# What takes hours: sanitizers, fuzzers, and a stream of a million tokens.
-test-long: asan tsan fuzz soak
+# What takes hours, or packages of hundreds of megabytes: sanitizers, fuzzers, a stream of a million tokens, a harness.
+test-long: asan tsan fuzz soak harness
+
+# lm-eval scores answers through the server.
+harness: build
+	@tools/install_deps.sh harness || echo "no Python package lm-eval: it scores nothing through the server"
+	ctest --test-dir build/release -R '^lm_eval$$' --output-on-failure
 
 # The smallest part that runs models, in the folder that `make test` goes on in: nothing is compiled twice.
 demo:

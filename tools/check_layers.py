@@ -34,6 +34,7 @@ LAYERS = {
     "planner": UP_TO_ENGINE | {"grad", "data"},
     "eval": UP_TO_ENGINE | {"planner", "data", "bench"},
     "report": {"eval", "planner", "text", "kv", "base"},
+    "loadgen": {"server", "report", "data", "text", "base"},
 }
 # What headwise_core is made of: an embedder links it without the libraries above.
 CORE = UP_TO_ENGINE | {"backend/ref", "backend/cpu", "backend/cuda"}

@@ -8,6 +8,7 @@
 # and apart from them
 #   browser  Chromium, in which a test opens the report
 #   clients  OpenAI's Python package in build/clients, with which a test asks the server
+#   harness  lm-eval in build/harness, 900 MB with all that it rests on, which a test has score answers through the server
 # Usage: install_deps.sh PURPOSE
 set -euo pipefail
 packages=()
@@ -19,9 +20,9 @@ case ${1:-} in
     packages+=(build-essential cmake ninja-build ccache pkg-config python3 libhwy-dev nlohmann-json3-dev libcli11-dev
       libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
   browser) packages=(chromium) ;;
-  clients) packages=(python3-venv) ;;
+  clients | harness) packages=(python3-venv) ;;
   *)
-    echo "usage: install_deps.sh core|build|test|long|browser|clients" >&2
+    echo "usage: install_deps.sh core|build|test|long|browser|clients|harness" >&2
     exit 2
     ;;
 esac
@@ -39,11 +40,14 @@ case $1 in
   build | test | long)
     "$(dirname "$0")/install_xgrammar.sh" "$(dirname "$0")/../build/xgrammar" ||
       echo "no sources of xgrammar: this build is without constrained decoding"
+    exit 0
     ;;
+  clients) python_packages=(openai) last_module=openai ;;
+  harness) python_packages=('lm-eval[api]' transformers) last_module=transformers ;;
+  *) exit 0 ;;
 esac
-[ "$1" = clients ] || exit 0
-venv=$(dirname "$0")/../build/clients
-"$venv/bin/python3" -c 'import openai' 2>/dev/null && exit 0
-echo "installing: openai"
+venv=$(dirname "$0")/../build/$1
+"$venv/bin/python3" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$last_module') is None)" 2>/dev/null && exit 0
+echo "installing: ${python_packages[*]}"
 python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check openai
+"$venv/bin/pip" install --quiet --disable-pip-version-check "${python_packages[@]}"

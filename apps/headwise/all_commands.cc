@@ -5,16 +5,17 @@ namespace headwise {
 
 std::span<const AddCommand> Commands() {
   static constexpr AddCommand kCommands[] = {
-      AddRunCommand,       //
-      AddChatCommand,      //
-      AddServeCommand,     //
-      AddInspectCommand,   //
-      AddLogitsCommand,    //
-      AddTokenizeCommand,  //
-      AddPlanCommand,      //
-      AddEvalCommand,      //
-      AddBenchCommand,     //
-      AddQuantizeCommand,  //
+      AddRunCommand,         //
+      AddChatCommand,        //
+      AddServeCommand,       //
+      AddInspectCommand,     //
+      AddLogitsCommand,      //
+      AddTokenizeCommand,    //
+      AddPlanCommand,        //
+      AddEvalCommand,        //
+      AddBenchCommand,       //
+      AddBenchServeCommand,  //
+      AddQuantizeCommand,    //
   };
   return kCommands;
 }

@@ -153,6 +153,7 @@ void AwaitSignal(const InterruptGuard& guard) {
 
 Status RunServe(const ServeOptions& options) {
   HW_RETURN_IF_ERROR(Check(options));
+  RaiseFileLimit();
   HW_ASSIGN_OR_RETURN(ApiOptions api_options, ReadApiOptions(options));
   HW_ASSIGN_OR_RETURN(const ChatSetup chat, ReadChatSetup(options.chat_flags));
   ModelHost host;

@@ -40,6 +40,9 @@ void AddQuantizeCommand(CommandLine& line);
 // Adds `report` to `eval`.
 void AddReportTask(CommandLine& line, CLI::App& eval);
 
+// Adds `serve` to `bench`, which is there already.
+void AddBenchServeCommand(CommandLine& line);
+
 // Adds `op` to `bench` and returns it.
 CLI::App& AddBenchOpCommand(CommandLine& line, CLI::App& bench);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <charconv>
@@ -115,6 +116,13 @@ Result<std::shared_ptr<const HeadPlan>> LoadPlan(const std::string& path, const 
   if (path.empty() || path == kFullPlan) return std::shared_ptr<const HeadPlan>();
   HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadPlanFor(engine, path));
   return std::make_shared<const HeadPlan>(std::move(plan));
+}
+
+void RaiseFileLimit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where it is refused, the limit stays what it was
 }
 
 Result<std::string> ReadStdin() {

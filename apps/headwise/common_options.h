@@ -47,6 +47,9 @@ Result<std::string> ReadStdin();
 // A JSON list of token ids. `origin` opens the message.
 Result<std::vector<int32_t>> ParseIds(std::string_view text, const std::string& origin);
 
+// As many open files as the system lets this process have: most begin with 1024, and every connection is one.
+void RaiseFileLimit();
+
 // Of one request.
 Json RequestMetricsJson(const RequestMetrics& metrics);
 // The process's memory too.

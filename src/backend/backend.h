@@ -82,6 +82,7 @@ class Backend {
     if (args.norm) Norm(*args.norm);
     MatMul(args.product);
     if (args.activation) Activate(*args.activation);
+    if (args.then) MatMul(*args.then);
   }
   // The step's queries and keys are rotated, then keys and values written. Rotated queries are read later: written.
   virtual void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {

@@ -108,6 +108,7 @@ struct LinearArgs {
   std::optional<NormArgs> norm = {};  // its `out` is the product's x
   MatMulArgs product;
   std::optional<ActivateArgs> activation = {};  // in place, of the product's outputs: {gate, x} where gated, else {x}
+  std::optional<MatMulArgs> then = {};          // its x is what the activation left
 };
 
 // x = clamp(x, -limit, limit)

@@ -380,6 +380,10 @@ TEST_F(EvaluationTest, ChoicesByLikelihood) {
   const auto outcome = Run({.task = "choice", .options = {{"cases", path}, {"joint", " "}}});
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
   EXPECT_EQ(FindCell(outcome->summary, "full", std::nullopt, "accuracy")->mean, 0.5);  // the second's answer is false
+  const std::vector<double>& options = outcome->run.results.front().log_likelihoods;
+  ASSERT_EQ(options.size(), 2u);
+  EXPECT_LT(options[0], options[1]);
+  EXPECT_LT(options[1], 0);
 }
 
 TEST_F(EvaluationTest, DocumentsAreCutInTheMiddleAndScored) {

@@ -194,6 +194,7 @@ Json ToJson(const CaseResult& result) {
     Json& points = json["curves"][name] = Json::array();
     for (const auto& [x, y] : curve) points.push_back({x, y});
   }
+  if (!result.log_likelihoods.empty()) json["log_likelihoods"] = result.log_likelihoods;
   return json;
 }
 
@@ -247,6 +248,9 @@ Result<CaseResult> CaseResultFromJson(const Json& json, const std::string& origi
   HW_ASSIGN_OR_RETURN(result.tags, ValueOf(object, "tags", &Json::is_object, "an object"));
   HW_ASSIGN_OR_RETURN(result.answer, object.String("answer"));
   HW_ASSIGN_OR_RETURN(result.curves, CurvesOf(object));
+  if (object.Has("log_likelihoods")) {
+    HW_ASSIGN_OR_RETURN(result.log_likelihoods, object.Doubles("log_likelihoods"));
+  }
   HW_ASSIGN_OR_RETURN(result.prompt_tokens, object.Int("prompt_tokens"));
   HW_ASSIGN_OR_RETURN(result.new_tokens, object.Int("new_tokens"));
   HW_ASSIGN_OR_RETURN(result.seconds, object.Double("seconds"));

@@ -83,6 +83,8 @@ struct CaseResult {
   Json tags = Json::object();
   std::string answer;
   std::map<std::string, Curve> curves;
+  // Of each answer that the task offered, in their order, natural logarithms; empty where a task offers none.
+  std::vector<double> log_likelihoods;
   int64_t prompt_tokens = 0;
   int64_t new_tokens = 0;
   double seconds = 0;         // prefill and decode, of what was not shared with others

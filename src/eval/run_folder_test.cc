@@ -45,6 +45,7 @@ class RunFolderTest : public testing::Test {
     result.scores = {{"accuracy", 1.0}};
     result.tags = {{"depth", 0.25}};
     result.curves = {{"nll", {{1, 2.5}, {2, 2.25}}}};
+    result.log_likelihoods = {-1.5, -3.25};
     return result;
   }
 
@@ -70,6 +71,7 @@ TEST_F(RunFolderTest, WritesEveryCaseAndResumes) {
     ASSERT_TRUE(folder.ok()) << folder.status().message();
     ASSERT_EQ(folder->finished().size(), 2U);
     EXPECT_EQ(folder->finished()[1].case_idx, 1);
+    EXPECT_EQ(folder->finished()[1].log_likelihoods, Case(1).log_likelihoods);
     ASSERT_TRUE(folder->Append(Case(2)).ok());
     ASSERT_TRUE(folder->WriteSummary({{"total", 3}}).ok());
   }

@@ -105,15 +105,26 @@ NormArgs Decoder::NormOf(const NormWeights& norm, const TensorView& x, const Ten
           .out = out};
 }
 
+MatMulPart Decoder::StreamPart(const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers) {
+  return {weights.weight, weights.bias, norm.weight.present() ? buffers.branch : buffers.x};
+}
+
+MatMulArgs Decoder::StreamProduct(const TensorView& x, const MatMulPart& part, const NormWeights& norm) const {
+  return {.x = x,
+          .parts = {&part, 1},
+          .write = norm.weight.present() ? MatMulArgs::Write::kStore : MatMulArgs::Write::kAdd,
+          .compute = compute_};
+}
+
 void Decoder::AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm,
                           const Buffers& buffers) {
-  const bool has_norm = norm.weight.present();
-  const MatMulPart part{weights.weight, weights.bias, has_norm ? buffers.branch : buffers.x};
-  backend_->MatMul({.x = x,
-                    .parts = {&part, 1},
-                    .write = has_norm ? MatMulArgs::Write::kStore : MatMulArgs::Write::kAdd,
-                    .compute = compute_});
-  if (!has_norm) return;
+  const MatMulPart part = StreamPart(weights, norm, buffers);
+  backend_->MatMul(StreamProduct(x, part, norm));
+  AddBranch(norm, buffers);
+}
+
+void Decoder::AddBranch(const NormWeights& norm, const Buffers& buffers) {
+  if (!norm.weight.present()) return;
   NormArgs add = NormOf(norm, buffers.branch, buffers.x);
   add.write = NormArgs::Write::kAdd;
   backend_->Norm(add);
@@ -199,10 +210,12 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std:
   const MlpKind kind = model_->config.mlp;
   const std::array<MatMulPart, 2> parts{
       {{layer.gate.weight, layer.gate.bias, buffers.gate}, {layer.up.weight, layer.up.bias, buffers.up}}};
+  const MatMulPart down = StreamPart(layer.down, layer.mlp_post_norm, buffers);
   backend_->Linear({.norm = norm,
                     .product = {.x = input, .parts = std::span(parts).last(IsGated(kind) ? 2 : 1), .compute = compute_},
-                    .activation = ActivateArgs{.kind = ActivationOf(kind), .gate = buffers.gate, .x = buffers.up}});
-  AddToStream(buffers.up, layer.down, layer.mlp_post_norm, buffers);
+                    .activation = ActivateArgs{.kind = ActivationOf(kind), .gate = buffers.gate, .x = buffers.up},
+                    .then = StreamProduct(buffers.up, down, layer.mlp_post_norm)});
+  AddBranch(layer.mlp_post_norm, buffers);
 }
 
 // Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences

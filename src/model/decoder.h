@@ -91,6 +91,10 @@ class Decoder {
   std::span<float> OnHost(const TensorView& view, std::span<const StepSequence> sequences, std::vector<float>& copy);
   // buffers.x += x W^T + bias, through `norm` where there is one.
   void AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers);
+  // The same in its parts: the product, which borrows `part`, and what is behind it.
+  static MatMulPart StreamPart(const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers);
+  MatMulArgs StreamProduct(const TensorView& x, const MatMulPart& part, const NormWeights& norm) const;
+  void AddBranch(const NormWeights& norm, const Buffers& buffers);
 
   const Model* model_;
   Backend* backend_;

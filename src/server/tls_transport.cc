@@ -70,7 +70,7 @@ class TlsTransport : public Transport {
 
   IoStep Handshake() override {
     ERR_clear_error();
-    const int result = SSL_accept(session_.get());
+    const int result = SSL_do_handshake(session_.get());
     return result == 1 ? IoStep{.kind = IoStep::Kind::kMoved} : Explain(result);
   }
   IoStep Read(std::span<char> bytes) override {
@@ -92,6 +92,7 @@ class TlsTransport : public Transport {
     plain_->FinishWriting();
   }
   IoStep Discard(std::span<char> bytes) override { return plain_->Read(bytes); }
+  std::string Reason() const override { return reason_; }
 
  private:
   IoStep Explain(int result) {
@@ -104,13 +105,24 @@ class TlsTransport : public Transport {
         return {.kind = IoStep::Kind::kEnd};
       default:
         has_failed_ = true;
+        reason_ = ReasonOfFailure();
         return {.kind = IoStep::Kind::kFailed};
     }
+  }
+  // Empty where the connection failed and not the session over it.
+  std::string ReasonOfFailure() const {
+    const long verified = SSL_get_verify_result(session_.get());
+    if (verified != X509_V_OK && SSL_get_verify_mode(session_.get()) != SSL_VERIFY_NONE) {
+      return X509_verify_cert_error_string(verified);
+    }
+    const char* reason = ERR_reason_error_string(ERR_peek_error());
+    return reason != nullptr ? reason : "";
   }
 
   std::unique_ptr<Transport> plain_;
   Session session_;
   bool has_failed_ = false;
+  std::string reason_;
 };
 
 // The first of OpenSSL's errors, which is the cause of the others.
@@ -118,6 +130,14 @@ std::string Reason() {
   const char* reason = ERR_reason_error_string(ERR_get_error());
   ERR_clear_error();
   return reason != nullptr ? reason : "unknown error";
+}
+
+// Whose certificate is asked for, and has to come. An address is not sent: TLS has no place for it.
+bool SetExpectedHost(SSL* session, const std::string& host) {
+  if (host.empty()) return true;
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session), host.c_str()) == 1) return true;
+  ERR_clear_error();
+  return SSL_set1_host(session, host.c_str()) == 1 && SSL_set_tlsext_host_name(session, host.c_str()) == 1;
 }
 
 // A key under a passphrase would have OpenSSL ask for it on the terminal.
@@ -128,6 +148,22 @@ int NoPassphrase(char*, int, int, void*) {
 }  // namespace
 
 struct TlsContext::Impl {
+  // What both sides have in common.
+  Status Open(const SSL_METHOD* side) {
+    ERR_clear_error();
+    method = NewBioMethod();
+    context.reset(SSL_CTX_new(side));
+    if (method == nullptr || context == nullptr) return Status::Io(fmt::format("TLS: {}", Reason()));
+    SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+    SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    // Buffers of a connection that says nothing are given back.
+    SSL_CTX_set_mode(context.get(),
+                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);  // clients keep theirs as tickets
+    return Status::Ok();
+  }
+
+  bool is_client = false;
   BioMethod method;
   std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>> context;
 };
@@ -139,18 +175,9 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const std::string& certific
   // Read once for their errors: OpenSSL says of a file that is not there that "system lib" failed.
   HW_RETURN_IF_ERROR(ReadFile(certificate).status());
   HW_RETURN_IF_ERROR(ReadFile(key).status());
-  ERR_clear_error();
   auto impl = std::make_unique<Impl>();
-  impl->method = NewBioMethod();
-  impl->context.reset(SSL_CTX_new(TLS_server_method()));
-  if (impl->method == nullptr || impl->context == nullptr) return Status::Io(fmt::format("TLS: {}", Reason()));
+  HW_RETURN_IF_ERROR(impl->Open(TLS_server_method()));
   SSL_CTX* context = impl->context.get();
-  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // Buffers of a connection that says nothing are given back.
-  SSL_CTX_set_mode(context,
-                   SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);  // clients keep theirs as tickets
   SSL_CTX_set_default_passwd_cb(context, NoPassphrase);
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1) {
     return Status::InvalidInput(fmt::format("{}: no certificate in PEM: {}", certificate, Reason()));
@@ -162,7 +189,21 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const std::string& certific
   return std::unique_ptr<TlsContext>(new TlsContext(std::move(impl)));
 }
 
-std::unique_ptr<Transport> TlsContext::NewTransport(int socket) const {
+Result<std::unique_ptr<TlsContext>> TlsContext::ForClient(const std::string& authorities, bool verifies) {
+  if (!authorities.empty()) HW_RETURN_IF_ERROR(ReadFile(authorities).status());
+  auto impl = std::make_unique<Impl>();
+  impl->is_client = true;
+  HW_RETURN_IF_ERROR(impl->Open(TLS_client_method()));
+  SSL_CTX* context = impl->context.get();
+  SSL_CTX_set_verify(context, verifies ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
+  const bool has_loaded = authorities.empty()
+                              ? SSL_CTX_set_default_verify_paths(context) == 1
+                              : SSL_CTX_load_verify_locations(context, authorities.c_str(), nullptr) == 1;
+  if (!has_loaded) return Status::InvalidInput(fmt::format("{}: no certificate in PEM: {}", authorities, Reason()));
+  return std::unique_ptr<TlsContext>(new TlsContext(std::move(impl)));
+}
+
+std::unique_ptr<Transport> TlsContext::NewTransport(int socket, const std::string& host) const {
   std::unique_ptr<Transport> plain = NewPlainTransport(socket);
   TlsTransport::Session session(SSL_new(impl_->context.get()));
   BIO* bio = session != nullptr ? BIO_new(impl_->method.get()) : nullptr;
@@ -170,7 +211,11 @@ std::unique_ptr<Transport> TlsContext::NewTransport(int socket) const {
   BIO_set_data(bio, plain.get());
   BIO_set_init(bio, 1);
   SSL_set_bio(session.get(), bio, bio);
-  SSL_set_accept_state(session.get());
+  if (!impl_->is_client) {
+    SSL_set_accept_state(session.get());
+  } else if (SSL_set_connect_state(session.get()); !SetExpectedHost(session.get(), host)) {
+    return nullptr;
+  }
   return std::make_unique<TlsTransport>(std::move(plain), std::move(session));
 }
 

@@ -37,21 +37,28 @@ class Transport {
   virtual void FinishWriting() = 0;
   // Reads past all meaning, after FinishWriting.
   virtual IoStep Discard(std::span<char> bytes) = 0;
+  // After a step that failed: why, as far as this layer knows; empty where only the system does.
+  virtual std::string Reason() const { return {}; }
 };
 
 // In the clear. The socket is not the transport's.
 std::unique_ptr<Transport> NewPlainTransport(int socket);
 
-// A certificate with its key.
+// What TLS sessions of one side share.
 class TlsContext {
  public:
-  // Files in PEM: the certificate first, then those that it rests on. An error names the file.
+  // A server's: a certificate with its key. Files in PEM: the certificate first, then those that it rests on. An error
+  // names the file.
   static Result<std::unique_ptr<TlsContext>> Load(const std::string& certificate, const std::string& key);
+  // A client's, that trusts certificates of the PEM file `authorities`; where it is empty, those that the system
+  // trusts. Without `verifies` it takes any.
+  static Result<std::unique_ptr<TlsContext>> ForClient(const std::string& authorities, bool verifies);
   TlsContext(const TlsContext&) = delete;
   ~TlsContext();
 
-  // Null where memory is short.
-  std::unique_ptr<Transport> NewTransport(int socket) const;
+  // Null where memory is short. `host`, for clients alone: the name or address whose certificate the server has to
+  // have.
+  std::unique_ptr<Transport> NewTransport(int socket, const std::string& host = {}) const;
 
  private:
   struct Impl;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <set>
 
 #include "support/backends.h"
 #include "support/random_attention.h"
+#include "support/random_rows.h"
 #include "support/tolerance.h"
 
 namespace headwise {
@@ -314,17 +316,19 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
   }
 }
 
-void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
+// Read in chunks of up to each of `max_chunks`.
+void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng, const std::vector<int64_t>& max_chunks) {
   const AttentionData data(test_case);
   const std::vector<NamedBackend> backends = AllBackends();
-  for (const int64_t max_chunk : {int64_t{1}, int64_t{50}, test_case.num_tokens}) {
+  for (const int64_t max_chunk : max_chunks) {
     const std::vector<int64_t> chunks = RandomChunks(rng, test_case, max_chunk);
     const std::vector<double> expected = Oracle(test_case, data, chunks);
     for (const NamedBackend& named : backends) {
       if (test_case.score_cap != 0 && !named.backend->Has(Feature::kSoftCaps)) continue;
       const std::vector<float> out =
-          RunAttention(*named.backend, test_case, data, chunks,
-                       [&](const KvCache& cache, const KvPools& pools) { ExpectKeptPages(test_case, cache, pools); });
+          RunAttention(*named.backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools& pools) {
+            if (!test_case.poisons_pages) ExpectKeptPages(test_case, cache, pools);
+          });
       double worst = 0;
       for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
       ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
@@ -332,6 +336,10 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
           << " format " << NameOf(test_case.kv_formats);
     }
   }
+}
+
+void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng) {
+  CheckCase(test_case, rng, {1, 50, test_case.num_tokens});
 }
 
 TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
@@ -382,6 +390,124 @@ TEST(Attention, EqualsDenseAttentionInTheShapesOfModels) {
       test_case.rules.push_back(RandomRule(rng, test_case.num_tokens));
     }
     ASSERT_NO_FATAL_FAILURE(CheckCase(test_case, rng));
+  }
+}
+
+// Chunks of many tiles, on pages of all lengths, behind texts that end anywhere.
+TEST(Attention, EqualsTheOracleOverManyTiles) {
+  if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
+  std::mt19937_64 rng(29);
+  constexpr int64_t kPageTokens[] = {16, 32, 64, 128, 256, 48};
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    AttentionCase test_case{.num_tokens = 500 + static_cast<int64_t>(rng() % 300), .num_kv_heads = 3};
+    test_case.head_dim = seed % 2 == 0 ? 128 : 64;
+    test_case.num_q_heads = test_case.num_kv_heads * (seed % 3 == 0 ? 4 : seed % 3 == 1 ? 1 : 3);
+    test_case.page_tokens = kPageTokens[seed % 6];
+    const KvFormat format = seed / 2 % 2 == 0 ? KvFormat::kBF16 : KvFormat::kF16;
+    test_case.kv_formats = {format, format};
+    test_case.compute = Compute::kBF16;
+    test_case.sink_logits = seed % 4 == 3;
+    test_case.seed = seed;
+    test_case.poisons_pages = true;
+    HeadRule counted = HeadRule::Stream(70, 333);
+    counted.positions = Positions::kCache;
+    test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(37, 150), {}),
+                       ResolveRule(counted, {})};
+    ASSERT_NO_FATAL_FAILURE(CheckCase(test_case, rng, {300, test_case.num_tokens}));
+  }
+}
+
+// Rows [begin, begin + num_rows) of a text, unrotated, into its cache.
+struct ChunkOfText {
+  KvCache* cache = nullptr;
+  const AttentionData* data = nullptr;
+  int64_t begin = 0;
+  int64_t num_rows = 0;
+};
+
+// All of them in one step: the outputs of their rows, one chunk behind the other. [rows, Hq*D]
+std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const AttentionCase& test_case,
+                             const std::vector<ChunkOfText>& chunks) {
+  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
+  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
+  std::vector<float> q, k, v;
+  CacheStep step(backend, pools);
+  for (const ChunkOfText& chunk : chunks) {
+    const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int64_t dim) {
+      to.insert(to.end(), from.begin() + chunk.begin * dim, from.begin() + (chunk.begin + chunk.num_rows) * dim);
+    };
+    append(q, chunk.data->q, q_dim);
+    append(k, chunk.data->k, kv_dim);
+    append(v, chunk.data->v, kv_dim);
+    EXPECT_TRUE(chunk.cache->PlanStep(chunk.num_rows).ok());
+    step.Add(*chunk.cache);
+  }
+  const auto num_rows = static_cast<int64_t>(q.size()) / q_dim;
+  const Held on_device[] = {Held(backend, {num_rows, q_dim}, q), Held(backend, {num_rows, kv_dim}, k),
+                            Held(backend, {num_rows, kv_dim}, v)};
+  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
+  step.Begin();
+  step.RunLayer(0, {.k = on_device[1].view(),
+                    .v = on_device[2].view(),
+                    .q = on_device[0].view(),
+                    .q_sink = {},
+                    .out = out.view(),
+                    .lse = {},
+                    .alibi_slopes = {},
+                    .sink_logits = {},
+                    .num_q_heads = test_case.num_q_heads,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
+                    .compute = test_case.compute});
+  step.Finish();
+  return out.Read();
+}
+
+// Texts that decode, one that reads a chunk and one that reads a few tokens: each reads what it reads alone, and on a
+// GPU, where decoding has kernels of its own, the former bit for bit.
+TEST(Attention, DecodingBesideAChunkChangesNothing) {
+  for (const int64_t head_dim : {64, 128, 32}) {
+    AttentionCase test_case{.num_tokens = 900, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = head_dim};
+    test_case.kv_formats = {KvFormat::kBF16, KvFormat::kBF16};
+    test_case.compute = Compute::kBF16;
+    test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(20, 100), {})};
+    std::vector<AttentionData> texts;
+    for (test_case.seed = 1; test_case.seed <= 4; ++test_case.seed) texts.emplace_back(test_case);
+    constexpr int64_t kBefore[] = {800, 300, 70, 0};
+    constexpr int64_t kRows[] = {1, 200, 1, 9};
+    for (const NamedBackend& named : AllBackends()) {
+      Backend& backend = *named.backend;
+      const KvPoolSet pools(
+          backend, {.head_dim = head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
+      const auto run = [&](bool together) {
+        std::deque<KvCache> caches;
+        std::vector<ChunkOfText> chunks;
+        std::vector<float> outputs;
+        for (size_t i = 0; i < texts.size(); ++i) {
+          KvCache& cache = caches.emplace_back(pools.pools(), test_case.num_kv_heads, test_case.rules);
+          if (kBefore[i] > 0) OutputsOf(backend, pools.pools(), test_case, {{&cache, &texts[i], 0, kBefore[i]}});
+          chunks.push_back({&cache, &texts[i], kBefore[i], kRows[i]});
+          if (together) continue;
+          const std::vector<float> alone = OutputsOf(backend, pools.pools(), test_case, {chunks.back()});
+          outputs.insert(outputs.end(), alone.begin(), alone.end());
+        }
+        return together ? OutputsOf(backend, pools.pools(), test_case, chunks) : outputs;
+      };
+      const std::vector<float> alone = run(false);
+      const std::vector<float> together = run(true);
+      ASSERT_EQ(alone.size(), together.size());
+      const double tolerance = AttentionTolerance(test_case.kv_formats, test_case.compute);
+      double worst = 0;
+      for (size_t i = 0; i < alone.size(); ++i) {
+        worst = std::max(worst, static_cast<double>(std::abs(alone[i] - together[i])));
+      }
+      EXPECT_LE(worst, tolerance) << named.name;
+      if (named.name != "cuda") continue;
+      const auto row = static_cast<std::ptrdiff_t>(test_case.num_q_heads * head_dim);
+      for (const std::ptrdiff_t first : {std::ptrdiff_t{0}, 201 * row}) {
+        EXPECT_TRUE(std::equal(alone.begin() + first, alone.begin() + first + row, together.begin() + first))
+            << "D " << head_dim << ", row " << first / row;
+      }
+    }
   }
 }
 

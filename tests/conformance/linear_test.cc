@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct Case {
   bool has_norm = false;
   bool has_bias = false;
   std::optional<ActivateArgs::Kind> activation = std::nullopt;
+  int64_t num_then = 0;  // outputs of the product behind the activation; 0: there is none
   MatMulArgs::Write write = MatMulArgs::Write::kStore;
   DType weight_type = DType::kBF16;
   Compute compute = Compute::kF32;
@@ -46,19 +48,22 @@ Case RandomCase(Random& random) {
     for (int64_t i = random.Between(1, 3); i > 0; --i) drawn.num_outputs.push_back(random.Between(1, 100));
     if (random.Coin()) drawn.write = MatMulArgs::Write::kAdd;
   }
+  if (drawn.activation && random.Coin()) drawn.num_then = random.Between(1, 100);
   if (random.Coin()) drawn.weight_type = random.Coin() ? DType::kF32 : DType::kF16;
   if (random.Coin()) drawn.compute = Compute::kBF16;
   return drawn;
 }
 
 struct Values {
-  Floats x, norm_weight;
+  Floats x, norm_weight, then_weight, then_out;
   std::vector<Floats> weights, biases, outs;
 };
 
 Values RandomValues(const Case& drawn, Random& random) {
   Values values{.x = random.Normal(drawn.num_rows * drawn.depth),
                 .norm_weight = random.Normal(drawn.depth),
+                .then_weight = random.Normal(drawn.num_then * drawn.num_outputs.back()),
+                .then_out = random.Normal(drawn.num_rows * drawn.num_then),
                 .weights = {},
                 .biases = {},
                 .outs = {}};
@@ -70,7 +75,17 @@ Values RandomValues(const Case& drawn, Random& random) {
   return values;
 }
 
-// The last part's outputs of rows [first_row, first_row + num_rows).
+// A matrix as the backend reads it. [N, K], N = values.size() / depth
+WeightMatrix Adopted(Backend& backend, DType type, const Floats& values, int64_t depth) {
+  const auto num_elements = static_cast<int64_t>(values.size());
+  // Where a backend reads weights as they are, they stay for the life of the process.
+  static std::deque<std::vector<std::byte>> kept;
+  std::vector<std::byte>& bytes = kept.emplace_back(BytesOf(type, num_elements));
+  FromF32(type, values.data(), num_elements, bytes.data());
+  return backend.AdoptWeights(WeightMatrix(ConstTensorView(bytes.data(), type, {num_elements / depth, depth}))).value();
+}
+
+// The last product's outputs of rows [first_row, first_row + num_rows).
 Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int64_t first_row, int64_t num_rows) {
   const auto rows = [&](const Floats& all, int64_t width) {
     return Floats(all.begin() + first_row * width, all.begin() + (first_row + num_rows) * width);
@@ -79,7 +94,6 @@ Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int6
   const Held norm_weight(backend, {drawn.depth}, values.norm_weight);
   const Held normed = Held::Poisoned(backend, {num_rows, drawn.depth});
   std::vector<Held> outs, biases;
-  std::vector<std::vector<std::byte>> weights;
   std::vector<MatMulPart> parts;
   for (size_t i = 0; i < drawn.num_outputs.size(); ++i) {
     const int64_t num_outputs = drawn.num_outputs[i];
@@ -87,12 +101,7 @@ Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int6
     outs.push_back(adds ? Held(backend, {num_rows, num_outputs}, rows(values.outs[i], num_outputs))
                         : Held::Poisoned(backend, {num_rows, num_outputs}));
     biases.push_back(Held(backend, {num_outputs}, values.biases[i]));
-    std::vector<std::byte>& bytes = weights.emplace_back(BytesOf(drawn.weight_type, num_outputs * drawn.depth));
-    FromF32(drawn.weight_type, values.weights[i].data(), num_outputs * drawn.depth, bytes.data());
-    parts.push_back({.weight = backend
-                                   .AdoptWeights(WeightMatrix(
-                                       ConstTensorView(bytes.data(), drawn.weight_type, {num_outputs, drawn.depth})))
-                                   .value(),
+    parts.push_back({.weight = Adopted(backend, drawn.weight_type, values.weights[i], drawn.depth),
                      .bias = drawn.has_bias ? biases[i].view() : TensorView{},
                      .out = outs[i].view()});
   }
@@ -106,8 +115,18 @@ Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int6
     args.activation = ActivateArgs{
         .kind = *drawn.activation, .gate = parts.size() == 2 ? parts[0].out : TensorView{}, .x = parts.back().out};
   }
+  if (drawn.num_then == 0) {
+    backend.Linear(args);
+    return outs.back().Read();
+  }
+  const Held then_out(backend, {num_rows, drawn.num_then}, rows(values.then_out, drawn.num_then));
+  const MatMulPart then{.weight = Adopted(backend, drawn.weight_type, values.then_weight, drawn.num_outputs.back()),
+                        .bias = {},
+                        .out = then_out.view()};
+  args.then = MatMulArgs{
+      .x = parts.back().out, .parts = {&then, 1}, .write = MatMulArgs::Write::kAdd, .compute = drawn.compute};
   backend.Linear(args);
-  return outs.back().Read();
+  return then_out.Read();
 }
 
 class Linear : public testing::TestWithParam<size_t> {
@@ -137,7 +156,8 @@ void ExpectAsRef(Backend& backend, Backend& ref, const Case& drawn, Random& rand
   const double scale = std::sqrt(static_cast<double>(drawn.depth));
   const double size = drawn.activation == ActivateArgs::Kind::kGatedSilu ? 4 * scale : 1;
   const double precision = drawn.compute == Compute::kBF16 ? 0.04 : 2e-5;
-  ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1); });
+  const double then = drawn.num_then == 0 ? 1 : std::sqrt(static_cast<double>(drawn.num_outputs.back())) + 1;
+  ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1) * then; });
 }
 
 TEST_P(Linear, IsItsPartsOneBehindTheOther) {
@@ -183,6 +203,7 @@ TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
     drawn.weight_type = DType::kBF16;
     drawn.num_rows = random.Between(2, 32);
     drawn.depth = 32 * random.Between(1, 70);
+    drawn.num_then = 0;  // its sums may be of any length
     ExpectRowsAlone(*backend_.backend, drawn, random);
   }
 }

@@ -1,7 +1,7 @@
 // One endless stream: generates a million tokens with every head streaming and positions in the cache, and shows that
 // memory, time per token and predictions stay what they were; it fails where memory or predictions do not.
-// [streaming-llm §3.2, §4.1] Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND]]; the text is held out,
-// 4,000 tokens or more.
+// [streaming-llm §3.2, §4.1] Usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND [TEMPERATURE]]]; the text
+// is held out, 4,000 tokens or more. At temperature 0 a device chooses tokens by itself, steps ahead of the host.
 #include <fmt/format.h>
 #include <headwise/engine.h>
 #include <headwise/tokenizer.h>
@@ -65,7 +65,8 @@ Status CheckSteady(const Sample& first, const Sample& now, int64_t num_tokens) {
   return Status::Ok();
 }
 
-Status Soak(const std::string& model, const std::string& text_path, int64_t num_tokens, const std::string& backend) {
+Status Soak(const std::string& model, const std::string& text_path, int64_t num_tokens, const std::string& backend,
+            float temperature) {
   EngineOptions options;
   options.model = model;
   options.backend = backend;
@@ -92,7 +93,7 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
     request.prompt = prompt;
     request.sequence = stream;
     request.max_new_tokens = step;
-    request.sampling = {.temperature = 1.0f, .top_p = 0.95f, .seed = static_cast<uint64_t>(done)};
+    request.sampling = {.temperature = temperature, .top_p = 0.95f, .seed = static_cast<uint64_t>(done)};
     request.eos = EosMode::kIgnore;
     request.output = Request::Output::kStreamOnly;
     const auto start = std::chrono::steady_clock::now();
@@ -120,11 +121,12 @@ Status Soak(const std::string& model, const std::string& text_path, int64_t num_
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND]]\n");
+    fmt::print(stderr, "usage: stream_soak MODEL_FOLDER TEXT_FILE [NUM_TOKENS [BACKEND [TEMPERATURE]]]\n");
     return 2;
   }
   const headwise::Status status =
-      headwise::Soak(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 1000000, argc > 4 ? argv[4] : "cpu");
+      headwise::Soak(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 1000000, argc > 4 ? argv[4] : "cpu",
+                     argc > 5 ? static_cast<float>(std::atof(argv[5])) : 1.0f);
   if (!status.ok()) fmt::print(stderr, "{}\n", status.message());
   return status.ok() ? 0 : 1;
 }

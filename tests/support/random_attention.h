@@ -31,6 +31,8 @@ struct AttentionCase {
   float score_cap = 0.0f;
   std::vector<ResolvedRule> rules = {};  // [Hkv]
   uint64_t seed = 1;
+  // Pages held a text of NaN before this one, so that what is read of a page beyond its tokens shows.
+  bool poisons_pages = false;
 };
 
 // Values of a whole text, before rotation, and what they are rotated by.
@@ -60,6 +62,39 @@ class AttentionData {
   const AttentionCase case_;
 };
 
+// A text of NaN, whose attention is of no use to anybody.
+inline void FillWithNan(Backend& backend, const AttentionCase& test_case, const KvPools& pools, int64_t num_tokens,
+                        KvCache& cache) {
+  const auto rows = [&](int64_t num_heads) {
+    const Shape shape{num_tokens, num_heads * test_case.head_dim};
+    const std::vector<float> values(static_cast<size_t>(shape.num_elements()), std::nanf(""));
+    DeviceBuffer buffer = DeviceBuffer::Make(backend.device(), values.size() * sizeof(float)).value();
+    backend.device().CopyFromHost(buffer.data(), values.data(), buffer.size_bytes());
+    const TensorView view{.data = buffer.data(), .dtype = DType::kF32, .shape = shape};
+    return std::pair(std::move(buffer), view);
+  };
+  const auto [kv_buffer, kv] = rows(test_case.num_kv_heads);
+  const auto [q_buffer, q] = rows(test_case.num_q_heads);
+  const auto [out_buffer, out] = rows(test_case.num_q_heads);
+  CacheStep step(backend, pools);
+  EXPECT_TRUE(cache.PlanStep(num_tokens).ok());
+  step.Add(cache);
+  step.Begin();
+  step.RunLayer(0, {.k = kv,
+                    .v = kv,
+                    .q = q,
+                    .q_sink = {},
+                    .out = out,
+                    .lse = {},
+                    .alibi_slopes = {},
+                    .sink_logits = {},
+                    .num_q_heads = test_case.num_q_heads,
+                    .scale = 1.0f,
+                    .compute = test_case.compute});
+  step.Finish();
+  EXPECT_TRUE(backend.device().Wait().ok());
+}
+
 // Reads the text in the given chunks and returns [num_tokens, Hq*D]. After every step `after_step` sees the cache and
 // its pools.
 template <typename AfterStep>
@@ -72,6 +107,13 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                                   .page_tokens = test_case.page_tokens,
                                   .formats = test_case.kv_formats,
                                   .sharing = KvPoolSet::Sharing::kNone});
+  // One page of each pool stays in use, so that the others' memory does.
+  KvCache keeper(apart.pools(), test_case.num_kv_heads, test_case.rules);
+  if (test_case.poisons_pages) {
+    FillWithNan(backend, test_case, apart.pools(), 1, keeper);
+    KvCache before(apart.pools(), test_case.num_kv_heads, test_case.rules);
+    FillWithNan(backend, test_case, apart.pools(), test_case.num_tokens, before);
+  }
   KvCache cache(apart.pools(), test_case.num_kv_heads, test_case.rules);
   CacheStep step(backend, apart.pools());
   const auto device = [&](const std::vector<float>& values, Shape shape) {

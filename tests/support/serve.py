@@ -7,7 +7,10 @@ import threading
 
 class Server:
     def __init__(self, binary, *arguments):
-        command = [binary, "serve", "--port", "0", "--threads", "2", *arguments]
+        self.begin([binary, "serve", "--port", "0", "--threads", "2", *arguments])
+
+    def begin(self, command):
+        """Returns when it listens."""
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.log = []
         self.url = None

@@ -1,7 +1,10 @@
-// New tokens: queries and keys are rotated, keys and values written into their pages. A warp a row of D numbers, all
-// rows of all of these in one launch, which is small beside what is around it.
+// New tokens: queries and keys are rotated, keys and values written into their pages, all in one launch. Of few tokens
+// a warp has a row of D numbers, and the launch is small beside what is around it. Of many a block has a token, four
+// numbers of each half of a row a thread: bound by memory.
+#include <algorithm>
 #include <span>
 
+#include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kv_page.cuh"
 
@@ -167,6 +170,106 @@ __global__ void __launch_bounds__(kThreads) AppendKernel(const __grid_constant__
   if (place.space != nullptr) StoreRow(*place.space, place.page, place.row, x);
 }
 
+// ---- many tokens ----------------------------------------------------------------------------------------------------
+
+constexpr int kManyThreads = 256;
+constexpr int64_t kManyTokens = 64;
+
+// Numbers [d, d + 4) of a row of a page in plain numbers. Requires: d and the dimension are multiples of four.
+__device__ void StoreQuad(const Place& place, int row, int d, const float4& x) {
+  const SpaceView& space = *place.space;
+  const int i = PlainIndex(space.format, space.head_dim, space.page_tokens, row, d);
+  if (space.format == KvFormat::kF32) {
+    *reinterpret_cast<float4*>(reinterpret_cast<float*>(place.page) + i) = x;
+    return;
+  }
+  uint2& to = *reinterpret_cast<uint2*>(reinterpret_cast<uint16_t*>(place.page) + i);
+  to = space.format == KvFormat::kF16 ? uint2{Pack<__half>(x.x, x.y), Pack<__half>(x.z, x.w)}
+                                      : uint2{Pack<__nv_bfloat16>(x.x, x.y), Pack<__nv_bfloat16>(x.z, x.w)};
+}
+
+__device__ inline float4& QuadAt(float* x, int64_t i) {
+  return *reinterpret_cast<float4*>(x + i);
+}
+__device__ inline const float4& QuadAt(const float* x, int64_t i) {
+  return *reinterpret_cast<const float4*>(x + i);
+}
+
+// The block's token. `places`: of its keys, where these are the ones of the cache; else null.
+__device__ void RotateToken(const Rotation& rotation, int dim, const Place* places) {
+  const int token = static_cast<int>(blockIdx.x);
+  const int half = rotation.half;
+  const int quads = half / 4;
+  const int heads_per_row = rotation.num_heads / rotation.rows_per_token;
+  const int64_t offset = static_cast<int64_t>(token) * rotation.num_heads * dim;
+  for (int i = static_cast<int>(threadIdx.x); i < rotation.num_heads * quads; i += kManyThreads) {
+    const int head = i / quads;
+    const int d = i % quads * 4;
+    const int64_t at = offset + head * dim + d;
+    const float* angles =
+        rotation.angles +
+        static_cast<int64_t>(rotation.rows[token * rotation.rows_per_token + head / heads_per_row]) * half * 2 + 2 * d;
+    const float4 first = QuadAt(angles, 0);  // cosine, sine, cosine, sine
+    const float4 second = QuadAt(angles, 4);
+    const float4 low = QuadAt(rotation.x, at);
+    const float4 high = QuadAt(rotation.x, at + half);
+    const float4 new_low = {low.x * first.x - high.x * first.y, low.y * first.z - high.y * first.w,
+                            low.z * second.x - high.z * second.y, low.w * second.z - high.w * second.w};
+    const float4 new_high = {high.x * first.x + low.x * first.y, high.y * first.z + low.y * first.w,
+                             high.z * second.x + low.z * second.y, high.w * second.z + low.w * second.w};
+    QuadAt(rotation.out, at) = new_low;
+    QuadAt(rotation.out, at + half) = new_high;
+    if (places == nullptr) continue;
+    StoreQuad(places[head], places[head].row, d, new_low);
+    StoreQuad(places[head], places[head].row, d + half, new_high);
+  }
+  // What is not rotated.
+  const int rest = dim / 4 - 2 * quads;
+  for (int i = static_cast<int>(threadIdx.x); i < rotation.num_heads * rest; i += kManyThreads) {
+    const int head = i / rest;
+    const int d = 2 * half + i % rest * 4;
+    const float4 x = QuadAt(rotation.x, offset + head * dim + d);
+    QuadAt(rotation.out, offset + head * dim + d) = x;
+    if (places != nullptr) StoreQuad(places[head], places[head].row, d, x);
+  }
+}
+
+// Rows of the block's token as they come, `first_row` rows behind that of its key.
+__device__ void StoreToken(const float* x, int num_heads, int dim, const Place* places, int first_row) {
+  const int quads = dim / 4;
+  const int64_t offset = static_cast<int64_t>(blockIdx.x) * num_heads * dim;
+  for (int i = static_cast<int>(threadIdx.x); i < num_heads * quads; i += kManyThreads) {
+    const Place& place = places[i / quads];
+    StoreQuad(place, place.row + first_row * place.space->page_tokens, i % quads * 4, QuadAt(x, offset + i * 4));
+  }
+}
+
+__global__ void __launch_bounds__(kManyThreads) AppendTokenKernel(const __grid_constant__ AppendParams p) {
+  extern __shared__ Place places[];  // of the token's keys, [Hkv]
+  const int num_kv_heads = p.step.num_kv_heads;
+  for (int head = static_cast<int>(threadIdx.x); head < num_kv_heads; head += kManyThreads) {
+    places[head] = PlaceOf(p, static_cast<int>(blockIdx.x), head, false);
+  }
+  __syncthreads();
+  // Rotations of the same rows follow on each other, and a thread has the same numbers in each.
+  for (int i = 0; i < p.num_rotations; ++i) {
+    RotateToken(p.rotations[i], p.dim, i == p.key_rotation ? places : nullptr);
+  }
+  if (p.key_rotation < 0) StoreToken(p.k, num_kv_heads, p.dim, places, 0);
+  StoreToken(p.v, num_kv_heads, p.dim, places, 1);
+}
+
+// Whether rows come in fours and pages take them so.
+bool IsInQuads(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
+  const auto is_odd = [](const RopeArgs& rope) { return rope.angles.shape[1] % 4 != 0; };
+  if (std::any_of(ropes.begin(), ropes.end(), is_odd)) return false;
+  for (int64_t i = 0; i < append.step->num_heads(); ++i) {
+    const KvLayout& layout = append.step->Head(append.layer_idx, i).layout();
+    if (layout.head_dim % 4 != 0 || !IsPlain(layout.format)) return false;
+  }
+  return true;
+}
+
 // Of the same rows: then one warp does both, in their order.
 bool AreJoined(const RopeArgs& a, const RopeArgs& b) {
   return a.x.data == b.x.data && a.num_heads == b.num_heads;
@@ -220,6 +323,12 @@ void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& appen
     if (rope.out.data == append.k.data) params.key_rotation = static_cast<int>(i);
   }
   num_units += num_rows * append.step->num_kv_heads * (params.key_rotation < 0 ? 2 : 1);
+  if (num_rows >= kManyTokens && IsInQuads(ropes, append)) {
+    const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_rows)),
+                            .threads = kManyThreads,
+                            .shared_bytes = sizeof(Place) * static_cast<size_t>(params.step.num_kv_heads)};
+    return Launch(device, "AppendKv", shape, AppendTokenKernel, params);
+  }
   const size_t rows_bytes = sizeof(float) * kWarps * static_cast<size_t>(params.dim);
   Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads, rows_bytes), AppendKernel, params);
 }

@@ -235,10 +235,11 @@ __global__ void MergeKernel(AttendParams p) {
 
 }  // namespace
 
-void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device) {
+void Attention(const AttentionArgs& args, StepTables& tables, bool has_decode, CudaDevice& device) {
   HW_CHECK(args.head_dim() <= kMaxDim, "head_dim {}", args.head_dim());
   if (!device.ok() || args.step->num_rows() == 0) return;
-  const LayerBlocks blocks = tables.AttentionBlocks(*args.step, args.layer_idx, args.group(), HasPrefillKernel(args));
+  const LayerBlocks blocks = tables.AttentionBlocks(*args.step, args.layer_idx, args.group(),
+                                                    {.has_prefill = HasPrefillKernel(args), .has_decode = has_decode});
   if (blocks.num_prefill_blocks > 0) PrefillAttention(args, blocks, tables, device);
   const auto dim = static_cast<int>(args.head_dim());
   float* states = nullptr;

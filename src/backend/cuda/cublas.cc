@@ -132,25 +132,38 @@ Cublas::Plan* Cublas::PlanFor(const Key& key) {
 
 void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write) {
   if (!device_.ok()) return;
-  const bool adds = write == MatMulArgs::Write::kAdd;
-  const bool has_bias = part.bias.present();
-  Plan* const plan = PlanFor({x.shape[0], part.weight.shape[0], x.shape[1], adds, has_bias});
-  if (plan == nullptr) {
-    device_.Note(cudaErrorNotSupported, "MatMul: cuBLASLt has no algorithm for it");
-    return;
-  }
-  const void* bias = part.bias.data;
+  Product product{.cublas = this,
+                  .num_rows = x.shape[0],
+                  .num_outputs = part.weight.shape[0],
+                  .depth = x.shape[1],
+                  .adds = write == MatMulArgs::Write::kAdd ? 1 : 0,
+                  .x = x.data,
+                  .weight = part.weight.rows().data,
+                  .bias = part.bias.data,
+                  .out = part.out.data};
+  void* const args[] = {&product};
+  constexpr uint32_t kBytes[] = {sizeof(product)};
+  const auto call = [](void* const* recorded, cudaStream_t stream) {
+    const Product& found = *static_cast<const Product*>(recorded[0]);
+    return found.cublas->Run(found, stream);
+  };
+  device_.Put({.call = call, .operation = "MatMul: cuBLASLt", .shape = {}, .num_args = 1}, args, kBytes);
+}
+
+cudaError_t Cublas::Run(const Product& product, cudaStream_t stream) {
+  const bool has_bias = product.bias != nullptr;
+  Plan* const plan = PlanFor({product.num_rows, product.num_outputs, product.depth, product.adds != 0, has_bias});
+  if (plan == nullptr) return cudaErrorNotSupported;
   if (has_bias) {
-    library_->set_operation(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    library_->set_operation(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product.bias, sizeof(product.bias));
   }
   const float one = 1;
-  const float kept = adds ? 1.0f : 0.0f;
-  const cublasStatus_t status =
-      library_->matmul(library_->handle, plan->operation, &one, part.weight.rows().data, plan->weight, x.data, plan->x,
-                       &kept, part.out.data, plan->out, part.out.data, plan->out, &plan->algorithm, workspace_.data(),
-                       kWorkspaceBytes, device_.stream());
-  if (status != CUBLAS_STATUS_SUCCESS) device_.Note(cudaErrorUnknown, "MatMul: cuBLASLt");
-  device_.Note(cudaGetLastError(), "MatMul: cuBLASLt");
+  const float kept = product.adds != 0 ? 1.0f : 0.0f;
+  const cublasStatus_t status = library_->matmul(
+      library_->handle, plan->operation, &one, product.weight, plan->weight, product.x, plan->x, &kept, product.out,
+      plan->out, product.out, plan->out, &plan->algorithm, workspace_.data(), kWorkspaceBytes, stream);
+  const cudaError_t error = cudaGetLastError();
+  return status == CUBLAS_STATUS_SUCCESS || error != cudaSuccess ? error : cudaErrorUnknown;
 }
 
 }  // namespace headwise::cuda

@@ -64,15 +64,18 @@ class CudaBackend final : public Backend {
     Validate(args);
     const LinearArgs linear{.product = args};
     if (cuda::HasFewRows(linear)) return cuda::MatMulFewRows(linear, *device_);
-    if (MatMulByCublas(args)) return;
+    if (HasCublas(args)) return LinearByCublas(linear);
     cuda::MatMul(args, *device_);
   }
   void Linear(const LinearArgs& args) override {
-    if (!cuda::HasFewRows(args)) return Backend::Linear(args);
+    const bool has_few_rows = cuda::HasFewRows(args);
+    if (!has_few_rows && !HasCublas(args.product)) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);
+    if (!has_few_rows) return LinearByCublas(args);
     cuda::MatMulFewRows(args, *device_);
+    if (args.then) MatMul(*args.then);
   }
   void Rope(const RopeArgs& args) override {
     Validate(args);
@@ -106,10 +109,9 @@ class CudaBackend final : public Backend {
   void BeginStep(const KvStep& step) override {
     Validate(step);
     tables_.Begin(step);
-    const bool decodes = std::all_of(step.sequences.begin(), step.sequences.end(),
-                                     [](const StepRows& rows) { return rows.num_rows == 1; });
-    if (!decodes) return;
-    device_->RecordLaunches();
+    decodes_alone_ = std::all_of(step.sequences.begin(), step.sequences.end(),
+                                 [](const StepRows& rows) { return rows.num_rows == 1; });
+    if (decodes_alone_) device_->RecordLaunches();
     cuda::PlanDecode(step, tables_, *device_);
   }
   void CopyPages(const CopyPagesArgs& args) override {
@@ -132,8 +134,9 @@ class CudaBackend final : public Backend {
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
-    if (cuda::DecodesFast(args, tables_)) return cuda::DecodeAttention(args, tables_, *device_);
-    cuda::Attention(args, tables_, *device_);
+    const bool has_decode = cuda::DecodesFast(args, tables_);
+    if (has_decode) cuda::DecodeAttention(args, tables_, *device_);
+    if (!has_decode || !decodes_alone_) cuda::Attention(args, tables_, has_decode, *device_);
   }
   void Compensate(const CompensateArgs& args) override {
     Validate(args);
@@ -141,22 +144,44 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  // Many rows, where the rounding of x is asked for and the library is there.
-  bool MatMulByCublas(const MatMulArgs& args) {
+  // Where the rounding of x is asked for and the library is there.
+  bool HasCublas(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;
     for (const MatMulPart& part : args.parts) {
       if (part.weight.dtype != DType::kBF16) return false;
     }
     if (!has_looked_for_cublas_) cublas_ = cuda::Cublas::Load(*device_);
     has_looked_for_cublas_ = true;
-    if (cublas_ == nullptr) return false;
-    const int64_t num_elements = args.x.shape.num_elements();
-    std::byte* const rounded = device_->Scratch(static_cast<size_t>(num_elements + 3) / 4 * 8);
-    if (rounded == nullptr) return true;
-    cuda::RoundToBf16(args.x, rounded, *device_);
+    return cublas_ != nullptr;
+  }
+
+  // Room for x as bf16. Null after an error.
+  std::byte* RoomForRounded(const ConstTensorView& x) {
+    return device_->Scratch(static_cast<size_t>(x.shape.num_elements() + 3) / 4 * 8);
+  }
+  void ProductsByCublas(const MatMulArgs& args, const std::byte* rounded) {
     const ConstTensorView x(rounded, DType::kBF16, args.x.shape);
     for (const MatMulPart& part : args.parts) cublas_->MatMul(x, part, args.write);
-    return true;
+  }
+  // Many rows. What a norm or an activation gives is rounded where it is computed. Requires: HasCublas(args.product).
+  void LinearByCublas(const LinearArgs& args) {
+    std::byte* rounded = RoomForRounded(args.product.x);
+    if (rounded == nullptr) return;
+    if (args.norm) {
+      cuda::NormRounded(*args.norm, rounded, *device_);
+    } else {
+      cuda::RoundToBf16(args.product.x, rounded, *device_);
+    }
+    ProductsByCublas(args.product, rounded);
+    if (args.activation && args.then && HasCublas(*args.then)) {
+      Validate(*args.then);
+      rounded = RoomForRounded(args.then->x);  // the products before have read theirs
+      if (rounded == nullptr) return;
+      cuda::ActivateRounded(*args.activation, rounded, *device_);
+      return ProductsByCublas(*args.then, rounded);
+    }
+    if (args.activation) cuda::Activate(*args.activation, *device_);
+    if (args.then) MatMul(*args.then);
   }
 
   void Unpack(const ConstTensorView& rows, std::byte* to) {
@@ -176,6 +201,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
+  bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
   bool has_unpacked_ = false;
   std::unique_ptr<cuda::Cublas> cublas_;

@@ -19,8 +19,11 @@ void SoftCap(const SoftCapArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 void ArgMax(const ArgMaxArgs& args, CudaDevice& device);
 
-// x as bf16, to `rounded`.
+// x as bf16, to `rounded`, which has room for a multiple of four numbers.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
+// The same of what a norm or an activation gives; whether that is written too is left open.
+void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device);
+void ActivateRounded(const ActivateArgs& args, void* rounded, CudaDevice& device);
 void MatMul(const MatMulArgs& args, CudaDevice& device);
 // Whether MatMulFewRows can do all of it, faster.
 bool HasFewRows(const LinearArgs& args);
@@ -33,15 +36,16 @@ bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append);
 void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
                       CudaDevice& device);
 void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device);
-void Attention(const AttentionArgs& args, StepTables& tables, CudaDevice& device);
+// Of all rows; with `has_decode` of those that DecodeAttention leaves.
+void Attention(const AttentionArgs& args, StepTables& tables, bool has_decode, CudaDevice& device);
 // Whether there is a kernel for a prompt's rows, and what it does: the heads of `blocks` that are its.
 bool HasPrefillKernel(const AttentionArgs& args);
 void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, const StepTables& tables,
                       CudaDevice& device);
-// Behind tables.Begin, of a step of one row a sequence: what DecodeAttention needs of every layer (tables.decode()),
-// where there is a kernel for the step's pages.
+// Behind tables.Begin: what DecodeAttention needs of every layer (tables.decode()) for the sequences with one row,
+// where there are any, and a kernel for the step's pages.
 void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
-// Whether DecodeAttention can take it, and does what Attention does.
+// Whether DecodeAttention can take the sequences with one row, and does for them what Attention does.
 bool DecodesFast(const AttentionArgs& args, const StepTables& tables);
 void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);

@@ -473,7 +473,7 @@ bool DecodesFast(const AttentionArgs& args, const StepTables& tables) {
 }
 
 void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device) {
-  const KvStep& step = *args.step;
+  const KvStep step = tables.Decoding(*args.step);
   const KvLayout layout = step.Head(args.layer_idx, 0).layout();
   const int num_blocks = device.facts().num_multiprocessors;
   const DecodeTables& plan = tables.decode();
@@ -492,7 +492,7 @@ void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDe
   auto* const states = reinterpret_cast<float*>(device.Scratch(static_cast<size_t>(scratch_floats) * sizeof(float)));
   if (!device.ok()) return;
   const DecodeParams params{
-      .step = tables.view(),
+      .step = tables.decoding_view(),
       .heads = plan.heads + args.layer_idx * num_heads,
       .runs = plan.runs + args.layer_idx * (num_blocks + 1),
       .layer_idx = static_cast<int>(args.layer_idx),

@@ -73,16 +73,17 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadP
 
 }  // namespace
 
-void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device) {
-  const KvLayout* layout = OneLayout(step);
-  if (device.facts().major < 9 || layout == nullptr) return;
+void PlanDecode(const KvStep& all, StepTables& tables, CudaDevice& device) {
+  const KvStep step = tables.Decoding(all);
+  const KvLayout* layout = OneLayout(all);
+  if (device.facts().major < 9 || layout == nullptr || step.sequences.empty()) return;
   if (layout->page_tokens != 32 && layout->page_tokens != 64) return;
   const int num_blocks = device.facts().num_multiprocessors;
   tables.MakeDecodeTables(step, num_blocks);
   if (!device.ok()) return;
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(step.num_layers)), .threads = kThreads};
-  Launch(device, "Attention: plan", shape, PlanKernel, tables.view(), num_blocks, static_cast<int>(layout->page_tokens),
-         tables.decode().heads, tables.decode().runs);
+  Launch(device, "Attention: plan", shape, PlanKernel, tables.decoding_view(), num_blocks,
+         static_cast<int>(layout->page_tokens), tables.decode().heads, tables.decode().runs);
 }
 
 }  // namespace headwise::cuda

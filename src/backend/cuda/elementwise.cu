@@ -53,8 +53,15 @@ struct NormParams {
   }
 };
 
-// A block a row, of which a thread holds kNormQuads times four numbers at most.
-__global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams all) {
+__device__ inline uint2 Rounded(const float4& x) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);
+  return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+}
+
+// A block a row, of which a thread holds kNormQuads times four numbers at most. `rounded`: null, or where the row goes
+// as bf16 instead.
+__global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams all, uint2* rounded) {
   LetLaterBegin();
   WaitForEarlier();
   const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
@@ -81,6 +88,10 @@ __global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams all) {
     float4 y = Scaled(row[i], inverse, *reinterpret_cast<const float4*>(weight + at(i)));
     if (bias != nullptr) {
       y = Sum(y, *reinterpret_cast<const float4*>(bias + at(i)));
+    }
+    if (rounded != nullptr) {
+      rounded[(blockIdx.x * dim + at(i)) / 4] = Rounded(y);
+      continue;
     }
     auto& to = *reinterpret_cast<float4*>(out + at(i));
     to = adds ? Sum(to, y) : y;
@@ -137,19 +148,55 @@ __global__ void RopeKernel(RopeParams p, const int32_t* rows) {
 }
 
 template <ActivateArgs::Kind kKind>
+__device__ float Activated(const float* gate, const float* x, int64_t i) {
+  if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
+    return Silu(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
+    return GeluTanh(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
+    return Gelu(x[i]);
+  } else {
+    return GeluTanh(x[i]);
+  }
+}
+
+template <ActivateArgs::Kind kKind>
 __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
   LetLaterBegin();
   WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= count) return;
-  if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
-    x[i] = Silu(gate[i]) * x[i];
-  } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
-    x[i] = GeluTanh(gate[i]) * x[i];
-  } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
-    x[i] = Gelu(x[i]);
-  } else {
-    x[i] = GeluTanh(x[i]);
+  if (i < count) x[i] = Activated<kKind>(gate, x, i);
+}
+
+// Four numbers of a thread, as bf16. Buffers go on to a multiple of 64 bytes.
+template <ActivateArgs::Kind kKind>
+__global__ void ActivateRoundedKernel(const float* gate, const float* x, int64_t num_quads, uint2* rounded) {
+  const int64_t quad = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (quad >= num_quads) return;
+  const float4 values = reinterpret_cast<const float4*>(x)[quad];
+  float4 gates = {};
+  if (gate != nullptr) gates = reinterpret_cast<const float4*>(gate)[quad];
+  const float from[4] = {values.x, values.y, values.z, values.w};
+  const float of_gate[4] = {gates.x, gates.y, gates.z, gates.w};
+  float to[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = Activated<kKind>(of_gate, from, i);
+  rounded[quad] = Rounded({to[0], to[1], to[2], to[3]});
+}
+
+// body(integral_constant<Kind>).
+template <typename Body>
+void WithKind(ActivateArgs::Kind kind, const Body& body) {
+  using Kind = ActivateArgs::Kind;
+  switch (kind) {
+    case Kind::kGatedSilu:
+      return body(std::integral_constant<Kind, Kind::kGatedSilu>());
+    case Kind::kGatedGeluTanh:
+      return body(std::integral_constant<Kind, Kind::kGatedGeluTanh>());
+    case Kind::kGelu:
+      return body(std::integral_constant<Kind, Kind::kGelu>());
+    case Kind::kGeluTanh:
+      return body(std::integral_constant<Kind, Kind::kGeluTanh>());
   }
 }
 
@@ -175,10 +222,7 @@ __global__ void GatherKernel(const float* x, const int32_t* rows, int64_t dim, f
 
 __global__ void RoundKernel(const float4* x, int64_t count, uint2* rounded) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= count) return;
-  const __nv_bfloat162 low = __floats2bfloat162_rn(x[i].x, x[i].y);
-  const __nv_bfloat162 high = __floats2bfloat162_rn(x[i].z, x[i].w);
-  rounded[i] = {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
+  if (i < count) rounded[i] = Rounded(x[i]);
 }
 
 // A block a row: with 1,024 threads one multiprocessor reads 128,000 logits in some five microseconds.
@@ -249,23 +293,44 @@ void Embed(const EmbedArgs& args, CudaDevice& device) {
   });
 }
 
+namespace {
+
+// Weights may lie anywhere in memory that a device reads where it is.
+bool HasQuads(const NormArgs& args) {
+  const int64_t dim = args.x.shape[1];
+  const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
+  return dim % 4 == 0 && dim <= kMaxNormDim && is_aligned(args.weight) && is_aligned(args.bias);
+}
+
+NormParams ParamsOf(const NormArgs& args) {
+  return {.x = F32(args.x),
+          .weight = F32(args.weight),
+          .bias = F32(args.bias),
+          .num_weights = args.num_weights(),
+          .dim = args.x.shape[1],
+          .eps = args.eps,
+          .subtracts_mean = args.kind == NormArgs::Kind::kLayer,
+          .adds = args.write == NormArgs::Write::kAdd,
+          .out = F32(args.out)};
+}
+
+}  // namespace
+
 void Norm(const NormArgs& args, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
-  const int64_t dim = args.x.shape[1];
-  // Weights may lie anywhere in memory that a device reads where it is.
-  const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
-  const bool has_quads = dim % 4 == 0 && dim <= kMaxNormDim && is_aligned(args.weight) && is_aligned(args.bias);
-  const auto kernel = has_quads ? NormKernel : AnyNormKernel;
-  const NormParams params{.x = F32(args.x),
-                          .weight = F32(args.weight),
-                          .bias = F32(args.bias),
-                          .num_weights = args.num_weights(),
-                          .dim = dim,
-                          .eps = args.eps,
-                          .subtracts_mean = args.kind == NormArgs::Kind::kLayer,
-                          .adds = args.write == NormArgs::Write::kAdd,
-                          .out = F32(args.out)};
-  Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), kernel, params);
+  const LaunchShape shape = Overlapping(args.x.shape[0], kNormThreads);
+  if (HasQuads(args)) return Launch(device, "Norm", shape, NormKernel, ParamsOf(args), nullptr);
+  Launch(device, "Norm", shape, AnyNormKernel, ParamsOf(args));
+}
+
+void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device) {
+  if (!device.ok() || args.x.shape[0] == 0) return;
+  if (HasQuads(args) && args.write == NormArgs::Write::kStore) {
+    return Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), NormKernel, ParamsOf(args),
+                  static_cast<uint2*>(rounded));
+  }
+  Norm(args, device);
+  RoundToBf16(args.out, rounded, device);
 }
 
 void Rope(const RopeArgs& args, CudaDevice& device) {
@@ -284,13 +349,20 @@ void Rope(const RopeArgs& args, CudaDevice& device) {
 void Activate(const ActivateArgs& args, CudaDevice& device) {
   const int64_t count = args.x.shape.num_elements();
   if (!device.ok() || count == 0) return;
-  using Kind = ActivateArgs::Kind;
-  const auto kernel = args.kind == Kind::kGatedSilu       ? ActivateKernel<Kind::kGatedSilu>
-                      : args.kind == Kind::kGatedGeluTanh ? ActivateKernel<Kind::kGatedGeluTanh>
-                      : args.kind == Kind::kGelu          ? ActivateKernel<Kind::kGelu>
-                                                          : ActivateKernel<Kind::kGeluTanh>;
-  Launch(device, "Activate", Overlapping(Blocks(count, kThreads), kThreads), kernel, F32(args.gate), F32(args.x),
-         count);
+  WithKind(args.kind, [&](auto kind) {
+    Launch(device, "Activate", Overlapping(Blocks(count, kThreads), kThreads), ActivateKernel<decltype(kind)::value>,
+           F32(args.gate), F32(args.x), count);
+  });
+}
+
+void ActivateRounded(const ActivateArgs& args, void* rounded, CudaDevice& device) {
+  const int64_t num_quads = (args.x.shape.num_elements() + 3) / 4;
+  if (!device.ok() || num_quads == 0) return;
+  WithKind(args.kind, [&](auto kind) {
+    Launch(device, "Activate", {.grid = dim3(Blocks(num_quads, kThreads)), .threads = kThreads},
+           ActivateRoundedKernel<decltype(kind)::value>, F32(args.gate), F32(args.x), num_quads,
+           static_cast<uint2*>(rounded));
+  });
 }
 
 void Clamp(const ClampArgs& args, CudaDevice& device) {

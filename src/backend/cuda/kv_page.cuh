@@ -32,6 +32,11 @@ __device__ inline int GroupOf(int row, int d, int dim, int page_tokens) {
   return row < page_tokens ? d : dim + (row - page_tokens) * ((dim + kGroupDims - 1) / kGroupDims) + d / kGroupDims;
 }
 
+// Numbers as they are, without scales.
+constexpr bool IsPlain(KvFormat format) {
+  return format == KvFormat::kF32 || format == KvFormat::kF16 || format == KvFormat::kBF16;
+}
+
 // Where number d of a row of a plain format lies: rows 0 .. P-1 are keys, P .. 2 P - 1 values.
 __device__ inline int PlainIndex(KvFormat format, int dim, int page_tokens, int row, int d) {
   if (format == KvFormat::kF32 || dim % 64 != 0) return row * dim + d;
@@ -42,8 +47,7 @@ __device__ inline int PlainIndex(KvFormat format, int dim, int page_tokens, int 
 
 // Element d of a row, as above.
 __device__ inline float LoadKv(KvFormat format, const std::byte* page, int dim, int page_tokens, int row, int d) {
-  const bool is_plain = format == KvFormat::kF32 || format == KvFormat::kF16 || format == KvFormat::kBF16;
-  const int i = is_plain ? PlainIndex(format, dim, page_tokens, row, d) : row * dim + d;
+  const int i = IsPlain(format) ? PlainIndex(format, dim, page_tokens, row, d) : row * dim + d;
   switch (format) {
     case KvFormat::kF32:
       return reinterpret_cast<const float*>(page)[i];

@@ -69,6 +69,7 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
   auto* const header = new (&bytes_[at]) Launch;
   std::memset(static_cast<void*>(header), 0, sizeof(Launch));
   header->kernel = launch.kernel;
+  header->call = launch.call;
   header->operation = launch.operation;
   header->shape.grid = launch.shape.grid;
   header->shape.threads = launch.shape.threads;
@@ -87,6 +88,8 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
 
 cudaError_t LaunchRecord::LaunchAll(cudaStream_t stream, bool overlapping, std::string_view& operation) const {
   std::array<void*, kMaxArgs> args{};
+  // Nothing of the record is ahead of the first, and what a call puts on the stream may be no kernel.
+  bool can_overlap = false;
   for (size_t begin = 0; begin < bytes_.size();) {
     const auto& launch = *reinterpret_cast<const Launch*>(&bytes_[begin]);
     size_t at = begin + Padded(sizeof(Launch));
@@ -96,8 +99,10 @@ cudaError_t LaunchRecord::LaunchAll(cudaStream_t stream, bool overlapping, std::
       args[i] = const_cast<std::byte*>(&bytes_[at]);
       at += Padded(arg_bytes[i]);
     }
-    // Nothing of the record is ahead of the first.
-    const cudaError_t error = LaunchOne(launch, args.data(), stream, overlapping && begin > 0);
+    const bool is_call = launch.call != nullptr;
+    const cudaError_t error =
+        is_call ? launch.call(args.data(), stream) : LaunchOne(launch, args.data(), stream, overlapping && can_overlap);
+    can_overlap = !is_call;
     if (error != cudaSuccess) {
       operation = launch.operation;
       return error;

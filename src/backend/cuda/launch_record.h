@@ -29,6 +29,8 @@ class LaunchRecord {
  public:
   struct Launch {
     const void* kernel = nullptr;
+    // In place of a kernel: what puts a library's work on the stream, the same for the same arguments.
+    cudaError_t (*call)(void* const* args, cudaStream_t stream) = nullptr;
     const char* operation = nullptr;  // for errors
     LaunchShape shape;
     uint32_t num_args = 0;

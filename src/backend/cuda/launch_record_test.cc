@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string_view>
+#include <vector>
 
 namespace headwise::cuda {
 namespace {
@@ -14,6 +16,7 @@ struct Call {
   unsigned threads = 32;
   size_t shared_bytes = 0;
   bool waits_by_itself = false;
+  cudaError_t (*call)(void* const* args, cudaStream_t stream) = nullptr;
   int64_t first = 7;
   float second = 0.5f;
 };
@@ -25,6 +28,7 @@ LaunchRecord RecordOf(std::initializer_list<Call> calls) {
     void* const args[] = {&call.first, &call.second};
     constexpr uint32_t kBytes[] = {sizeof(call.first), sizeof(call.second)};
     record.Add({.kernel = &kKernels[static_cast<size_t>(call.kernel)],
+                .call = call.call,
                 .operation = "Test",
                 .shape = {.grid = dim3(call.grid),
                           .threads = call.threads,
@@ -50,6 +54,7 @@ TEST(LaunchRecord, DiffersWhereAnythingDoes) {
                          {.threads = 64},
                          {.shared_bytes = 4},
                          {.waits_by_itself = true},
+                         {.call = [](void* const*, cudaStream_t) { return cudaSuccess; }},
                          {.first = 8},
                          {.first = int64_t{7} << 32},
                          {.second = 0.25f}};
@@ -57,6 +62,21 @@ TEST(LaunchRecord, DiffersWhereAnythingDoes) {
     EXPECT_NE(record, RecordOf({{}, other}));
     EXPECT_NE(record, RecordOf({other, {}}));
   }
+}
+
+TEST(LaunchRecord, CallsHaveTheirArgumentsInOrder) {
+  static std::vector<int64_t> called;
+  called.clear();
+  const auto call = [](void* const* args, cudaStream_t) {
+    called.push_back(*static_cast<const int64_t*>(args[0]));
+    return called.size() < 3 ? cudaSuccess : cudaErrorUnknown;
+  };
+  const LaunchRecord record =
+      RecordOf({{.call = call, .first = 3}, {.call = call, .first = 1}, {.call = call, .first = 4}, {.call = call}});
+  std::string_view operation;
+  EXPECT_EQ(record.LaunchAll(nullptr, false, operation), cudaErrorUnknown);
+  EXPECT_EQ(called, (std::vector<int64_t>{3, 1, 4}));
+  EXPECT_EQ(operation, "Test");
 }
 
 TEST(LaunchRecord, ArgumentsStayApart) {

@@ -6,7 +6,7 @@
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/prefill.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -22,22 +22,6 @@ constexpr int KeysOf(int dim) {
 }
 constexpr int kStages = 2;
 constexpr int kRowBytes = 128;  // of 64 numbers
-
-struct PrefillParams {
-  StepView step;
-  const int32_t* ends;  // of blocks, [B * Hkv]
-  int layer_idx;
-  int num_heads;
-  int group;
-  float scale;      // times log2 e
-  float score_cap;  // times log2 e, or 0
-  const float* q;
-  const float* q_sink;  // null: q
-  const float* alibi_slopes;
-  const float* sink_logits;
-  float* out;
-  float* lse;  // or null
-};
 
 // What one range of keys is to the lane's two pairs, rows lane / 4 and lane / 4 + 8 of the warp's tile.
 struct RangeOfLane {
@@ -189,64 +173,46 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
   constexpr int kStageBytes = 2 * kKeys * kDim * 2;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
-  const int block = static_cast<int>(blockIdx.x);
-  const int head_idx = FirstEndAbove(p.ends, p.num_heads, block);
-  const DeviceHead head(p.step, p.layer_idx, head_idx);
+  const PrefillBlock block(p);
+  const DeviceHead& head = block.head;
   const KeyMask mask = head.head.mask;
-  const auto num_pairs = static_cast<int>(head.rows.num_rows * p.group);
-  // The last rows read most: they go first.
-  const int first_pair = (p.ends[head_idx] - 1 - block) * kPairs;
-  const int last_pair = min(first_pair + kPairs, num_pairs) - 1;
-  const int64_t first_pos = head.rows.first_pos + first_pair / p.group;
-  const int64_t last_pos = head.rows.first_pos + last_pair / p.group;
-
-  int64_t pair_of[2], pos_of[2];
-  int q_head_of[2];
-  bool is_pair[2];
+  const int64_t first_pos = block.PosOf(block.first_pair, p.group);
+  const int64_t last_pos = block.PosOf(block.first_pair + kPairs - 1, p.group);
+  const LanePairs pairs(block, p, block.first_pair + warp * kPairsOfWarp + lane / 4);
   float slopes[2] = {0, 0};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int pair = first_pair + warp * kPairsOfWarp + lane / 4 + r * 8;
-    is_pair[r] = pair < num_pairs;
-    const int row = min(pair, num_pairs - 1) / p.group;
-    q_head_of[r] = head.kv_head * p.group + min(pair, num_pairs - 1) % p.group;
-    pair_of[r] = (head.rows.first_row + row) * p.step.num_kv_heads * p.group + q_head_of[r];
-    pos_of[r] = head.rows.first_pos + row;
-    if (p.alibi_slopes != nullptr) slopes[r] = p.alibi_slopes[q_head_of[r]] * kLog2E;
+    if (p.alibi_slopes != nullptr) slopes[r] = p.alibi_slopes[pairs.q_head[r]] * kLog2E;
   }
 
   const KeyWindow window = WindowOf(mask, first_pos, last_pos);
   Lane<T, kDim> state;
   for (int part = 0; part < 2; ++part) {
-    const bool is_sink = part == 0;
-    const int64_t begin = is_sink ? window.sink_begin : window.recent_begin;
-    const int64_t end = begin + (is_sink ? window.num_sink : window.num_recent);
-    if (begin >= end) continue;
-    const float* q = is_sink && p.q_sink != nullptr ? p.q_sink : p.q;
-    LoadQueries<T, kDim>(is_pair[0] ? q + pair_of[0] * kDim : nullptr, is_pair[1] ? q + pair_of[1] * kDim : nullptr,
-                         state.queries);
+    const KeyRange keys(window, part);
+    if (keys.empty()) continue;
+    const float* q = keys.is_sink && p.q_sink != nullptr ? p.q_sink : p.q;
+    LoadQueries<T, kDim>(pairs.is_there[0] ? q + pairs.row[0] * kDim : nullptr,
+                         pairs.is_there[1] ? q + pairs.row[1] * kDim : nullptr, state.queries);
     RangeOfLane range;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const KeyRanges keys = mask.KeysOf(pos_of[r]);
-      range.begin[r] = is_sink ? keys.sink_begin : keys.recent_begin;
-      range.end[r] = is_sink ? keys.sink_end : keys.recent_end;
-      range.query_pos[r] = is_sink ? mask.SinkPos(pos_of[r]) : pos_of[r];
+      const KeyRanges of_row = mask.KeysOf(pairs.pos[r]);
+      range.begin[r] = keys.BeginOf(of_row);
+      range.end[r] = keys.EndOf(of_row);
+      range.query_pos[r] = keys.is_sink ? mask.SinkPos(pairs.pos[r]) : pairs.pos[r];
     }
     // Keys that all rows of the block read.
-    const KeyRanges of_first = mask.KeysOf(first_pos);
-    const KeyRanges of_last = mask.KeysOf(last_pos);
-    const int64_t inner_begin = is_sink ? of_last.sink_begin : of_last.recent_begin;
-    const int64_t inner_end = is_sink ? of_first.sink_end : of_first.recent_end;
-    const int64_t aligned = begin / kKeys * kKeys;
-    const auto num_tiles = static_cast<int>((end - aligned + kKeys - 1) / kKeys);
+    const int64_t inner_begin = keys.BeginOf(mask.KeysOf(last_pos));
+    const int64_t inner_end = keys.EndOf(mask.KeysOf(first_pos));
+    const int64_t aligned = keys.begin / kKeys * kKeys;
+    const auto num_tiles = static_cast<int>((keys.end - aligned + kKeys - 1) / kKeys);
     __syncthreads();  // the range before has read its stages
-    CopyKeys<kDim>(head, aligned, begin, end, shared);
+    CopyKeys<kDim>(head, aligned, keys.begin, keys.end, shared);
     CommitCopies();
     for (int tile = 0; tile < num_tiles; ++tile) {
       const int64_t first = aligned + static_cast<int64_t>(tile) * kKeys;
       if (tile + 1 < num_tiles) {
-        CopyKeys<kDim>(head, first + kKeys, begin, end, shared + (tile + 1) % kStages * kStageBytes);
+        CopyKeys<kDim>(head, first + kKeys, keys.begin, keys.end, shared + (tile + 1) % kStages * kStageBytes);
       }
       CommitCopies();
       WaitForCopies<1>();
@@ -263,24 +229,14 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
     float sum = state.sum[r];
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    if (!is_pair[r]) continue;
-    float max = state.max[r];
-    float factor = 1.0f;
-    if (p.sink_logits != nullptr) {
-      const float logit = p.sink_logits[q_head_of[r]] * kLog2E;
-      const float larger = fmaxf(max, logit);
-      factor = exp2f(max - larger);
-      sum = sum * factor + exp2f(logit - larger);
-      max = larger;
-    }
-    factor /= sum;
-    float* out = p.out + pair_of[r] * kDim + lane % 4 * 2;
+    if (!pairs.is_there[r]) continue;
+    const float factor = FinishPair(p, pairs, r, state.max[r], sum, lane % 4 == 0);
+    float* out = p.out + pairs.row[r] * kDim + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {
       *reinterpret_cast<float2*>(out + i * 8) = {state.outputs[i][2 * r] * factor,
                                                  state.outputs[i][2 * r + 1] * factor};
     }
-    if (p.lse != nullptr && lane % 4 == 0) p.lse[pair_of[r]] = (max + log2f(sum)) * kLn2;
   }
 }
 
@@ -325,6 +281,7 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
                              .sink_logits = F32(args.sink_logits),
                              .out = F32(args.out),
                              .lse = F32(args.lse)};
+  if (HasHopperPrefill(params, layout, device)) return HopperPrefill(params, layout, blocks.num_prefill_blocks, device);
   if (layout.format == KvFormat::kF16) {
     LaunchFor<__half>(params, layout.head_dim, blocks.num_prefill_blocks, device);
   } else {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <span>
 
 #include "backend/cuda/launch.cuh"
@@ -138,9 +139,22 @@ void StepTables::Begin(const KvStep& step) {
            .states = step.states,
            .num_sequences = static_cast<int32_t>(step.sequences.size()),
            .num_kv_heads = static_cast<int32_t>(step.num_kv_heads)};
+  decoding_.clear();
+  std::ranges::copy_if(step.sequences, std::back_inserter(decoding_),
+                       [](const StepRows& rows) { return rows.num_rows == 1; });
+  decoding_view_ = view_;
+  if (decoding_.size() == step.sequences.size() || decoding_.empty()) return;
+  decoding_view_.sequences = device_.Upload(std::span<const StepRows>(decoding_));
+  decoding_view_.num_sequences = static_cast<int32_t>(decoding_.size());
 }
 
-LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, bool has_prefill_kernel) {
+KvStep StepTables::Decoding(const KvStep& step) const {
+  KvStep decoding = step;
+  decoding.sequences = decoding_;
+  return decoding;
+}
+
+LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, Kernels kernels) {
   if (blocks_.empty()) {
     const auto num_heads = static_cast<size_t>(step.num_heads());
     ends_.clear();
@@ -150,9 +164,9 @@ LayerBlocks StepTables::AttentionBlocks(const KvStep& step, int64_t layer_idx, i
       ends_.resize(at + 3 * num_heads);
       for (size_t i = 0; i < num_heads; ++i) {
         const HeadWork work = step.Head(layer, static_cast<int64_t>(i));
-        if (has_prefill_kernel && work.num_rows > kMaxCutRows) {
+        if (kernels.has_prefill && work.num_rows > kMaxCutRows) {
           blocks.num_prefill_blocks += static_cast<int32_t>(CeilDiv(work.num_rows * group, kPrefillPairs));
-        } else {
+        } else if (!kernels.has_decode || work.num_rows > 1) {
           const AttentionCut cut = CutOf(work.mask(), work.first_pos, work.num_rows, group);
           blocks.num_blocks += static_cast<int32_t>(cut.num_blocks());
           if (cut.num_pieces > 1) blocks.num_tiles += static_cast<int32_t>(cut.num_tiles);

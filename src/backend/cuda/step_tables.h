@@ -65,8 +65,16 @@ class StepTables {
 
   void Begin(const KvStep& step);
   const StepView& view() const { return view_; }
-  // The same for every layer of a step: made at the first call.
-  LayerBlocks AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, bool has_prefill_kernel);
+  // What Attention does for the step: which heads have a kernel elsewhere. The same for every layer of a step.
+  struct Kernels {
+    bool has_prefill = false;  // heads of many rows
+    bool has_decode = false;   // heads of one row: not among the blocks at all
+  };
+  // Made at the first call.
+  LayerBlocks AttentionBlocks(const KvStep& step, int64_t layer_idx, int64_t group, Kernels kernels);
+  // The step of those of its sequences alone that have one row, on the host and on the device.
+  KvStep Decoding(const KvStep& step) const;
+  const StepView& decoding_view() const { return decoding_view_; }
   const DecodeTables& decode() const { return decode_; }
   // Room for them.
   void MakeDecodeTables(const KvStep& step, int num_blocks);
@@ -95,6 +103,8 @@ class StepTables {
   std::vector<std::byte*> known_extents_;
   std::vector<SpaceView> known_spaces_;
   StepView view_;
+  std::vector<StepRows> decoding_;
+  StepView decoding_view_;
   std::vector<LayerBlocks> blocks_;  // [L]; empty: not made yet
   std::vector<int32_t> ends_;
 };

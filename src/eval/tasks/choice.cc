@@ -119,6 +119,7 @@ Result<CaseResult> ChoiceTask::Choose(Engine& engine, size_t case_idx,
   result.scores = {{"accuracy", best_of(likelihoods) == choice.answer_idx ? 1.0 : 0.0},
                    {"accuracy_by_byte", best_of(by_byte) == choice.answer_idx ? 1.0 : 0.0}};
   result.answer = choice.options[best_of(likelihoods)];
+  result.log_likelihoods = std::move(likelihoods);
   result.prompt_tokens = static_cast<int64_t>(encoded.prompt.size());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.kv_bytes = Engine::KvBytes(*question);
