@@ -12,12 +12,13 @@ UP_TO_DEVICE = {"base", "tensor", "device"}
 UP_TO_BACKEND = UP_TO_DEVICE | {"backend"}
 UP_TO_KV = UP_TO_BACKEND | {"kv"}
 UP_TO_MODEL = UP_TO_KV | {"weights", "model"}
-UP_TO_ENGINE = UP_TO_MODEL | {"text", "engine"}
+UP_TO_ENGINE = UP_TO_MODEL | {"text", "grammar", "engine"}
 LAYERS = {
     "base": set(),
     "tensor": {"base"},
     "device": {"tensor", "base"},
     "text": {"base"},
+    "grammar": {"text", "base"},
     "backend": UP_TO_DEVICE,
     "backend/ref": UP_TO_BACKEND,
     "backend/cpu": UP_TO_BACKEND,

@@ -2,7 +2,7 @@
 # Installs the Debian 12 packages for a purpose, those of the purposes before it included; does nothing when all are
 # there. Purposes, in this order:
 #   core     build and run models: `make demo`
-#   build    planners, evaluation, benches and the server too
+#   build    planners, evaluation, benches and the server too; the sources of xgrammar in build/xgrammar
 #   test     `make test`: GoogleTest, an emulator for the oldest instruction set, clang-format
 #   long     `make test-long`: clang for its fuzzer
 # and apart from them
@@ -37,6 +37,11 @@ if [ ${#missing[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 fi
 case $1 in
+  build | test | long)
+    "$(dirname "$0")/install_xgrammar.sh" "$(dirname "$0")/../build/xgrammar" ||
+      echo "no sources of xgrammar: this build is without constrained decoding"
+    exit 0
+    ;;
   clients) python_packages=(openai) last_module=openai ;;
   harness) python_packages=('lm-eval[api]' transformers) last_module=transformers ;;
   *) exit 0 ;;

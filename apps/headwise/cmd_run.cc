@@ -55,6 +55,7 @@ Status RunOne(const RunOptions& options) {
   request.sampling = SamplingOf(options.sampling);
   const SamplingOptions sampling = request.sampling;
   request.stop = options.stop;
+  HW_ASSIGN_OR_RETURN(request.constraint, ReadConstraint(options, *engine));
   request.logprobs = options.logprobs;
   request.eos = options.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
   if (!options.json) {
@@ -123,7 +124,13 @@ void AddRunCommand(CommandLine& line) {
       "--logprobs", options->logprobs,
       "In the JSON: the log-probability of every token, and of so many of the most probable in its place; "
       "of the model's own logits, before penalties, biases and temperature");
-  command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
+  CLI::Option* json_schema = command.add_option("--json-schema", options->json_schema,
+                                                "A file with a JSON schema: answers are JSON that it accepts");
+  CLI::Option* grammar = command.add_option("--grammar", options->grammar,
+                                            "A file with a grammar in the notation of llama.cpp: answers are of it");
+  CLI::Option* ignore_eos = command.add_flag("--ignore-eos", options->ignore_eos, "Go on after end-of-text tokens");
+  grammar->excludes(json_schema)->excludes(ignore_eos);
+  json_schema->excludes(ignore_eos);
   command.add_flag("--chat", options->chat,
                    "The prompt is a user's message: encode it as the model's chat template or form has it");
   AddChatFormatOptions(command, options->chat_flags);

@@ -209,12 +209,14 @@ Result<std::vector<Request>> MakeRequests(const RunOptions& options, const ChatS
   const bool draws =
       std::ranges::any_of(lines, [](const PromptLine& line) { return line.sampling.temperature > 0 && !line.seed; });
   HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, engine));
+  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenConstraint> constraint, ReadConstraint(options, engine));
   const uint64_t first_seed = SamplingOf(options.sampling, draws).seed;
   std::vector<Request> requests;
   size_t most_tokens = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
     HW_ASSIGN_OR_RETURN(Request request, MakeRequest(lines[i], options, engine, format ? &*format : nullptr));
     request.plan = plan;
+    request.constraint = constraint;
     // Equal prompts are there to be answered differently.
     request.sampling.seed = lines[i].seed.value_or(first_seed + i);
     most_tokens = std::max(most_tokens, request.prompt.size());

@@ -1,12 +1,14 @@
 #include "run_request.h"
 
 #include <fmt/format.h>
+#include <headwise/grammar.h>
 #include <headwise/tokenizer.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "engine/prompt.h"
 #include "generate.h"
 #include "model/model_config.h"
@@ -42,6 +44,21 @@ Status FillPrompt(const RunOptions& options, const Engine& engine, const std::st
                                    {.bos = options.no_bos ? Bos::kNever : Bos::kAuto,
                                     .special = options.special ? SpecialText::kParse : SpecialText::kAsText}));
   return Status::Ok();
+}
+
+Result<std::shared_ptr<const TokenConstraint>> ReadConstraint(const RunOptions& options, const Engine& engine) {
+  const bool has_schema = !options.json_schema.empty();
+  const std::string& path = has_schema ? options.json_schema : options.grammar;
+  if (path.empty()) return std::shared_ptr<const TokenConstraint>();
+  GrammarSource source = {.kind = has_schema ? GrammarKind::kJsonSchema : GrammarKind::kGbnf};
+  HW_ASSIGN_OR_RETURN(source.text, ReadFile(path));
+  if (!engine.has_tokenizer()) {
+    return Status::Unsupported(fmt::format("{}: the model has no tokenizer, whose texts it could be of", path));
+  }
+  HW_ASSIGN_OR_RETURN(const auto compiler, GrammarCompiler::Create(engine.tokenizer(), engine.config().vocab_size));
+  Result<std::shared_ptr<const TokenConstraint>> constraint = compiler->Compile(source);
+  if (!constraint.ok()) return std::move(constraint).status().Annotate(path);
+  return constraint;
 }
 
 Status FillChat(const ChatFormat& format, std::span<const ChatMessage> messages, const ChatInputs& inputs,

@@ -5,8 +5,10 @@
 
 #include <headwise/engine.h>
 #include <headwise/status.h>
+#include <headwise/token_constraint.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +34,8 @@ struct RunOptions {
   int64_t max_context = 0;
   std::vector<std::string> stop;
   std::optional<int64_t> logprobs;
+  std::string json_schema;  // files; empty: none
+  std::string grammar;
   bool ignore_eos = false;
   bool chat = false;
   ChatFlags chat_flags;
@@ -48,6 +52,9 @@ Status FillChat(const ChatFormat& format, std::span<const ChatMessage> messages,
                 Request& request);
 // Of one with a single message of a user.
 Status FillMessage(const ChatFormat& format, const std::string& text, const ChatInputs& inputs, Request& request);
+
+// What --json-schema or --grammar asks for; null where neither does.
+Result<std::shared_ptr<const TokenConstraint>> ReadConstraint(const RunOptions& options, const Engine& engine);
 
 // --max-context bounds prompt and answer together; without a number of new tokens (-1) it is the only bound.
 Result<int64_t> NewTokensWithin(const RunOptions& options, const Engine& engine, int64_t max_new_tokens,

@@ -24,9 +24,10 @@
 
 namespace headwise {
 
-class Tokenizer;   // headwise/tokenizer.h
-struct ModelInfo;  // headwise/model_info.h
-class Sequence;    // a text in the KV cache; engine/sequence.h
+class Tokenizer;        // headwise/tokenizer.h
+class TokenConstraint;  // headwise/token_constraint.h
+struct ModelInfo;       // headwise/model_info.h
+class Sequence;         // a text in the KV cache; engine/sequence.h
 class EngineImpl;
 struct ModelConfig;  // model/model_config.h
 
@@ -73,7 +74,8 @@ struct LogitBias {
   float bias = 0;  // -infinity: never drawn; +infinity: always, the lowest id of several
 };
 
-// In this order: logit_bias, the penalties (repetition, then frequency and presence), temperature, top_k, top_p, min_p.
+// In this order: what Request::constraint forbids, logit_bias, the penalties (repetition, then frequency and presence),
+// temperature, top_k, top_p, min_p.
 struct SamplingOptions {
   float temperature = 0;         // 0: greedy, ties to the lowest id
   int64_t top_k = 0;             // 0: off
@@ -144,6 +146,10 @@ struct Request {
   // Service::UsePrefixCache. Without one, or on a sequence that has a text already, it changes nothing.
   bool reuse_prefix = false;
   std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
+  // What texts there may be: headwise/grammar.h has grammars and schemas. Only tokens that it allows are drawn, EOS and
+  // stop_tokens where the text may end; where it may do nothing else the request ends there. Log-probabilities stay the
+  // model's own. Not with EosMode::kIgnore. Null: any.
+  std::shared_ptr<const TokenConstraint> constraint = nullptr;
   // Set: RequestResult::logprobs, with so many of the most probable tokens, 0 to kMaxLogprobs; 0: the chosen one alone.
   // It takes a copy of the logits and a pass over the vocabulary for every token.
   std::optional<int64_t> logprobs = std::nullopt;

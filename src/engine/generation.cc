@@ -15,6 +15,11 @@ Generation::Generation(RequestId id, SequenceNeed need, Request request, const T
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
       text_(tokenizer, request_.stop) {
+  if (request_.constraint != nullptr) {
+    std::vector<int32_t> end_ids = eos_ids;
+    end_ids.insert(end_ids.end(), request_.stop_tokens.begin(), request_.stop_tokens.end());
+    guide_.emplace(std::move(request_.constraint), std::move(end_ids));
+  }
   if (!request_.reuse_prefix) return;
   prefix = std::make_unique<PrefixTrack>();
   prefix->text.assign(Unread().begin(), Unread().end());
@@ -48,9 +53,23 @@ Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
   }
   if (rows.num_rows == 0) return {.finish = FinishReason::kLength, .status = {}};
   if (!rows.best.empty()) return TakeToken(rows.best.back(), std::nullopt);
-  if (!request_.logprobs) return TakeToken(sampler_.Sample(rows.logits, text().seen), std::nullopt);
-  raw_logits_.assign(rows.logits.begin(), rows.logits.end());
-  const int32_t id = sampler_.Sample(rows.logits, text().seen);
+  return DrawToken(rows.logits);
+}
+
+Verdict Generation::DrawToken(std::span<float> logits) {
+  const auto error = [](Status status) { return Verdict{.finish = FinishReason::kError, .status = std::move(status)}; };
+  if (request_.logprobs) raw_logits_.assign(logits.begin(), logits.end());
+  if (guide_) {
+    Result<bool> goes_on = guide_->Limit(logits);
+    if (!goes_on.ok()) return error(std::move(goes_on).status());
+    if (!*goes_on) return {.finish = FinishReason::kEos, .status = {}};
+  }
+  const int32_t id = sampler_.Sample(logits, text().seen);
+  if (guide_) {
+    Status taken = guide_->Take(id);
+    if (!taken.ok()) return error(std::move(taken));
+  }
+  if (!request_.logprobs) return TakeToken(id, std::nullopt);
   return TakeToken(id, LogprobsOf(raw_logits_, id, *request_.logprobs));
 }
 

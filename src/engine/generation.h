@@ -4,12 +4,14 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/request_text.h"
 #include "engine/running_request.h"
 #include "engine/sampler.h"
+#include "engine/token_guide.h"
 
 namespace headwise {
 
@@ -21,13 +23,14 @@ class Generation : public RunningRequest {
 
   StepWish Wish() const override;
   void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const override;
-  bool TakesBest() const override { return !request_.logprobs && sampler_.TakesHighest(); }
+  bool TakesBest() const override { return !request_.logprobs && !guide_ && sampler_.TakesHighest(); }
   Next NextStep() const override;
   Verdict TakeRows(int64_t num_new, const RequestRows& rows) override;
   std::string TakeRest() override;
   void ShowRest(const std::string& rest) override;
 
  private:
+  Verdict DrawToken(std::span<float> logits);
   Verdict TakeToken(int32_t id, std::optional<TokenLogprobs> logprobs);
   bool EndsText(int32_t id) const;
   void CutTokens();
@@ -36,7 +39,8 @@ class Generation : public RunningRequest {
   const Tokenizer* tokenizer_;
   const std::vector<int32_t>* eos_ids_;
   Sampler sampler_;
-  std::vector<float> raw_logits_;  // as they were before the sampler changed them, where log-probabilities are wanted
+  std::optional<TokenGuide> guide_;  // where there is a constraint
+  std::vector<float> raw_logits_;    // as they were before the sampler changed them, where log-probabilities are wanted
   RequestText text_;
   Clock::time_point first_token_;
 };

@@ -53,12 +53,25 @@ struct JobPrompt {
   std::vector<LoggedToken> logged;  // where its log-probabilities are
 };
 
+// What of calls came piece by piece, as a whole.
+void AddPieces(const std::vector<ToolCallDelta>& pieces, std::vector<ToolCallDelta>& calls) {
+  for (const ToolCallDelta& piece : pieces) {
+    if (piece.begins()) {
+      calls.push_back(piece);
+    } else {
+      calls.back().arguments += piece.arguments;
+    }
+  }
+}
+
 struct Choice {
   size_t prompt = 0;
   std::string text;
   std::vector<LoggedToken> logged;
   std::optional<TokenLog> log;
-  size_t shown_bytes = 0;  // of what was generated
+  std::optional<ToolCallReader> reader;  // where there are tools to call
+  std::vector<ToolCallDelta> calls;      // of a whole answer
+  size_t shown_bytes = 0;                // of what was generated
   FinishReason finish = FinishReason::kRunning;
   AnswerTimes times;
 };
@@ -109,10 +122,18 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     if (request_.logprobs && !model_.engine().has_tokenizer()) {
       return InvalidField("logprobs", "logprobs: the model has no tokenizer, whose texts they have", "unsupported");
     }
+    if (ConstraintParam() != nullptr && !GrammarCompiler::IsBuilt()) {
+      return InvalidField(ConstraintParam(),
+                          fmt::format("{}: {}", ConstraintParam(), model_.Grammars().status().message()),
+                          "unsupported");
+    }
     if (auto error = EncodePrompts()) return error;
     for (size_t i = 0; i < prompts_.size(); ++i) {
       usage_.prompt_tokens += static_cast<int64_t>(prompts_[i].ids.size());
-      for (int64_t n = 0; n < request_.n; ++n) choices_.emplace_back().prompt = i;
+      for (int64_t n = 0; n < request_.n; ++n) {
+        choices_.emplace_back().prompt = i;
+        if (HasTools()) choices_.back().reader.emplace(model_.tool_syntax());
+      }
     }
     usage_.plan = plan_.name;
     head_ = {.kind = request_.kind,
@@ -127,7 +148,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   std::optional<ApiError> EncodePrompts() {
     const bool is_chat = request_.kind == ApiKind::kChat;
     if (is_chat) {
-      ApiResult<std::vector<int32_t>> ids = EncodeConversation(model_, request_.conversation);
+      ApiResult<std::vector<int32_t>> ids = EncodeConversation(model_, request_.conversation, request_.tools);
       if (!ids.ok()) return ids.status();
       prompts_.emplace_back().ids = *std::move(ids);
       const auto& stops = model_.chat_format()->stop_ids();
@@ -164,18 +185,50 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   bool Shares(const JobPrompt& prompt) const {
     return request_.n > 1 && prompt.ids.size() >= kLeastShared && prompt.max_new_tokens > 0;
   }
+  bool HasTools() const { return !request_.tools.tools.empty(); }
+  // The field that asks for answers of a certain form; null where none does.
+  const char* ConstraintParam() const {
+    if (HasTools()) return "tools";
+    return request_.grammar ? request_.grammar->param.c_str() : nullptr;
+  }
   bool HasToWait() const {
-    return WantsRows() || std::ranges::any_of(prompts_, [&](const JobPrompt& prompt) { return Shares(prompt); });
+    return ConstraintParam() != nullptr || WantsRows() ||
+           std::ranges::any_of(prompts_, [&](const JobPrompt& prompt) { return Shares(prompt); });
   }
 
   // On a worker, prompt by prompt.
   void RunPrompts() {
+    if (ConstraintParam() != nullptr) {
+      if (auto error = CompileConstraint()) {
+        const std::lock_guard lock(mutex_);
+        return Fail(*error);
+      }
+    }
     for (size_t i = 0; i < prompts_.size() && !is_gone_; ++i) {
       auto error = RunPrompt(i);
       const std::lock_guard lock(mutex_);
       if (is_over_) return;
       if (error) return Fail(*error);
     }
+  }
+
+  std::optional<ApiError> CompileConstraint() {
+    const auto compile = [&]() -> Result<std::shared_ptr<const TokenConstraint>> {
+      HW_ASSIGN_OR_RETURN(const GrammarCompiler* grammars, model_.Grammars());
+      if (!HasTools()) return grammars->Compile(request_.grammar->source);
+      marker_ = CallMarker(model_.tool_syntax(), model_.engine().tokenizer());
+      return grammars->Compile(MakeCallGrammar(model_.tool_syntax(), request_.tools, marker_));
+    };
+    Result<std::shared_ptr<const TokenConstraint>> compiled = compile();
+    if (compiled.ok()) {
+      constraint_ = *std::move(compiled);
+      return std::nullopt;
+    }
+    ApiError error = ToApiError(compiled.status());
+    if (error.status != 400) return error;
+    error.param = ConstraintParam();
+    error.message = fmt::format("{}: {}", error.param, error.message);
+    return error;
   }
 
   std::optional<ApiError> RunPrompt(size_t prompt_idx) {
@@ -282,6 +335,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.stop = request_.stop;
     request.stop_tokens = request_.stop_token_ids;
     request.eos = request_.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
+    request.constraint = constraint_;
     request.logprobs = request_.logprobs;
     request.output = Request::Output::kStreamOnly;
     return request;
@@ -356,14 +410,33 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       const bool takes_all = event.result && event.result->finish != FinishReason::kStopString;
       tokens = takes_all ? choice.log->TakeAll() : choice.log->TakeWithin(choice.shown_bytes);
     }
+    ToolCallReader::Piece piece = PieceOf(choice, event);
     if (!request_.stream) {
-      choice.text += event.text;
+      choice.text += piece.text;
+      AddPieces(piece.calls, choice.calls);
       choice.logged.insert(choice.logged.end(), tokens.begin(), tokens.end());
-    } else if (!event.text.empty() || !tokens.empty()) {
-      WriteChunk(choice_idx, Piece::kText, event.text, tokens, std::nullopt);
+    } else {
+      if (!piece.text.empty() || (!tokens.empty() && piece.calls.empty())) {
+        WriteChunk(choice_idx, Piece::kText, piece.text, std::exchange(tokens, {}), std::nullopt);
+      }
+      if (!piece.calls.empty()) WriteCalls(choice_idx, piece.calls, tokens);
     }
     if (event.result) FinishChoice(choice_idx, *event.result);
     return !is_gone_;
+  }
+
+  // What of the answer an event brings: its text, or where there are tools what of that is text and what calls.
+  ToolCallReader::Piece PieceOf(Choice& choice, const RequestEvent& event) const {
+    if (!choice.reader) return {.text = event.text, .calls = {}};
+    ToolCallReader::Piece piece = choice.reader->Push(event.text);
+    const auto add = [&](ToolCallReader::Piece more) {
+      piece.text += more.text;
+      piece.calls.insert(piece.calls.end(), more.calls.begin(), more.calls.end());
+    };
+    // Special tokens have no text of their own.
+    if (marker_ && event.token == marker_) add(choice.reader->Push(kMistralMarker));
+    if (event.result) add(choice.reader->Finish());
+    return piece;
   }
 
   void NoteToken(Choice& choice, const RequestEvent& event) {
@@ -412,7 +485,17 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void WriteChunk(size_t choice_idx, Piece piece, const std::string& text, std::span<const LoggedToken> tokens,
                   std::optional<FinishReason> finish) {
     ApiJson logprobs = tokens.empty() ? ApiJson() : LogprobsJson(request_.kind, tokens, model_.engine().tokenizer());
-    ApiJson chunk = ChunkJson(head_, static_cast<int64_t>(choice_idx), piece, text, std::move(logprobs), finish);
+    const Choice& choice = choices_[choice_idx];
+    const bool has_calls = choice.reader && choice.reader->num_calls() > 0;
+    Write(ChunkJson(head_, static_cast<int64_t>(choice_idx), piece, text, std::move(logprobs), finish, has_calls));
+  }
+
+  void WriteCalls(size_t choice_idx, std::span<const ToolCallDelta> calls, std::span<const LoggedToken> tokens) {
+    ApiJson logprobs = tokens.empty() ? ApiJson() : LogprobsJson(request_.kind, tokens, model_.engine().tokenizer());
+    Write(CallsChunkJson(head_, static_cast<int64_t>(choice_idx), calls, std::move(logprobs)));
+  }
+
+  void Write(ApiJson chunk) {
     // As OpenAI: null in all chunks but the last, where it is asked for.
     if (request_.include_usage) chunk["usage"] = nullptr;
     if (!reply_->Write(EventText(chunk))) Leave();
@@ -431,8 +514,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
         Choice& choice = choices_[i];
         ApiJson logprobs =
             request_.logprobs ? LogprobsJson(request_.kind, choice.logged, model_.engine().tokenizer()) : ApiJson();
-        choices.push_back(
-            ChoiceJson(request_.kind, static_cast<int64_t>(i), choice.text, std::move(logprobs), choice.finish));
+        choices.push_back(ChoiceJson(request_.kind, static_cast<int64_t>(i), choice.text, std::move(logprobs),
+                                     choice.finish, choice.calls));
       }
       reply_->Send({.body = ToText(ResponseJson(head_, std::move(choices), usage_))});
     }
@@ -476,6 +559,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   NamedPlan plan_;
   ResponseHead head_;
   uint64_t first_seed_ = 0;
+  std::shared_ptr<const TokenConstraint> constraint_;  // compiled before the first answer begins
+  std::optional<int32_t> marker_;                      // CallMarker
   std::vector<JobPrompt> prompts_;
 
   std::mutex mutex_;

@@ -77,9 +77,28 @@ void ServedModel::FindFormat() {
   const auto names_them = [](const ChatTemplateText& text) {
     return text.source.find("developer") != std::string::npos;
   };
+  tool_syntax_ = FindToolSyntax(TemplateWithTools());
   knows_developers_ = options_.chat.chat_template
                           ? names_them(*options_.chat.chat_template)
                           : std::ranges::any_of(engine().tokenizer().chat_templates(), names_them);
+}
+
+std::string_view ServedModel::TemplateWithTools() const {
+  if (options_.chat.chat_template) return options_.chat.chat_template->source;
+  const auto templates = engine().tokenizer().chat_templates();
+  auto chosen = std::ranges::find(templates, "tool_use", &ChatTemplateText::name);
+  if (chosen == templates.end()) chosen = std::ranges::find(templates, "default", &ChatTemplateText::name);
+  return chosen == templates.end() ? std::string_view() : std::string_view(chosen->source);
+}
+
+Result<const GrammarCompiler*> ServedModel::Grammars() const {
+  const std::lock_guard lock(grammars_mutex_);
+  if (grammars_ == nullptr) {
+    if (!engine().has_tokenizer())
+      return Status::Unsupported("the model has no tokenizer, whose texts grammars are of");
+    HW_ASSIGN_OR_RETURN(grammars_, GrammarCompiler::Create(engine().tokenizer(), engine().config().vocab_size));
+  }
+  return grammars_.get();
 }
 
 ApiResult<NamedPlan> ServedModel::FindPlan(std::string_view name) const {

@@ -5,6 +5,7 @@
 
 #include <headwise/chat.h>
 #include <headwise/engine.h>
+#include <headwise/grammar.h>
 #include <headwise/service.h>
 
 #include <chrono>
@@ -19,6 +20,7 @@
 #include "server/api_error.h"
 #include "server/metrics.h"
 #include "server/prefix_store.h"
+#include "server/tool_syntax.h"
 
 namespace headwise {
 
@@ -55,6 +57,10 @@ class ServedModel {
   // Whether a template of the model tells a developer's messages from a system prompt.
   bool knows_developers() const { return knows_developers_; }
   const std::string& template_variables() const { return options_.variables; }
+  // How its template has calls of functions; kGeneric without one.
+  ToolSyntax tool_syntax() const { return tool_syntax_; }
+  // Made when it is first asked for: its vocabulary takes some memory. kUnsupported in a build without grammars.
+  Result<const GrammarCompiler*> Grammars() const;
   ModelMetrics& metrics() const { return metrics_; }
   // Null where no prefixes are kept.
   PrefixStore* prefixes() const { return prefixes_.get(); }
@@ -74,6 +80,8 @@ class ServedModel {
  private:
   ServedModel(std::unique_ptr<Service> service, Options options);
   void FindFormat();
+  // Where it stands; empty without one.
+  std::string_view TemplateWithTools() const;
 
   std::unique_ptr<Service> service_;
   Options options_;
@@ -84,6 +92,9 @@ class ServedModel {
   std::optional<ChatFormat> chat_format_;
   Status chat_status_;
   bool knows_developers_ = false;
+  ToolSyntax tool_syntax_ = ToolSyntax::kGeneric;
+  mutable std::mutex grammars_mutex_;
+  mutable std::unique_ptr<GrammarCompiler> grammars_;  // guarded by grammars_mutex_
   mutable ModelMetrics metrics_;
   mutable std::mutex mutex_;
   std::vector<NamedPlan> plans_;  // guarded by mutex_; without "full"

@@ -157,36 +157,35 @@ void ReadCommon(JsonFields& fields, ApiRequest& request) {
       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
 }
 
-// What others have, where it is given and asks for something.
-void RefuseWhatIsMissing(JsonFields& fields) {
-  if (const Json* format = fields.Find("response_format")) {
-    if (!format->is_object() || format->value("type", Json()) != "text") {
-      fields.NotYet("response_format", "formats other than {\"type\": \"text\"}");
-    }
+// Before what nobody has read is refused.
+void ReadForm(JsonFields& fields, std::string_view body, ApiRequest& request) {
+  request.grammar = ReadGrammar(fields, body);
+  if (request.kind == ApiKind::kChat) request.tools = ReadTools(fields, body);
+  const bool has_tools = !request.tools.tools.empty();
+  if (has_tools && request.grammar) {
+    fields.Fail(request.grammar->param.c_str(), "stands beside tools, expected one of the two");
+  }
+  if (request.ignore_eos && (has_tools || request.grammar)) {
+    fields.Fail("ignore_eos", "is given for an answer whose form says where it ends");
   }
 }
 
 void RefuseChatFields(JsonFields& fields) {
-  RefuseWhatIsMissing(fields);
-  const Json* choice = fields.Find("tool_choice");
-  const bool wants_none = choice != nullptr && *choice == "none";
-  const auto asks = [](const Json* list) { return list != nullptr && !(list->is_array() && list->empty()); };
-  if (asks(fields.Find("tools")) && !wants_none) fields.NotYet("tools", "tools without \"tool_choice\": \"none\"");
-  if (choice != nullptr && !wants_none && *choice != "auto") fields.NotYet("tool_choice", "choices but \"none\"");
-  if (asks(fields.Find("functions"))) fields.NotYet("functions", "functions");
-  if (fields.Find("function_call") != nullptr) fields.NotYet("function_call", "function calls");
+  // What tools were before they were called so.
+  const Json* functions = fields.Find("functions");
+  const bool has_functions = functions != nullptr && !(functions->is_array() && functions->empty());
+  if (has_functions) fields.NotYet("functions", "functions, other than as tools");
+  if (fields.Find("function_call") != nullptr) fields.NotYet("function_call", "other than tool_choice");
   if (const Json* modalities = fields.Find("modalities"); modalities != nullptr && *modalities != Json({"text"})) {
     fields.NotYet("modalities", "modalities but [\"text\"]");
   }
   for (const char* name : {"audio", "reasoning_effort", "verbosity", "web_search_options"}) {
     if (fields.Find(name) != nullptr) fields.NotYet(name, "this");
   }
-  // Without tools it says nothing; a prediction only ever makes an answer come sooner.
-  fields.Ignore({"parallel_tool_calls", "prediction"});
+  fields.Ignore({"prediction"});  // only ever makes an answer come sooner
 }
 
 void RefuseCompletionFields(JsonFields& fields, const ApiRequest& request) {
-  RefuseWhatIsMissing(fields);
   const auto best_of = fields.Int("best_of", 1, 128);
   if (best_of && *best_of != request.n) fields.NotYet("best_of", "a number other than n");
   const Json* suffix = fields.Find("suffix");
@@ -272,6 +271,7 @@ ApiResult<ApiRequest> ParseCompletionRequest(std::string_view body) {
   const Json* logprobs = fields.Find("logprobs");
   if (logprobs == nullptr || *logprobs != false) request.logprobs = fields.Int("logprobs", 0, kMaxLogprobs);
   CheckNumChoices(fields, request);
+  ReadForm(fields, body, request);
   RefuseCompletionFields(fields, request);
   if (auto error = fields.Finish()) return *std::move(error);
   return request;
@@ -297,6 +297,7 @@ ApiResult<ApiRequest> ParseChatRequest(std::string_view body) {
     fields.Fail("top_logprobs", "is given without logprobs, expected \"logprobs\": true");
   }
   if (wants_logprobs) request.logprobs = top_logprobs.value_or(0);
+  ReadForm(fields, body, request);
   RefuseChatFields(fields);
   if (auto error = fields.Finish()) return *std::move(error);
   return request;

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "server/api_error.h"
+#include "server/grammar_fields.h"
 #include "server/json_fields.h"
+#include "server/tool_fields.h"
 
 namespace headwise {
 
@@ -53,7 +55,9 @@ struct ApiRequest {
   // Log-probabilities of the drawn tokens, and of so many of the most probable.
   std::optional<int64_t> logprobs;
   bool echo = false;
-  bool cache_prompt = true;  // begins with what is kept of its prompt, and is kept itself
+  std::optional<ApiGrammar> grammar;  // of every answer
+  ApiTools tools;                     // that it may call; never beside a grammar
+  bool cache_prompt = true;           // begins with what is kept of its prompt, and is kept itself
 };
 
 ApiResult<ApiRequest> ParseCompletionRequest(std::string_view body);

@@ -76,6 +76,19 @@ ApiJson HeadJson(const ResponseHead& head, const char* object) {
           {"system_fingerprint", head.fingerprint}};
 }
 
+// In a stream it has its place among the calls, and its name only once.
+ApiJson CallJson(const ToolCallDelta& call, bool is_piece) {
+  ApiJson json = ApiJson::object();
+  if (is_piece) json["index"] = call.index;
+  if (call.begins()) {
+    json["id"] = call.id;
+    json["type"] = "function";
+    json["function"]["name"] = call.name;
+  }
+  json["function"]["arguments"] = call.arguments;
+  return json;
+}
+
 const char* ChunkObject(ApiKind kind) {
   return kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion";
 }
@@ -115,8 +128,9 @@ int64_t CountCharacters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-const char* FinishReasonName(FinishReason finish) {
-  return finish == FinishReason::kLength ? "length" : "stop";
+const char* FinishReasonName(FinishReason finish, bool has_calls) {
+  if (finish == FinishReason::kLength) return "length";
+  return has_calls ? "tool_calls" : "stop";
 }
 
 ApiJson UsageJson(const Usage& usage) {
@@ -132,15 +146,21 @@ ApiJson UsageJson(const Usage& usage) {
             {"kv_peak_bytes", usage.kv_peak_bytes}}}};
 }
 
-ApiJson ChoiceJson(ApiKind kind, int64_t index, const std::string& text, ApiJson logprobs, FinishReason finish) {
+ApiJson ChoiceJson(ApiKind kind, int64_t index, const std::string& text, ApiJson logprobs, FinishReason finish,
+                   std::span<const ToolCallDelta> calls) {
   ApiJson choice = {{"index", index}};
   if (kind == ApiKind::kChat) {
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+    if (!calls.empty()) {
+      if (text.empty()) choice["message"]["content"] = nullptr;
+      choice["message"]["tool_calls"] = ApiJson::array();
+      for (const ToolCallDelta& call : calls) choice["message"]["tool_calls"].push_back(CallJson(call, false));
+    }
   } else {
     choice["text"] = text;
   }
   choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = FinishReasonName(finish);
+  choice["finish_reason"] = FinishReasonName(finish, !calls.empty());
   return choice;
 }
 
@@ -152,7 +172,7 @@ ApiJson ResponseJson(const ResponseHead& head, ApiJson choices, const Usage& usa
 }
 
 ApiJson ChunkJson(const ResponseHead& head, int64_t index, Piece piece, const std::string& text, ApiJson logprobs,
-                  std::optional<FinishReason> finish) {
+                  std::optional<FinishReason> finish, bool has_calls) {
   ApiJson choice = {{"index", index}};
   if (head.kind == ApiKind::kCompletion) {
     choice["text"] = text;
@@ -164,9 +184,21 @@ ApiJson ChunkJson(const ResponseHead& head, int64_t index, Piece piece, const st
     choice["delta"] = {{"content", text}};
   }
   choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = finish ? ApiJson(FinishReasonName(*finish)) : ApiJson();
+  choice["finish_reason"] = finish ? ApiJson(FinishReasonName(*finish, has_calls)) : ApiJson();
   ApiJson json = HeadJson(head, ChunkObject(head.kind));
   json["choices"] = ApiJson::array({std::move(choice)});
+  return json;
+}
+
+ApiJson CallsChunkJson(const ResponseHead& head, int64_t index, std::span<const ToolCallDelta> calls,
+                       ApiJson logprobs) {
+  ApiJson pieces = ApiJson::array();
+  for (const ToolCallDelta& call : calls) pieces.push_back(CallJson(call, true));
+  ApiJson json = HeadJson(head, ChunkObject(head.kind));
+  json["choices"] = ApiJson::array({{{"index", index},
+                                     {"delta", {{"tool_calls", std::move(pieces)}}},
+                                     {"logprobs", std::move(logprobs)},
+                                     {"finish_reason", nullptr}}});
   return json;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "server/openai_request.h"
+#include "server/tool_syntax.h"
 
 namespace headwise {
 
@@ -81,19 +82,23 @@ ApiJson LogprobsJson(ApiKind kind, std::span<const LoggedToken> tokens, const To
 
 int64_t CountCharacters(std::string_view text);
 
-// "stop" or "length"; of a text that ended otherwise there is no choice to show.
-const char* FinishReasonName(FinishReason finish);
+// "stop", "length", or "tool_calls" of an answer that ended by itself and has some; of a text that ended otherwise
+// there is no choice to show.
+const char* FinishReasonName(FinishReason finish, bool has_calls = false);
 
 ApiJson UsageJson(const Usage& usage);
 
-// One of `choices` of a whole answer. `logprobs` may be null.
-ApiJson ChoiceJson(ApiKind kind, int64_t index, const std::string& text, ApiJson logprobs, FinishReason finish);
+// One of `choices` of a whole answer. `logprobs` may be null; calls are whole, of chats alone.
+ApiJson ChoiceJson(ApiKind kind, int64_t index, const std::string& text, ApiJson logprobs, FinishReason finish,
+                   std::span<const ToolCallDelta> calls = {});
 ApiJson ResponseJson(const ResponseHead& head, ApiJson choices, const Usage& usage);
 
 // A chunk of a stream with one piece of one choice. The first of a chat's choice says who speaks.
 enum class Piece { kFirst, kText, kLast };
 ApiJson ChunkJson(const ResponseHead& head, int64_t index, Piece piece, const std::string& text, ApiJson logprobs,
-                  std::optional<FinishReason> finish);
+                  std::optional<FinishReason> finish, bool has_calls = false);
+// One with pieces of calls.
+ApiJson CallsChunkJson(const ResponseHead& head, int64_t index, std::span<const ToolCallDelta> calls, ApiJson logprobs);
 // The last chunk, where usage is asked for.
 ApiJson UsageChunkJson(const ResponseHead& head, const Usage& usage);
 

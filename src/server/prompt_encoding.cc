@@ -31,7 +31,8 @@ ApiResult<std::vector<int32_t>> EncodeApiPrompt(const ServedModel& model, const 
   return *std::move(ids);
 }
 
-ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, const ApiConversation& conversation) {
+ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, const ApiConversation& conversation,
+                                                   const ApiTools& tools) {
   const ChatFormat* format = model.chat_format();
   if (format == nullptr) {
     return InvalidField("messages",
@@ -40,7 +41,8 @@ ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, con
                                     model.name(), model.chat_status().message()),
                         "unsupported");
   }
-  std::vector<ChatMessage> messages = conversation.messages;
+  const std::string tools_json = tools.tools.empty() ? std::string() : tools.json;
+  std::vector<ChatMessage> messages = MessagesWithTools(model.tool_syntax(), conversation.messages, tools_json);
   for (ChatMessage& message : messages) {
     // OpenAI's newer name for a system prompt.
     const bool is_plain_developer = message.role == "developer" && message.json.empty();
@@ -48,7 +50,11 @@ ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, con
   }
   const std::string variables = MergedVariables(model.template_variables(), conversation.variables);
   Result<std::vector<int32_t>> ids = format->Encode(
-      {.messages = messages, .end = conversation.end, .documents = conversation.documents, .variables = variables});
+      {.messages = messages,
+       .end = conversation.end,
+       .tools = model.tool_syntax() == ToolSyntax::kGeneric ? std::string_view() : std::string_view(tools_json),
+       .documents = conversation.documents,
+       .variables = variables});
   if (!ids.ok()) return InvalidField("messages", ids.status().message());
   if (ids->empty()) return InvalidField("messages", "messages: make an empty prompt, expected at least one token");
   return *std::move(ids);

@@ -12,8 +12,9 @@ namespace headwise {
 
 // A text gets the model's start token in front where it has none; ids are taken as they are.
 ApiResult<std::vector<int32_t>> EncodeApiPrompt(const ServedModel& model, const ApiPrompt& prompt);
-// As the model's chat format has it. 400 for a model without one.
-ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, const ApiConversation& conversation);
+// As the model's chat format has it, with the tools that may be called. 400 for a model without one.
+ApiResult<std::vector<int32_t>> EncodeConversation(const ServedModel& model, const ApiConversation& conversation,
+                                                   const ApiTools& tools = {});
 
 // How many tokens an answer may have: what was asked for, or `otherwise`, but no more than the context has room for.
 // An error where the prompt and what was asked for are more than that.

@@ -6,7 +6,7 @@ import pty
 import signal
 import subprocess
 
-from cli_support import BINARY, MODEL, CliTest, line_prompt, main
+from cli_support import BINARY, MODEL, CliTest, headwise, line_prompt, main
 
 RUN = ("run", "--model", MODEL)
 ONCE = (*RUN, "--prompt", "Once upon a time", "--ignore-eos")
@@ -39,6 +39,45 @@ class Sampling(CliTest):
         self.refuses(*ONCE, "--logit-bias", "8192=1", says="logit_bias: token id 8192, expected 0 to 8191")
         self.refuses(*ONCE, "--logit-bias", "5=1", "--logit-bias", "5=2", says="logit_bias of token 5 is given twice")
         self.refuses("chat", "--model", MODEL, "--logit-bias", "8192=1", stdin=b"Hello.\n", says="token id 8192")
+
+
+class Forms(CliTest):
+    SCHEMA = {"type": "object", "properties": {"town": {"type": "string", "maxLength": 10}, "n": {"enum": [1, 2]}},
+              "required": ["town", "n"], "additionalProperties": False}
+
+    def setUp(self):
+        super().setUp()
+        self.schema = self.write("schema.json", json.dumps(self.SCHEMA))
+        probe = headwise(*RUN, "--prompt", "x", "-n", 1, "--json-schema", self.schema)
+        if b"without constrained decoding" in probe.stderr:
+            self.skipTest("built without xgrammar")
+
+    def write(self, name, text):
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    def test_answers_are_of_the_schema(self):
+        for temperature in (0, 2):
+            run = self.succeeds(*RUN, "--prompt", "Once", "--temperature", temperature, "--seed", 1, "--json-schema", self.schema)
+            answer = json.loads(run.stdout)
+            self.assertEqual(list(answer), ["town", "n"])
+            self.assertLessEqual(len(answer["town"]), 10)
+            self.assertIn(answer["n"], [1, 2])
+
+    def test_answers_are_of_the_grammar(self):
+        grammar = self.write("g.gbnf", 'root ::= ("yes" | "no") "!"\n')
+        self.assertIn(self.succeeds(*RUN, "--prompt", "Once", "--grammar", grammar).stdout, [b"yes!\n", b"no!\n"])
+        lines = self.write("p.jsonl", '{"prompt": "a"}\n{"prompt": "b", "temperature": 2}\n')
+        for line in self.succeeds(*RUN, "--prompts", lines, "--grammar", grammar).stdout.splitlines():
+            self.assertIn(json.loads(line)["text"], ["yes!", "no!"])
+
+    def test_what_is_refused(self):
+        bad = self.write("bad.json", '{"type": "widget"}')
+        self.refuses(*RUN, "--prompt", "x", "--json-schema", bad, says=["bad.json: schema: #: type", "widget"])
+        self.refuses(*RUN, "--prompt", "x", "--grammar", bad, says="bad.json: grammar:")
+        self.refuses(*RUN, "--prompt", "x", "--grammar", "nowhere.gbnf", says="nowhere.gbnf")
+        self.refuses(*ONCE, "--json-schema", self.schema, status=2, says="--ignore-eos")
 
 
 class Logprobs(CliTest):

@@ -3,6 +3,7 @@
 // replaces operator new.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headwise/grammar.h>
 #include <headwise/service.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "support/golden.h"
 #include "support/refusing_heap.h"
 #include "support/requests.h"
+#include "text/test_tokenizers.h"
 
 namespace headwise {
 namespace {
@@ -378,6 +380,79 @@ TEST(NoMemoryOfAPrefixStore, LeavesItWhole) {
     EXPECT_EQ(store->Find(*plan, longer).common_tokens, 0);
   };
   ForEveryRefusal(1, prepare, attempt, check);
+}
+
+// Every byte is a token.
+std::unique_ptr<Tokenizer> ByteTokenizer() {
+  return MustParse(ByteTokenizerJson({}));
+}
+
+constexpr const char* kSchema = R"({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]})";
+
+// Compiling takes thousands of allocations: some of them, at a distance that is no multiple of anything.
+TEST(NoMemoryOfAGrammar, IsSaid) {
+  if (!GrammarCompiler::IsBuilt()) GTEST_SKIP() << "built without xgrammar";
+  const auto tokenizer = ByteTokenizer();
+  // No schema: the JSON library takes memory to give memory back.
+  const GrammarSource source = {.kind = GrammarKind::kGbnf,
+                                .text = "root ::= [a-f]+ (\":\" x){2,3}\nx ::= \"y\" | root"};
+  int64_t num_failed = 0;
+  for (const int64_t num_refused : {int64_t{1}, RefusingHeap::kAll}) {
+    for (int64_t num_granted = 0;; num_granted += kIsSanitized ? 211 : 17) {
+      SCOPED_TRACE(num_granted);
+      const auto compiler = GrammarCompiler::Create(*tokenizer, 384);
+      ASSERT_TRUE(compiler.ok());
+      std::optional<Result<std::shared_ptr<const TokenConstraint>>> made;
+      bool has_refused = false;
+      {
+        const RefusingHeap heap(num_granted, num_refused);
+        made.emplace((*compiler)->Compile(source));
+        has_refused = heap.has_refused();
+      }
+      if (!made->ok()) {
+        ++num_failed;
+        ExpectSaysSo(made->status());
+      }
+      EXPECT_TRUE((*compiler)->Compile(source).ok());
+      if (!has_refused || HasFailure()) break;
+    }
+  }
+  EXPECT_GT(num_failed, 50);
+}
+
+TEST(NoMemoryOfAGrammar, EndsARequestAndNoMore) {
+  if (!GrammarCompiler::IsBuilt()) GTEST_SKIP() << "built without xgrammar";
+  const auto tokenizer = ByteTokenizer();
+  const auto engine = MustCreate(Options("f32"));
+  const auto compiler = GrammarCompiler::Create(*tokenizer, engine->config().vocab_size);
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  const auto constraint = (*compiler)->Compile({.kind = GrammarKind::kJsonSchema, .text = kSchema});
+  ASSERT_TRUE(constraint.ok()) << constraint.status().message();
+  const auto make = [&] {
+    Request request = RequestOf(IdsOf(1, 20), 12);
+    request.eos = EosMode::kStop;
+    request.constraint = *constraint;
+    return request;
+  };
+  const std::vector<int32_t> expected = TokensOf(engine->Run(make()));
+  EXPECT_GT(expected.size(), 4u);
+  Request request;
+  std::optional<Result<RequestResult>> result;
+  const auto prepare = [&](int64_t) { request = make(); };
+  const auto attempt = [&] { result.emplace(engine->Run(std::move(request))); };
+  int64_t num_failed = 0;
+  const auto check = [&] {
+    if (!result->ok()) {
+      ++num_failed;
+      ExpectSaysSo(result->status());
+    } else {
+      EXPECT_EQ((*result)->tokens, expected);
+    }
+    EXPECT_EQ(engine->kv_bytes(), 0);
+    EXPECT_EQ(TokensOf(engine->Run(make())), expected);
+  };
+  ForEveryRefusal(1, prepare, attempt, check);
+  EXPECT_GT(num_failed, 20);
 }
 
 }  // namespace

@@ -195,6 +195,66 @@ class Api(unittest.TestCase):
         ids = json.loads(self.server.ask("POST", "/tokenize", {"content": "Hello there"})[1])["tokens"]
         self.assertEqual(json.loads(self.server.ask("POST", "/detokenize", {"tokens": ids})[1])["content"], "Hello there")
 
+    def needs_grammars(self):
+        try:
+            self.complete(extra_body={"guided_regex": "a"})
+        except openai.BadRequestError as error:
+            if error.code == "unsupported":
+                self.skipTest("built without xgrammar")
+            raise
+
+    def test_json_schema(self):
+        self.needs_grammars()
+        schema = {"type": "object", "properties": {"town": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2]}},
+                  "required": ["town", "days"], "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "trip", "schema": schema, "strict": True}}
+        for fields in ({}, {"temperature": 2, "seed": 3}):
+            choice = self.chat(response_format=form, max_tokens=200, **fields).choices[0]
+            self.assertEqual(choice.finish_reason, "stop")
+            answer = json.loads(choice.message.content)
+            self.assertEqual(list(answer), ["town", "days"])
+            self.assertIn(answer["days"], [1, 2])
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}})
+        self.assertEqual(caught.exception.param, "response_format")
+        self.assertIn("schema: #: type", caught.exception.message)
+        text = self.complete(extra_body={"structured_outputs": {"choice": ["sea", "wood"]}}).choices[0].text
+        self.assertIn(text, ["sea", "wood"])
+
+    def test_tools(self):
+        self.needs_grammars()
+        parameters = {"type": "object", "properties": {"town": {"type": "string", "maxLength": 12}}, "required": ["town"],
+                      "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("weather", "map")]
+        named = {"type": "function", "function": {"name": "map"}}
+        for choice, names in [("required", ["weather", "map"]), (named, ["map"])]:
+            answer = self.chat(tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=200).choices[0]
+            self.assertEqual(answer.finish_reason, "tool_calls")
+            self.assertIsNone(answer.message.content)
+            (call,) = answer.message.tool_calls
+            self.assertEqual(call.type, "function")
+            self.assertIn(call.function.name, names)
+            arguments = json.loads(call.function.arguments)
+            self.assertEqual(list(arguments), ["town"])
+
+            chunks = list(self.chat(tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=200, stream=True))
+            pieces = [piece for chunk in chunks for piece in chunk.choices[0].delta.tool_calls or []]
+            self.assertEqual({piece.index for piece in pieces}, {0})
+            self.assertTrue(pieces[0].id)
+            self.assertEqual([piece.function.name for piece in pieces if piece.function.name], [call.function.name])
+            streamed = "".join(piece.function.arguments for piece in pieces)
+            self.assertEqual(json.loads(streamed), arguments)
+            self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
+        # The result goes back, as clients hand it back.
+        messages = [*MESSAGES, answer.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+        after = self.chat(messages=messages, tools=tools).choices[0]
+        self.assertIn(after.finish_reason, ["stop", "length", "tool_calls"])
+        # What clients do that make schemas of their types.
+        with self.client.chat.completions.stream(model=self.model, messages=MESSAGES, tools=tools, tool_choice="required",
+                                                 max_tokens=400, temperature=0) as stream:
+            final = stream.get_final_completion()
+        self.assertGreaterEqual(len(final.choices[0].message.tool_calls), 1)
+
     def test_errors(self):
         cases = [
             (openai.BadRequestError, {"temperature": 5}, "temperature"),
@@ -210,8 +270,9 @@ class Api(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.complete(prompt=STORY * 3000)
         self.assertEqual(caught.exception.code, "context_length_exceeded")
-        with self.assertRaises(openai.BadRequestError):
-            self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "thing"}}}])
+        self.assertEqual(caught.exception.param, "tools[0].function.parameters")
         with self.server.client("sk-wrong") as stranger, self.assertRaises(openai.AuthenticationError):
             stranger.models.list()
 
