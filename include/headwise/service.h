@@ -118,6 +118,11 @@ class Service {
   // those that are submitted from now on. What it keeps gives way where a sequence finds no memory.
   void UsePrefixCache(std::shared_ptr<PrefixCache> cache);
 
+  // From now on a request that finds no memory while nothing runs waits for the sequences that the program keeps, as it
+  // waits for requests that run: for programs that let all of them go sooner or later, as a server does. Without it
+  // such a request ends with kOutOfMemory, so that nobody waits for himself.
+  void WaitForKeptSequences();
+
   // As of the last step.
   ServiceStats stats() const;
 

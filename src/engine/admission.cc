@@ -126,6 +126,22 @@ Result<std::shared_ptr<Sequence>> Admission::Provide(RunningRequest& request) co
   return given;
 }
 
+bool Admission::MayComeBack(RunningRequest& request) const {
+  if (!waits_for_kept_) return false;
+  // Who has a sequence and needs no more will run, and end.
+  int64_t of_waiting = 0;
+  for (const std::shared_ptr<RunningRequest>& waiting : waiting_) {
+    const Sequence* sequence = waiting->need().claim.sequence().get();
+    const bool needs_more = sequence != nullptr && sequence->step_tokens < waiting->need().step_tokens;
+    if (needs_more) of_waiting += sequence->reserved_bytes();
+  }
+  const SequenceNeed& need = request.need();
+  const Sequence* given = need.claim.sequence().get();
+  const int64_t needed_bytes = given == nullptr ? sequences_->BytesOfNew(need.new_options, need.step_tokens)
+                                                : sequences_->BytesOfSteps(*given, need.step_tokens);
+  return sequences_->OthersHave(needed_bytes, of_waiting);
+}
+
 void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
   bool is_short = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -148,7 +164,7 @@ void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
       it = waiting_.erase(it);
       continue;
     }
-    if (status.code() == StatusCode::kOutOfMemory && !active.empty()) {
+    if (status.code() == StatusCode::kOutOfMemory && (!active.empty() || MayComeBack(request))) {
       is_short = true;
     } else {
       request.failure = std::move(status);

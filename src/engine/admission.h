@@ -29,9 +29,13 @@ class Admission {
   void Remove(const RunningRequest& request);
   size_t num_waiting() const { return waiting_.size(); }
 
-  // Moves to the end of `active` who can have memory now. For memory it is first come, first served, while others run
-  // whose end may give some back; where nobody does, who cannot have it is refused: its failure is set, and it waits to
-  // be finished. Whoever needs none does not wait.
+  // Sequences that no request runs on are let go by others, at some time: who finds no memory waits for that too.
+  void WaitForKept() { waits_for_kept_ = true; }
+
+  // Moves to the end of `active` who can have memory now. For memory it is first come, first served, while others have
+  // some that may come back: those that run, and with WaitForKept whoever holds a sequence, but for those that wait
+  // themselves. Where nobody does, who cannot have it is refused: its failure is set, and it waits to be finished.
+  // Whoever needs none does not wait.
   void Admit(std::vector<std::shared_ptr<RunningRequest>>& active);
   // One of those that wait and are refused; null where there is none.
   std::shared_ptr<RunningRequest> FindRefused() const;
@@ -46,9 +50,13 @@ class Admission {
   // The request's sequence, with all the memory that it may come to need.
   Result<std::shared_ptr<Sequence>> Provide(RunningRequest& request) const;
 
+  // Whether what a request did not find may still come back while nothing runs.
+  bool MayComeBack(RunningRequest& request) const;
+
   const ModelConfig* config_;
   SequenceMaker* sequences_;
   PrefixReuse* prefixes_;
+  bool waits_for_kept_ = false;
   std::deque<std::shared_ptr<RunningRequest>> waiting_;  // in order of arrival
 };
 

@@ -44,6 +44,8 @@ class EngineImpl {
   const Parts& parts() const { return parts_; }
   SequenceMaker& sequences() { return sequences_; }
   PrefixReuse& prefixes() { return prefixes_; }
+  // Admission::WaitForKept.
+  void WaitForKept() { admission_.WaitForKept(); }
 
   // A request that was checked, ready for Accept. Dropping it instead gives its sequence back.
   Result<std::shared_ptr<RunningRequest>> Prepare(Request request, std::shared_ptr<RequestObserver> observer = nullptr);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -59,6 +60,8 @@ class KvMemory {
   };
   // From any thread, held or not.
   void Free(std::list<Freed> freed) noexcept;
+  // Told, on whatever thread it happens, that memory came back: for who waits for it and would not look otherwise.
+  void OnFreed(std::function<void()> on_freed);
 
   std::unique_ptr<Backend> backend;
   KvFormats formats;
@@ -73,8 +76,9 @@ class KvMemory {
 
   std::mutex mutex_;
   std::condition_variable released_;
-  bool is_held_ = false;    // guarded by mutex_
-  std::list<Freed> freed_;  // guarded by mutex_
+  bool is_held_ = false;                                   // guarded by mutex_
+  std::list<Freed> freed_;                                 // guarded by mutex_
+  std::shared_ptr<const std::function<void()>> on_freed_;  // guarded by mutex_
 };
 
 // Thread-safety: members belong to the engine's thread, or to whoever has a claim while no request runs on it; it may

@@ -151,9 +151,24 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& 
   return sequence;
 }
 
+int64_t SequenceMaker::BytesOfNew(const SequenceOptions& options, int64_t step_tokens) const {
+  return WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens);
+}
+
+int64_t SequenceMaker::BytesOfSteps(const Sequence& sequence, int64_t step_tokens) const {
+  if (step_tokens <= sequence.step_tokens) return 0;
+  const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
+  return std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+}
+
+bool SequenceMaker::OthersHave(int64_t needed_bytes, int64_t excepted_bytes) const {
+  const KvMemory::Hold hold(*memory_);
+  return needed_bytes > memory_->available_bytes() && memory_->reserved_bytes > excepted_bytes;
+}
+
 Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& options, int64_t step_tokens) {
   HW_RETURN_IF_ERROR(Check(options, step_tokens));
-  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens));
+  MakeRoom(BytesOfNew(options, step_tokens));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
   sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens);
@@ -185,7 +200,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
     return Status::InvalidInput(fmt::format("fork: max_tokens is {}, but the text has {} tokens already",
                                             options.max_tokens, sequence.NumTextTokens()));
   }
-  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens_));
+  MakeRoom(BytesOfNew(options, step_tokens_));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
   fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
@@ -250,8 +265,7 @@ void SequenceMaker::MakeRoom(int64_t needed_bytes) {
 Status SequenceMaker::AllowSteps(Sequence& sequence, int64_t step_tokens) {
   if (step_tokens <= sequence.step_tokens) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckSteps(sequence, step_tokens));
-  const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
-  const int64_t more_bytes = std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+  const int64_t more_bytes = BytesOfSteps(sequence, step_tokens);
   MakeRoom(more_bytes);
   const KvMemory::Hold hold(*memory_);
   HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));

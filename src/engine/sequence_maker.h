@@ -44,6 +44,12 @@ class SequenceMaker {
   Result<std::shared_ptr<Sequence>> ForkToKeep(const Sequence& sequence);
   // Of one that no request will run on any more: gives back what was reserved beyond that.
   void ReserveNoMore(Sequence& sequence);
+  // Whether so many bytes are not there because others have them: not because they would exceed the whole limit, nor
+  // because the system refuses them. Of what others have `excepted_bytes` do not count.
+  bool OthersHave(int64_t needed_bytes, int64_t excepted_bytes) const;
+  // What New and AllowSteps would reserve.
+  int64_t BytesOfNew(const SequenceOptions& options, int64_t step_tokens) const;
+  int64_t BytesOfSteps(const Sequence& sequence, int64_t step_tokens) const;
   // Asked for so many bytes where a sequence finds no memory: whether it gave them back.
   void OnShort(std::function<bool(int64_t bytes)> on_short) { on_short_ = std::move(on_short); }
   // Reserves what longer steps need besides; kOutOfMemory where that is not there now.
