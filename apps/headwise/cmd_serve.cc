@@ -135,6 +135,7 @@ Result<ApiOptions> ReadApiOptions(const ServeOptions& options) {
 Status Check(const ServeOptions& options) {
   HW_RETURN_IF_ERROR(CheckRange("--port", options.port, 0, 65535));
   HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
+  HW_RETURN_IF_ERROR(CheckRange("--max-gap-ms", options.engine.max_gap_ms, 0, kMaxGapMs));
   HW_RETURN_IF_ERROR(CheckRange("--drain-seconds", options.drain_seconds, 0, 24 * 3600));
   if (options.tls_certificate.empty() != options.tls_key.empty()) {
     return Status::InvalidInput("--tls-cert, --tls-key: found one of the two, expected both or neither");
@@ -236,6 +237,12 @@ void AddServeCommand(CommandLine& line) {
                      "KV bytes for texts that requests with the same beginning go on from; 0: none. Without it a "
                      "quarter of --kv-limit-bytes, or 1 GiB");
   prefix_bytes->default_str("");
+  options->engine.max_gap_ms = 100;
+  command
+      .add_option("--max-gap-ms", options->engine.max_gap_ms,
+                  "Longest time between two tokens of a stream while others' prompts are read; 0: prompts are read in "
+                  "whole chunks")
+      ->capture_default_str();
   command.add_flag("--no-prefix-cache", options->no_prefix_cache, "Every request reads its whole prompt")
       ->excludes(prefix_bytes);
   AddChatFormatOptions(command, options->chat_flags);

@@ -34,6 +34,8 @@ struct ModelConfig;  // model/model_config.h
 inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 40;
 // The longest step of one request: activations of a step are held at once.
 inline constexpr int64_t kMaxChunkTokens = 65536;
+// The most that EngineOptions::max_gap_ms may be: an hour.
+inline constexpr int64_t kMaxGapMs = 3600000;
 
 struct EngineOptions {
   std::string model;             // a Hugging Face folder or a .gguf file
@@ -47,6 +49,11 @@ struct EngineOptions {
   int num_threads = 0;           // 0: one per core
   int64_t kv_limit_bytes = 0;    // hard limit on KV bytes; 0: none
   int64_t chunk_tokens = 512;    // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
+  // Where requests decode beside others that read prompts: the longest time between two of their tokens, in
+  // milliseconds, 0 to kMaxGapMs. A step reads less of the prompts then, by what steps have taken so far, but at least
+  // 32 tokens: how prompts are cut depends on time, and with it the last digits of results. 0: every step reads
+  // chunk_tokens of them.
+  int64_t max_gap_ms = 0;
   bool use_mmap = true;     // weights are read where they lie in their files, which must stay as they are: one that
                             // becomes shorter ends the process. false: all of them into memory first
   int64_t page_tokens = 0;  // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32

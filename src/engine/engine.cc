@@ -30,6 +30,10 @@ Status CheckOptions(const EngineOptions& options) {
     return Status::InvalidInput(
         fmt::format("chunk_tokens is {}, expected 1 to {}", options.chunk_tokens, kMaxChunkTokens));
   }
+  if (options.max_gap_ms < 0 || options.max_gap_ms > kMaxGapMs) {
+    return Status::InvalidInput(
+        fmt::format("max_gap_ms is {}, expected 0 (no limit) to {}", options.max_gap_ms, kMaxGapMs));
+  }
   HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_limit_bytes < 0) {
     return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));

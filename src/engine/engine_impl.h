@@ -8,6 +8,7 @@
 #include <headwise/tokenizer.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "engine/running_request.h"
 #include "engine/sequence.h"
 #include "engine/sequence_maker.h"
+#include "engine/step_pace.h"
 #include "model/decoder.h"
 #include "model/model.h"
 
@@ -37,6 +39,7 @@ class EngineImpl {
     std::unique_ptr<Model> model;
     std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none
     Compute compute = Compute::kF32;
+    std::function<double()> seconds = {};  // since any time; empty: of a clock that runs steadily
   };
   explicit EngineImpl(Parts parts);
 
@@ -88,6 +91,11 @@ class EngineImpl {
   void TakeCancellations();
   // Tokens that each of active_ reads next.
   std::vector<int64_t> ShareNextStep() const;
+  // Of prompts, for a step that grants these wishes: less than a chunk where others would wait too long for its end.
+  int64_t PrefillBudget(const std::vector<StepWish>& wishes) const;
+  // What a step has to do that grants `shares` to active_.
+  StepWork WorkOf(const std::vector<int64_t>& shares) const;
+  double Seconds() const;
   // False where nobody takes part.
   bool RunStep();
   std::vector<Member> MembersOf(const std::vector<int64_t>& shares) const;
@@ -124,6 +132,8 @@ class EngineImpl {
   std::atomic<RequestId> next_id_ = 1;
   int64_t num_finished_ = 0;
   bool is_stepping_ = false;
+  StepPredictor predictor_;               // where steps are sized by time
+  std::optional<StepWork> work_of_step_;  // of the step under way, where its time says what such work takes
   std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
   std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
   std::vector<Member> ahead_;                            // of the step that was launched ahead

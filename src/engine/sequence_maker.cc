@@ -51,7 +51,12 @@ SequenceMaker::SequenceMaker(const ModelConfig& config, std::shared_ptr<KvMemory
       step_tokens_(options.chunk_tokens),
       page_tokens_(options.page_tokens),
       dense_plan_(std::make_shared<HeadPlan>(HeadPlan::Dense(config.shape()))),
-      windows_(LayerWindowsOf(config)) {}
+      windows_(LayerWindowsOf(config)) {
+  const size_t page_bytes = memory_->backend->PageBytes(
+      {.head_dim = config.head_dim, .page_tokens = page_tokens_, .format = NewestFormat(memory_->formats.full)});
+  const auto num_heads = static_cast<int64_t>(dense_plan_->rules.size());
+  token_bytes_ = MultiplySizes(static_cast<int64_t>(page_bytes), num_heads) / page_tokens_;
+}
 
 std::shared_ptr<const HeadPlan> SequenceMaker::PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const {
   return plan == nullptr ? dense_plan_ : plan;

@@ -31,6 +31,7 @@ class SequenceMaker {
   Status CheckSteps(const Sequence& sequence, int64_t step_tokens) const;
 
   int64_t step_tokens() const { return step_tokens_; }  // the engine's
+  int64_t token_bytes() const { return token_bytes_; }  // of one token in every head, as it is written
 
   // kOutOfMemory where the bytes are not there now.
   Result<std::shared_ptr<Sequence>> New(const SequenceOptions& options, int64_t step_tokens);
@@ -72,6 +73,7 @@ class SequenceMaker {
   std::shared_ptr<KvMemory> memory_;
   int64_t step_tokens_;
   int64_t page_tokens_;
+  int64_t token_bytes_;
   std::shared_ptr<const HeadPlan> dense_plan_;
   LayerWindows windows_;
   std::function<bool(int64_t bytes)> on_short_;
