@@ -51,6 +51,8 @@ struct ServiceStats {
   int64_t kv_peak_bytes = 0;
   int64_t kv_reserved_bytes = 0;  // promised; 0 without a limit
   int64_t kv_limit_bytes = 0;     // 0: none
+  int64_t num_preemptions = 0;    // requests that gave their memory to others, since the beginning
+  int64_t kv_host_bytes = 0;      // of these, in host memory now or promised room there
 };
 
 // A request's events, for whoever submitted it. Dropped before the final event it cancels the request.

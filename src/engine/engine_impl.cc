@@ -43,7 +43,8 @@ EngineImpl::EngineImpl(Parts parts)
     : parts_(std::move(parts)),
       sequences_(parts_.model->config, parts_.memory, parts_.options),
       prefixes_(sequences_),
-      admission_(parts_.model->config, sequences_, prefixes_),
+      admission_(parts_.model->config, sequences_, prefixes_, parts_.options),
+      preemption_(sequences_, admission_, parts_.options),
       decoder_(*parts_.model, *parts_.memory->backend, parts_.compute) {}
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
@@ -52,10 +53,11 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
     return Status::InvalidInput("logprobs: are asked for, but output is kStreamOnly, which keeps none");
   }
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(request));
+  const auto keeps_text = admission_.MayReadAgain(request) ? Generation::KeepsText::kYes : Generation::KeepsText::kNo;
   request.sequence.reset();  // the claim holds it, and lets go of it at the end
   return WithTicket(std::make_shared<Generation>(next_id_++, std::move(need), std::move(request),
                                                  parts_.tokenizer.get(), parts_.model->config.eos_ids,
-                                                 std::move(observer)));
+                                                 std::move(observer), keeps_text));
 }
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(const ForcedRun& run,
@@ -111,7 +113,10 @@ bool EngineImpl::Step() {
   bool has_moved = false;
   const Status status = CatchNoMemory("a step", [&] {
     TakeCancellations();
-    admission_.Admit(active_);
+    // Those of a step that is on its way have what they need for it.
+    const bool has_all = !ahead_.empty() || preemption_.Provide(active_);
+    admission_.Admit(active_, !has_all);
+    if (!has_all) preemption_.EndHopeless(active_);
     has_moved = FinishFailed();
     has_moved = RunStep() || has_moved;
     return Status::Ok();
@@ -130,7 +135,7 @@ std::vector<int64_t> EngineImpl::ShareNextStep() const {
   std::vector<StepWish> wishes;
   for (const auto& request : active_) {
     const bool has_room = request->observer() == nullptr || request->observer()->HasRoom();
-    wishes.push_back(has_room ? request->Wish() : StepWish{});
+    wishes.push_back(has_room && Preemption::Covers(*request) ? request->Wish() : StepWish{});
   }
   return ShareStep(wishes, PrefillBudget(wishes));
 }
@@ -262,7 +267,9 @@ std::vector<EngineImpl::Member> EngineImpl::MembersAhead(const std::vector<Membe
     const RunningRequest::Next what = request.failure.ok() ? request.NextStep() : RunningRequest::Next::kNothing;
     if (what == RunningRequest::Next::kNothing) continue;
     const bool has_room = request.observer() == nullptr || request.observer()->HasRoom();
-    if (what == RunningRequest::Next::kUnknown || !has_room) return {};
+    const Sequence& sequence = *request.sequence();
+    const bool has_memory = sequence.cache->num_tokens() < sequence.reserved_tokens;
+    if (what == RunningRequest::Next::kUnknown || !has_room || !has_memory) return {};
     next.push_back({.request = member.request, .num_new = 1, .wanted = {0}, .follows = its_row});
   }
   if (num_seen < active_.size()) next.clear();  // who was left out of this step may have a part in the next
@@ -386,7 +393,10 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   request->result.finish = verdict.finish;
   request->result.status = std::move(verdict.status);
   const bool has_ended_well = verdict.finish != FinishReason::kCancelled && verdict.finish != FinishReason::kError;
-  if (has_ended_well) prefixes_.KeepText(*request);
+  if (has_ended_well) {
+    if (request->result.metrics.new_tokens > 0) admission_.LearnAnswer(request->result.metrics.new_tokens);
+    prefixes_.KeepText(*request);
+  }
   // What was read of a kept sequence stays; a prompt that was cut short by a cancellation is not part of it.
   request->ReleaseSequence();
   std::erase(active_, request);

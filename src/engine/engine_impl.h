@@ -16,6 +16,7 @@
 
 #include "engine/admission.h"
 #include "engine/cancellations.h"
+#include "engine/preemption.h"
 #include "engine/prefix_reuse.h"
 #include "engine/running_request.h"
 #include "engine/sequence.h"
@@ -71,6 +72,7 @@ class EngineImpl {
   size_t num_running() const { return active_.size(); }
   size_t num_waiting() const { return admission_.num_waiting(); }
   int64_t num_finished() const { return num_finished_; }
+  int64_t num_preemptions() const { return preemption_.num_preemptions(); }
 
   // Null where the id is unknown.
   const RequestResult* Peek(RequestId id) const;
@@ -126,6 +128,7 @@ class EngineImpl {
   SequenceMaker sequences_;
   PrefixReuse prefixes_;
   Admission admission_;
+  Preemption preemption_;
   Decoder decoder_;
   StepOutput output_;
   std::string blame_;  // for numbers that are not finite; empty until there were some
@@ -135,7 +138,7 @@ class EngineImpl {
   StepPredictor predictor_;               // where steps are sized by time
   std::optional<StepWork> work_of_step_;  // of the step under way, where its time says what such work takes
   std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
-  std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
+  std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of GoesBefore
   std::vector<Member> ahead_;                            // of the step that was launched ahead
   std::shared_ptr<Cancellations> cancellations_ = std::make_shared<Cancellations>();
 };

@@ -70,12 +70,24 @@ class RunningRequest {
   SequenceNeed& need() { return need_; }
   RequestObserver* observer() const { return observer_.get(); }
   bool running() const { return result.finish == FinishReason::kRunning; }
-  // Null until it is admitted and once it is over.
+  // Null until it is admitted and once it is over. Without a cache while it has given way to others.
   Sequence* sequence() const { return sequence_.get(); }
+  // Made for it, and nobody else's.
+  bool has_own_sequence() const { return need_.claim.sequence() == nullptr; }
+  // Whom of the two memory is for where there is not enough for both: the one that came first.
+  bool GoesBefore(const RunningRequest& other) const { return id_ < other.id_; }
 
   // Admitted. The token that the sequence's last request sampled is read first; the first `num_reused` of the prompt
   // are in the cache already.
   void Begin(std::shared_ptr<Sequence> sequence, int64_t num_reused);
+  // Whether its text grows beyond what it was given to read: it ends at some length up to that of its sequence.
+  virtual bool Grows() const { return false; }
+  // Whether its text may be read again from the first token, and nobody but the clock notices.
+  bool CanReadAgain() const { return has_whole_text_; }
+  // All ids of its text. Requires: CanReadAgain().
+  const std::vector<int32_t>& whole_text() const { return whole_text_; }
+  // Has the whole text to read, on a cache without tokens. Requires: `ids` is whole_text().
+  void ReadAgain(std::vector<int32_t> ids) noexcept;
   // What it would read in the next step. Requires: admitted.
   virtual StepWish Wish() const = 0;
   std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
@@ -121,6 +133,8 @@ class RunningRequest {
   int64_t num_unread() const { return static_cast<int64_t>(unread_.size() - num_read_); }
   Sequence& text() const { return *sequence_; }
   double SecondsSinceAdmission() const;
+  // From here on it can be read again. Requires: not admitted, on a sequence of its own.
+  void KeepWholeText();
   // The text goes on with `id`, which is read next, or is being read.
   void ReadNext(int32_t id);
 
@@ -129,8 +143,10 @@ class RunningRequest {
   SequenceNeed need_;
   std::shared_ptr<RequestObserver> observer_;
   std::shared_ptr<Sequence> sequence_;
-  std::vector<int32_t> unread_;  // the token pending on the sequence, then what was asked; or the last sample
-  size_t num_read_ = 0;          // of `unread_`
+  std::vector<int32_t> unread_;      // the token pending on the sequence, then what was asked; or the last sample
+  size_t num_read_ = 0;              // of `unread_`
+  std::vector<int32_t> whole_text_;  // where it can be read again
+  bool has_whole_text_ = false;
   bool has_pending_first_ = false;
   bool reads_ahead_ = false;  // a step is on its way that reads what ReadNext will say
   Clock::time_point admitted_;

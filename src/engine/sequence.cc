@@ -25,7 +25,9 @@ void KvMemory::FreeAndRelease() noexcept {
     }
     for (Freed& each : freed) {
       each.cache.reset();
+      each.saved.reset();
       Reserve(-each.reserved_bytes);
+      host_bytes -= each.host_bytes;
     }
     has_freed = true;
   }

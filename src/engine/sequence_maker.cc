@@ -62,13 +62,15 @@ std::shared_ptr<const HeadPlan> SequenceMaker::PlanOrDense(const std::shared_ptr
   return plan == nullptr ? dense_plan_ : plan;
 }
 
-int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens) const {
+int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens,
+                                      int64_t most_tokens) const {
   const auto pages_in = [&](KvFormat format) {
     return PageSizesOf(*memory_->backend,
                        {.head_dim = config_->head_dim, .page_tokens = page_tokens_, .format = format});
   };
   return PeakKvBytes({.plan = &plan,
                       .limits = limits,
+                      .most_tokens = most_tokens,
                       .windows = windows_,
                       .chunk_tokens = step_tokens,
                       .page_tokens = page_tokens_,
@@ -144,16 +146,23 @@ Status SequenceMaker::CheckSteps(const Sequence& sequence, int64_t step_tokens) 
   return CheckLimit(WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens));
 }
 
-Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& options, int64_t step_tokens) {
+Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& options, int64_t step_tokens,
+                                                         int64_t most_tokens) {
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   const SequenceLimits limits = LimitsOf(options);
-  const int64_t needed_bytes = WorstCaseBytes(*plan, limits, step_tokens);
+  const int64_t needed_bytes = WorstCaseBytes(*plan, limits, step_tokens, most_tokens);
   HW_RETURN_IF_ERROR(CheckAvailable(needed_bytes));
   auto sequence = std::make_shared<Sequence>(memory_, needed_bytes);
   sequence->plan = plan;
   sequence->limits = limits;
   sequence->step_tokens = step_tokens;
+  if (most_tokens > 0) sequence->reserved_tokens = most_tokens;
   return sequence;
+}
+
+void SequenceMaker::MakeCache(Sequence& sequence) const {
+  sequence.cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
+                                             ResolveRules(*sequence.plan, sequence.limits, windows_));
 }
 
 int64_t SequenceMaker::BytesOfNew(const SequenceOptions& options, int64_t step_tokens) const {
@@ -177,8 +186,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& opti
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
   sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens);
-  sequence->cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
-                                              ResolveRules(*sequence->plan, sequence->limits, windows_));
+  MakeCache(*sequence);
   return sequence;
 }
 

@@ -41,6 +41,28 @@ class SequenceMaker {
   // reserved as they were. Where the rules or the positions of the two do not allow it nothing happens, and it says
   // which.
   std::optional<PrefixMiss> Adopt(Sequence& sequence, const Sequence& from);
+  // ---- of requests that are let in by what they are likely to need (sequence_parking.cc) ----
+
+  // As New, with bytes for a text of `num_tokens` alone; for a longer one it has to Grow. With a promise its pages find
+  // room in host memory at any time; kOutOfMemory also where that cannot be promised.
+  enum class HostRoom { kNotPromised, kPromised };
+  Result<std::shared_ptr<Sequence>> NewLikely(const SequenceOptions& options, int64_t step_tokens, int64_t num_tokens,
+                                              HostRoom host_room);
+  int64_t BytesOfText(const SequenceOptions& options, int64_t step_tokens, int64_t num_tokens) const;
+  // Bytes beyond those reserved that a text of `num_tokens` may come to hold.
+  int64_t BytesToGrow(const Sequence& sequence, int64_t num_tokens) const;
+  // Reserves them; kOutOfMemory where they are not there now.
+  Status Grow(Sequence& sequence, int64_t num_tokens);
+  // Whether there is room in host memory for a promise of what such a sequence may hold.
+  bool HasHostRoom(const SequenceOptions& options, int64_t step_tokens) const;
+  // What its cache holds, in host memory; kOutOfMemory where there is no room for it.
+  Result<std::unique_ptr<KvSnapshot>> Save(const Sequence& sequence) const;
+  // Gives back its pages and all that is reserved for it. What they held is in `saved`; null: has to be read again.
+  void PutAside(Sequence& sequence, std::unique_ptr<KvSnapshot> saved) noexcept;
+  // Of one that was put aside: bytes for a text of `num_tokens`, and what was saved, else a cache without tokens.
+  // kOutOfMemory, and nothing changed, where that cannot be had now.
+  Status Return(Sequence& sequence, int64_t num_tokens);
+
   // A fork that no request will run on: nothing is reserved for it but what it holds. Nobody gives way to it.
   Result<std::shared_ptr<Sequence>> ForkToKeep(const Sequence& sequence);
   // Of one that no request will run on any more: gives back what was reserved beyond that.
@@ -59,7 +81,8 @@ class SequenceMaker {
  private:
   std::shared_ptr<const HeadPlan> PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const;
   // Bytes that a sequence under these rules may hold at worst, while others hold their own.
-  int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens) const;
+  int64_t WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens,
+                         int64_t most_tokens = 0) const;
   Status CheckPlan(const HeadPlan& plan) const;
   Status CheckLimit(int64_t needed_bytes) const;
   // Requires: the memory is held.
@@ -67,7 +90,9 @@ class SequenceMaker {
   // Has those give way who can. Requires: the memory is not held.
   void MakeRoom(int64_t needed_bytes);
   // A sequence with its bytes reserved, without its cache. Requires: checked, and the memory is held.
-  Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options, int64_t step_tokens);
+  Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options, int64_t step_tokens,
+                                            int64_t most_tokens = 0);
+  void MakeCache(Sequence& sequence) const;
 
   const ModelConfig* config_;
   std::shared_ptr<KvMemory> memory_;

@@ -210,7 +210,9 @@ class Service::Impl {
   }
 
   void PublishStats() {
-    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()), .num_finished = core_.num_finished()};
+    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()),
+                       .num_finished = core_.num_finished(),
+                       .num_preemptions = core_.num_preemptions()};
     {
       KvMemory& memory = *core_.parts().memory;
       const KvMemory::Hold hold(memory);
@@ -218,6 +220,7 @@ class Service::Impl {
       stats.kv_peak_bytes = memory.usage().peak_bytes;
       stats.kv_reserved_bytes = memory.reserved_bytes;
       stats.kv_limit_bytes = memory.limit_bytes;
+      stats.kv_host_bytes = memory.host_bytes;
     }
     const std::lock_guard lock(mutex_);
     stats_ = stats;
