@@ -161,6 +161,11 @@ struct Request {
   // Begins with what a service's prefix cache has of the prompt, and leaves its own text there:
   // Service::UsePrefixCache. Without one, or on a sequence that has a text already, it changes nothing.
   bool reuse_prefix = false;
+  // Whose turn is first where not all can have memory, or a share of a step for their prompts: the lowest priority; who
+  // waits rises by one every 256 steps. Of equal ones the client for whom steps have read the fewest tokens, and of one
+  // client's who came first. Where memory ends the highest priority gives way first, and of these who came last.
+  int64_t priority = 0;
+  std::string client;                // any name; all without one are one client
   std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
   // Set: RequestResult::logprobs, with so many of the most probable tokens, 0 to kMaxLogprobs; 0: the chosen one alone.
   // It takes a copy of the logits and a pass over the vocabulary for every token.

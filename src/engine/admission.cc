@@ -141,11 +141,6 @@ void Admission::Remove(const RunningRequest& request) {
   std::erase_if(waiting_, [&](const std::shared_ptr<RunningRequest>& each) { return each.get() == &request; });
 }
 
-void Admission::AddAgain(const std::shared_ptr<RunningRequest>& request) {
-  const auto later = std::ranges::find_if(waiting_, [&](const auto& other) { return request->GoesBefore(*other); });
-  waiting_.insert(later, request);
-}
-
 // ---- what a request is given
 // ------------------------------------------------------------------------------------------
 
@@ -225,7 +220,21 @@ bool Admission::MayComeBack(RunningRequest& request) const {
   return waits_for_kept_ && sequences_->OthersHave(NeededBytes(request), BytesOfWaiting());
 }
 
-void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short) {
+void Admission::Sort(int64_t step) {
+  if (waiting_.size() < 2) return;
+  // Where there is no memory for it they stay in the order that they had.
+  static_cast<void>(CatchNoMemory("an order of requests", [&] {
+    std::vector<Turn> turns;
+    for (const auto& request : waiting_) turns.push_back(request->TurnAt(step));
+    std::deque<std::shared_ptr<RunningRequest>> sorted;
+    for (const size_t i : OrderOf(turns)) sorted.push_back(waiting_[i]);
+    waiting_.swap(sorted);
+    return Status::Ok();
+  }));
+}
+
+void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short, int64_t step) {
+  Sort(step);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RunningRequest& request = **it;
     if (NeedsMemory(request) && is_short) {

@@ -29,8 +29,8 @@ class Admission {
   bool MayReadAgain(const Request& request) const;
 
   void Add(std::shared_ptr<RunningRequest> request) { waiting_.push_back(std::move(request)); }
-  // One that has given way: ahead of all that came later.
-  void AddAgain(const std::shared_ptr<RunningRequest>& request);
+  // One that has given way.
+  void AddAgain(const std::shared_ptr<RunningRequest>& request) { waiting_.push_back(request); }
   // The length of an answer, by which those to come are let in.
   void LearnAnswer(int64_t num_tokens) { answers_.Learn(num_tokens); }
   // Whether somebody who is neither waiting nor has these `own_bytes` may let go of memory while nothing runs.
@@ -41,12 +41,12 @@ class Admission {
   // Sequences that no request runs on are let go by others, at some time: who finds no memory waits for that too.
   void WaitForKept() { waits_for_kept_ = true; }
 
-  // Moves to `active`, which is in order of GoesBefore, who can have memory now. For memory it is first come, first
-  // served, while others have some that may come back: those that run, and with WaitForKept whoever holds a sequence,
-  // but for those that wait themselves. Where nobody does, who cannot have it is refused: its failure is set, and it
-  // waits to be finished. Whoever needs none does not wait. `is_short`: those that run have too little as it is, and
-  // nobody else gets any.
-  void Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short);
+  // Moves to `active`, which is in order of GoesBefore, who can have memory now. For memory it is turn by
+  // turn (OrderOf), while others have some that may come back: those that run, and with WaitForKept whoever holds a
+  // sequence, but for those that wait themselves. Where nobody does, who cannot have it is refused: its failure is set,
+  // and it waits to be finished. Whoever needs none does not wait. `is_short`: those that run have too little as it is,
+  // and nobody else gets any. `step`: the engine's number of it, by which turns age.
+  void Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short, int64_t step);
   // One of those that wait and are refused; null where there is none.
   std::shared_ptr<RunningRequest> FindRefused() const;
 
@@ -57,6 +57,8 @@ class Admission {
                               int64_t num_more, int64_t step_tokens) const;
   // The same on a new one.
   Result<SequenceNeed> NeedOf(const SequenceOptions& options, int64_t step_tokens) const;
+  // Those that wait, in order of their turns at this step.
+  void Sort(int64_t step);
   // The request's sequence, with all the memory that it may come to need, or is likely to.
   Result<std::shared_ptr<Sequence>> Provide(RunningRequest& request) const;
   Result<std::shared_ptr<Sequence>> ProvideNew(RunningRequest& request) const;
@@ -80,7 +82,7 @@ class Admission {
   int64_t least_more_;  // tokens of an answer that memory is reserved for in any case
   OutputEstimate answers_;
   bool waits_for_kept_ = false;
-  std::deque<std::shared_ptr<RunningRequest>> waiting_;  // in order of arrival
+  std::deque<std::shared_ptr<RunningRequest>> waiting_;
 };
 
 }  // namespace headwise

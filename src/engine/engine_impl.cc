@@ -75,6 +75,8 @@ std::shared_ptr<RunningRequest> EngineImpl::WithTicket(std::shared_ptr<RunningRe
 Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
   const RequestId id = request->id();
   Status status = CatchNoMemory(kNewRequest, [&] {
+    request->share = shares_->Begin(request->client());
+    request->arrived_at_step = num_steps_;
     requests_.emplace(id, request);
     admission_.Add(std::move(request));
     return Status::Ok();
@@ -108,6 +110,7 @@ void EngineImpl::TakeCancellations() {
 bool EngineImpl::Step() {
   HW_CHECK(!is_stepping_);
   is_stepping_ = true;
+  ++num_steps_;
   work_of_step_.reset();
   const double begin = Seconds();
   bool has_moved = false;
@@ -115,7 +118,7 @@ bool EngineImpl::Step() {
     TakeCancellations();
     // Those of a step that is on its way have what they need for it.
     const bool has_all = !ahead_.empty() || preemption_.Provide(active_);
-    admission_.Admit(active_, !has_all);
+    admission_.Admit(active_, !has_all, num_steps_);
     if (!has_all) preemption_.EndHopeless(active_);
     has_moved = FinishFailed();
     has_moved = RunStep() || has_moved;
@@ -133,19 +136,35 @@ bool EngineImpl::Step() {
 
 std::vector<int64_t> EngineImpl::ShareNextStep() const {
   std::vector<StepWish> wishes;
+  std::vector<Turn> turns;
   for (const auto& request : active_) {
     const bool has_room = request->observer() == nullptr || request->observer()->HasRoom();
     wishes.push_back(has_room && Preemption::Covers(*request) ? request->Wish() : StepWish{});
+    turns.push_back(request->TurnAt(num_steps_));
   }
-  return ShareStep(wishes, PrefillBudget(wishes));
+  const std::vector<uint64_t> levels = LevelsOf(turns);
+  for (size_t i = 0; i < wishes.size(); ++i) wishes[i].level = levels[i];
+  const std::vector<size_t> order = OrderOf(turns);
+  return ShareInTurn(wishes, order, PrefillBudget(wishes, order));
 }
 
-int64_t EngineImpl::PrefillBudget(const std::vector<StepWish>& wishes) const {
+std::vector<int64_t> EngineImpl::ShareInTurn(const std::vector<StepWish>& wishes, const std::vector<size_t>& order,
+                                             int64_t budget) {
+  std::vector<StepWish> in_turn;
+  for (const size_t i : order) in_turn.push_back(wishes[i]);
+  const std::vector<int64_t> granted = ShareStep(in_turn, budget);
+  std::vector<int64_t> shares(wishes.size());
+  for (size_t i = 0; i < order.size(); ++i) shares[order[i]] = granted[i];
+  return shares;
+}
+
+int64_t EngineImpl::PrefillBudget(const std::vector<StepWish>& wishes, const std::vector<size_t>& order) const {
   const int64_t most = parts_.options.chunk_tokens;
   const bool decodes = std::ranges::any_of(wishes, [](const StepWish& wish) { return wish.num_tokens == 1; });
   if (parts_.options.max_gap_ms == 0 || !decodes) return most;
   const double seconds = kGapShare * static_cast<double>(parts_.options.max_gap_ms) / 1000;
-  return PrefillWithin(seconds, most, predictor_, [&](int64_t budget) { return WorkOf(ShareStep(wishes, budget)); });
+  return PrefillWithin(seconds, most, predictor_,
+                       [&](int64_t budget) { return WorkOf(ShareInTurn(wishes, order, budget)); });
 }
 
 StepWork EngineImpl::WorkOf(const std::vector<int64_t>& shares) const {
@@ -399,6 +418,7 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   }
   // What was read of a kept sequence stays; a prompt that was cut short by a cancellation is not part of it.
   request->ReleaseSequence();
+  request->share = {};
   std::erase(active_, request);
   admission_.Remove(*request);
   Status guarded = GuardCallbacks([&] { request->ShowRest(rest); });

@@ -93,8 +93,11 @@ class EngineImpl {
   void TakeCancellations();
   // Tokens that each of active_ reads next.
   std::vector<int64_t> ShareNextStep() const;
+  // ShareStep, where `order` says whose turn is first; both of active_.
+  static std::vector<int64_t> ShareInTurn(const std::vector<StepWish>& wishes, const std::vector<size_t>& order,
+                                          int64_t budget);
   // Of prompts, for a step that grants these wishes: less than a chunk where others would wait too long for its end.
-  int64_t PrefillBudget(const std::vector<StepWish>& wishes) const;
+  int64_t PrefillBudget(const std::vector<StepWish>& wishes, const std::vector<size_t>& order) const;
   // What a step has to do that grants `shares` to active_.
   StepWork WorkOf(const std::vector<int64_t>& shares) const;
   double Seconds() const;
@@ -134,6 +137,8 @@ class EngineImpl {
   std::string blame_;  // for numbers that are not finite; empty until there were some
   std::atomic<RequestId> next_id_ = 1;
   int64_t num_finished_ = 0;
+  int64_t num_steps_ = 0;
+  std::shared_ptr<ClientShares> shares_ = std::make_shared<ClientShares>();
   bool is_stepping_ = false;
   StepPredictor predictor_;               // where steps are sized by time
   std::optional<StepWork> work_of_step_;  // of the step under way, where its time says what such work takes

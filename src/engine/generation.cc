@@ -16,6 +16,7 @@ Generation::Generation(RequestId id, SequenceNeed need, Request request, const T
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
       text_(tokenizer, request_.stop) {
+  SetTurn(request_.priority, std::move(request_.client));
   if (keeps_text == KeepsText::kYes) KeepWholeText();
   if (!request_.reuse_prefix) return;
   prefix = std::make_unique<PrefixTrack>();

@@ -32,6 +32,7 @@ void RunningRequest::NoteRead(int64_t num_new) {
   sequence_->seen.Add(Unread().first(static_cast<size_t>(num_new)));
   sequence_->pending.reset();
   num_read_ += static_cast<size_t>(num_new);
+  share.Serve(num_new);
 }
 
 void RunningRequest::ReadNext(int32_t id) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/cancellations.h"
+#include "engine/client_shares.h"
 #include "engine/prefix_cache.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -74,8 +75,19 @@ class RunningRequest {
   Sequence* sequence() const { return sequence_.get(); }
   // Made for it, and nobody else's.
   bool has_own_sequence() const { return need_.claim.sequence() == nullptr; }
-  // Whom of the two memory is for where there is not enough for both: the one that came first.
-  bool GoesBefore(const RunningRequest& other) const { return id_ < other.id_; }
+  // Whom of the two memory is for where there is not enough for both: by priority, then who came first.
+  bool GoesBefore(const RunningRequest& other) const {
+    return std::pair(priority_, id_) < std::pair(other.priority_, other.id_);
+  }
+  const std::string& client() const { return client_; }
+  // At step number `step` of its engine.
+  Turn TurnAt(int64_t step) const {
+    return {.priority = priority_,
+            .waited_steps = step - arrived_at_step,
+            .is_again = result.metrics.num_preemptions > 0,
+            .served = share.served(),
+            .arrival = id_};
+  }
 
   // Admitted. The token that the sequence's last request sampled is read first; the first `num_reused` of the prompt
   // are in the cache already.
@@ -105,7 +117,10 @@ class RunningRequest {
   // A step that reads the next `num_new` tokens is on its way.
   void NoteRead(int64_t num_new);
   // A step is on its way that reads the token that TakeRows will say. Requires: NextStep() is kOneToken.
-  void NoteReadAhead() { reads_ahead_ = true; }
+  void NoteReadAhead() {
+    reads_ahead_ = true;
+    share.Serve(1);
+  }
   // After NoteRead. May call back into the program, which may throw or Take this request.
   virtual Verdict TakeRows(int64_t num_new, const RequestRows& rows) = 0;
   // What of the text was held back; called once, at the end.
@@ -120,6 +135,8 @@ class RunningRequest {
   std::shared_ptr<Sequence> TakeSequence() { return std::move(sequence_); }
 
   Cancellations::Ticket ticket;
+  ClientShares::Ticket share;   // once it is accepted, until it is over
+  int64_t arrived_at_step = 0;  // of its engine
   RequestResult result;
   std::unique_ptr<PrefixTrack> prefix;  // where it reuses prefixes
   bool has_rows = false;                // of logits, given in a step before
@@ -128,6 +145,10 @@ class RunningRequest {
   Status failure;
 
  protected:
+  void SetTurn(int64_t priority, std::string client) {
+    priority_ = priority;
+    client_ = std::move(client);
+  }
   bool has_pending_first() const { return has_pending_first_; }
   int64_t num_read() const { return static_cast<int64_t>(num_read_); }
   int64_t num_unread() const { return static_cast<int64_t>(unread_.size() - num_read_); }
@@ -140,6 +161,8 @@ class RunningRequest {
 
  private:
   RequestId id_;
+  int64_t priority_ = 0;
+  std::string client_;
   SequenceNeed need_;
   std::shared_ptr<RequestObserver> observer_;
   std::shared_ptr<Sequence> sequence_;

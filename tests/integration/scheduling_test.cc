@@ -95,6 +95,36 @@ TEST(Pace, WithoutALimitChunksAreWhole) {
   EXPECT_EQ(timed.NumTokens(), 512 + 16);
 }
 
+// Room for one of them at a time.
+TEST(Turns, GoByPriorityAndClient) {
+  EngineOptions options = TinyOptions();
+  options.kv_limit_bytes = 100 << 10;  // 100 tokens
+  const auto engine = MustCreate(options);
+  std::vector<int> order;
+  const auto submit = [&](int name, int64_t priority, const char* client) {
+    Request request = RequestOf(IdsOf(static_cast<uint64_t>(name), 40), 20);
+    request.priority = priority;
+    request.client = client;
+    request.on_token = [&order, name](int32_t) {
+      if (order.empty() || order.back() != name) order.push_back(name);
+      return true;
+    };
+    EXPECT_TRUE(engine->Submit(request).ok());
+  };
+  submit(1, 0, "a");
+  ASSERT_TRUE(*engine->Step());
+  submit(2, 0, "a");
+  submit(3, 0, "a");
+  submit(4, 7, "b");
+  submit(5, 0, "b");
+  submit(6, -1, "a");
+  submit(7, 0, "b");
+  while (*engine->Step()) {
+  }
+  // "b" comes when "a" has had one step, and is served what "a" has had more.
+  EXPECT_EQ(order, (std::vector<int>{1, 6, 5, 7, 2, 3, 4}));
+}
+
 TEST(Pace, ALimitThatIsNoneIsNamed) {
   EngineOptions options = TinyOptions();
   for (const int64_t num : {int64_t{-1}, kMaxGapMs + 1}) {
