@@ -8,13 +8,16 @@
 namespace headwise {
 
 Generation::Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
-                       const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer)
+                       const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer,
+                       KeepsText keeps_text)
     : RunningRequest(id, std::move(need), std::move(request.prompt), std::move(observer)),
       request_(std::move(request)),
       tokenizer_(tokenizer),
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
       text_(tokenizer, request_.stop) {
+  SetTurn(request_.priority, std::move(request_.client));
+  if (keeps_text == KeepsText::kYes) KeepWholeText();
   if (request_.constraint != nullptr) {
     std::vector<int32_t> end_ids = eos_ids;
     end_ids.insert(end_ids.end(), request_.stop_tokens.begin(), request_.stop_tokens.end());

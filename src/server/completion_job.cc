@@ -277,6 +277,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.max_new_tokens = 0;
     request.output = Request::Output::kStreamOnly;
     request.reuse_prefix = ReusesPrefix();
+    request.priority = request_.priority;
+    request.client = request_.client;
     HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, model_.service().Submit(std::move(request)));
     AddId(stream->id());
     HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
@@ -337,6 +339,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.eos = request_.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
     request.constraint = constraint_;
     request.logprobs = request_.logprobs;
+    request.priority = request_.priority;
+    request.client = request_.client;
     request.output = Request::Output::kStreamOnly;
     return request;
   }

@@ -57,6 +57,8 @@ struct ApiRequest {
   bool echo = false;
   std::optional<ApiGrammar> grammar;  // of every answer
   ApiTools tools;                     // that it may call; never beside a grammar
+  int64_t priority = 0;               // as Request has it
+  std::string client;                 // "user", unless there are keys
   bool cache_prompt = true;           // begins with what is kept of its prompt, and is kept itself
 };
 
