@@ -1,8 +1,9 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak harness format asan tsan
+.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak schedule harness format asan tsan
 FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 600
 SOAK_TOKENS ?= 1000000
+SCHEDULE_STEPS ?= 100000
 
 build:
 	@tools/install_deps.sh test
@@ -37,8 +38,9 @@ cuda-bundle: build
 	cmake --build build/release --target headwise_bench_cli
 	tools/cuda_bundle.sh build/release build/cuda-bundle.tar.xz
 
-# What takes hours, or packages of hundreds of megabytes: sanitizers, fuzzers, a stream of a million tokens, a harness.
-test-long: asan tsan fuzz soak harness
+# What takes hours, or packages of hundreds of megabytes: sanitizers, fuzzers, a stream of a million tokens, clients who
+# do as they like, a harness.
+test-long: asan tsan fuzz soak schedule harness
 
 # lm-eval scores answers through the server.
 harness: build
@@ -75,6 +77,9 @@ fuzz:
 soak: build
 	cmake --build build/release --target stream_soak
 	build/release/tests/soak/stream_soak models/headwise-17m ARCHITECTURE.md $(SOAK_TOKENS)
+
+schedule: build
+	HEADWISE_SCHEDULE_STEPS=$(SCHEDULE_STEPS) build/release/tests/integration_test --gtest_filter='RandomSchedule.*'
 
 format:
 	@tools/install_deps.sh test

@@ -44,6 +44,7 @@ struct ServeOptions {
   int64_t drain_seconds = 30;
   int64_t prefix_cache_bytes = kChosenForLimit;
   bool no_prefix_cache = false;
+  std::string admission = "likely";
 };
 
 struct Named {
@@ -76,6 +77,8 @@ Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, cons
   fmt::print(stderr, "loading {} from {}\n", named.name, named.path);
   EngineOptions engine_options = options.engine;
   engine_options.model = named.path;
+  engine_options.kv_admission =
+      options.admission == "likely" ? EngineOptions::KvAdmission::kLikely : EngineOptions::KvAdmission::kWorstCase;
   HW_ASSIGN_OR_RETURN(std::unique_ptr<Service> service, Service::Create(engine_options));
   HW_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
                       ServedModel::Create(std::move(service), {.name = named.name,
@@ -135,6 +138,12 @@ Result<ApiOptions> ReadApiOptions(const ServeOptions& options) {
 Status Check(const ServeOptions& options) {
   HW_RETURN_IF_ERROR(CheckRange("--port", options.port, 0, 65535));
   HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
+  HW_RETURN_IF_ERROR(CheckRange("--max-gap-ms", options.engine.max_gap_ms, 0, kMaxGapMs));
+  if (options.engine.host_kv_bytes > 0 && (options.engine.kv_limit_bytes == 0 || options.admission != "likely")) {
+    return Status::InvalidInput(
+        "--host-kv-bytes: nobody gives way without --kv-limit-bytes, nor with --admission worst-case; expected a limit "
+        "and --admission likely beside it");
+  }
   HW_RETURN_IF_ERROR(CheckRange("--drain-seconds", options.drain_seconds, 0, 24 * 3600));
   if (options.tls_certificate.empty() != options.tls_key.empty()) {
     return Status::InvalidInput("--tls-cert, --tls-key: found one of the two, expected both or neither");
@@ -207,6 +216,23 @@ void AddNetworkOptions(CLI::App& command, ServeOptions& options) {
       ->capture_default_str();
 }
 
+void AddAdmissionOptions(CLI::App& command, ServeOptions& options) {
+  options.engine.max_gap_ms = 100;
+  command
+      .add_option("--max-gap-ms", options.engine.max_gap_ms,
+                  "Longest time between two tokens of a stream while others' prompts are read; 0: prompts are read in "
+                  "whole chunks")
+      ->capture_default_str();
+  command
+      .add_option("--admission", options.admission,
+                  "Under --kv-limit-bytes, what a request is let in by: likely, its prompt and as long an answer as "
+                  "others were, where the youngest gives way if memory ends; or worst-case")
+      ->check(CLI::IsMember({"likely", "worst-case"}))
+      ->capture_default_str();
+  AddBytesOption(command, "--host-kv-bytes", options.engine.host_kv_bytes,
+                 "Host memory for the KV pages of requests that give way; 0: their texts are read again");
+}
+
 }  // namespace
 
 void AddServeCommand(CommandLine& line) {
@@ -239,6 +265,7 @@ void AddServeCommand(CommandLine& line) {
   prefix_bytes->default_str("");
   command.add_flag("--no-prefix-cache", options->no_prefix_cache, "Every request reads its whole prompt")
       ->excludes(prefix_bytes);
+  AddAdmissionOptions(command, *options);
   AddChatFormatOptions(command, options->chat_flags);
   AddNetworkOptions(command, *options);
   OnChosen(line, command, std::move(options), RunServe);

@@ -34,6 +34,8 @@ struct ModelConfig;  // model/model_config.h
 inline constexpr int64_t kMaxSequenceTokens = int64_t{1} << 40;
 // The longest step of one request: activations of a step are held at once.
 inline constexpr int64_t kMaxChunkTokens = 65536;
+// The most that EngineOptions::max_gap_ms may be: an hour.
+inline constexpr int64_t kMaxGapMs = 3600000;
 
 struct EngineOptions {
   std::string model;             // a Hugging Face folder or a .gguf file
@@ -46,7 +48,22 @@ struct EngineOptions {
                                  // token, of heads that drop some
   int num_threads = 0;           // 0: one per core
   int64_t kv_limit_bytes = 0;    // hard limit on KV bytes; 0: none
-  int64_t chunk_tokens = 512;    // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
+  // What a request is let in by, where there is a limit. kWorstCase: all that it may come to hold is reserved for it.
+  // kLikely: its prompt and as long an answer as others were; what it needs beyond that is reserved as its text grows,
+  // and where the limit does not allow it the youngest request gives its memory to the older ones and comes back when
+  // there is some again, so that more of them run at once. Requests on a Sequence that is given, and that sequence
+  // itself, reserve their worst case either way.
+  enum class KvAdmission { kWorstCase, kLikely } kv_admission = KvAdmission::kWorstCase;
+  // Under kLikely: host memory that pages of requests which give way move to, at most; they come back with the same
+  // bits. Where it is full, or 0, a text is read again from its first token if every rule of its plan holds from there
+  // (equal but for the last digits), and requests under other plans reserve their worst case.
+  int64_t host_kv_bytes = 0;
+  int64_t chunk_tokens = 512;  // prompt tokens prefilled per step, of all requests together; 1 to kMaxChunkTokens
+  // Where requests decode beside others that read prompts: the longest time between two of their tokens, in
+  // milliseconds, 0 to kMaxGapMs. A step reads less of the prompts then, by what steps have taken so far, but at least
+  // 32 tokens: how prompts are cut depends on time, and with it the last digits of results. 0: every step reads
+  // chunk_tokens of them.
+  int64_t max_gap_ms = 0;
   bool use_mmap = true;     // weights are read where they lie in their files, which must stay as they are: one that
                             // becomes shorter ends the process. false: all of them into memory first
   int64_t page_tokens = 0;  // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
@@ -95,6 +112,7 @@ struct RequestMetrics {
   int64_t prompt_tokens = 0;     // of this request, without what its sequence held before
   int64_t reused_tokens = 0;     // of these, found in a prefix cache and not read
   int64_t new_tokens = 0;        // of a stop string too
+  int64_t num_preemptions = 0;   // how often it gave its memory to others
   double prefill_seconds = 0;    // admission to first token
   double decode_seconds = 0;     // first token to last
   int64_t kv_bytes = 0;          // pages held now, by this sequence
@@ -143,6 +161,11 @@ struct Request {
   // Begins with what a service's prefix cache has of the prompt, and leaves its own text there:
   // Service::UsePrefixCache. Without one, or on a sequence that has a text already, it changes nothing.
   bool reuse_prefix = false;
+  // Whose turn is first where not all can have memory, or a share of a step for their prompts: the lowest priority; who
+  // waits rises by one every 256 steps. Of equal ones the client for whom steps have read the fewest tokens, and of one
+  // client's who came first. Where memory ends the highest priority gives way first, and of these who came last.
+  int64_t priority = 0;
+  std::string client;                // any name; all without one are one client
   std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
   // Set: RequestResult::logprobs, with so many of the most probable tokens, 0 to kMaxLogprobs; 0: the chosen one alone.
   // It takes a copy of the logits and a pass over the vocabulary for every token.

@@ -51,6 +51,8 @@ struct ServiceStats {
   int64_t kv_peak_bytes = 0;
   int64_t kv_reserved_bytes = 0;  // promised; 0 without a limit
   int64_t kv_limit_bytes = 0;     // 0: none
+  int64_t num_preemptions = 0;    // requests that gave their memory to others, since the beginning
+  int64_t kv_host_bytes = 0;      // of these, in host memory now or promised room there
 };
 
 // A request's events, for whoever submitted it. Dropped before the final event it cancels the request.
@@ -117,6 +119,11 @@ class Service {
   // Texts that requests which ask for it (Request::reuse_prefix) go on from and leave behind; null: none. Holds for
   // those that are submitted from now on. What it keeps gives way where a sequence finds no memory.
   void UsePrefixCache(std::shared_ptr<PrefixCache> cache);
+
+  // From now on a request that finds no memory while nothing runs waits for the sequences that the program keeps, as it
+  // waits for requests that run: for programs that let all of them go sooner or later, as a server does. Without it
+  // such a request ends with kOutOfMemory, so that nobody waits for himself.
+  void WaitForKeptSequences();
 
   // As of the last step.
   ServiceStats stats() const;

@@ -12,6 +12,11 @@
 namespace headwise {
 namespace {
 
+// Of an answer, memory for so many pages of each head is reserved in any case.
+constexpr int64_t kLeastPages = 4;
+// The ids of a longer text are not kept to be read again, so that a stream without an end takes no memory for them.
+constexpr int64_t kMostKept = int64_t{1} << 21;
+
 Status CheckPositions(const ForcedRun& run) {
   const auto num_ids = static_cast<int64_t>(run.ids.size());
   int64_t last = -1;
@@ -46,6 +51,24 @@ Status CheckForced(const ForcedRun& run) {
 }
 
 }  // namespace
+
+Admission::Admission(const ModelConfig& config, SequenceMaker& sequences, PrefixReuse& prefixes,
+                     const EngineOptions& options)
+    : config_(&config),
+      sequences_(&sequences),
+      prefixes_(&prefixes),
+      is_likely_(options.kv_admission == EngineOptions::KvAdmission::kLikely && options.kv_limit_bytes > 0),
+      least_more_(kLeastPages * options.page_tokens) {}
+
+bool Admission::MayReadAgain(const Request& request) const {
+  if (!is_likely_ || request.sequence != nullptr) return false;
+  const auto most = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+  const bool holds_at_once =
+      request.plan == nullptr || std::ranges::none_of(request.plan->rules, [](const HeadRule& rule) {
+        return rule.start == RuleStart::kEndOfPrompt;
+      });
+  return most <= kMostKept && holds_at_once;
+}
 
 Status Admission::CheckIds(std::span<const int32_t> ids, const char* what) const {
   if (ids.empty()) return Status::InvalidInput(fmt::format("{}: is empty, expected at least one token", what));
@@ -118,37 +141,117 @@ void Admission::Remove(const RunningRequest& request) {
   std::erase_if(waiting_, [&](const std::shared_ptr<RunningRequest>& each) { return each.get() == &request; });
 }
 
+// ---- what a request is given
+// ------------------------------------------------------------------------------------------
+
+bool Admission::IsLikely(RunningRequest& request) const {
+  if (!is_likely_ || !request.Grows()) return false;
+  const SequenceNeed& need = request.need();
+  return request.CanReadAgain() || sequences_->HasHostRoom(need.new_options, need.step_tokens);
+}
+
+int64_t Admission::LikelyTokens(RunningRequest& request) const {
+  const Sequence* sequence = request.sequence();
+  const int64_t most = request.need().new_options.max_tokens;
+  // Who may not give way again whatever the others need must not have to grow.
+  if (sequence != nullptr && !request.CanReadAgain() && !sequence->has_host_promise) return most;
+  auto num_tokens = static_cast<int64_t>(request.Unread().size());
+  if (sequence != nullptr && sequence->saved != nullptr) num_tokens += sequence->saved->num_tokens;
+  if (request.Grows()) num_tokens += answers_.More(request.result.metrics.new_tokens, least_more_);
+  return std::min(num_tokens, most);
+}
+
+Result<std::shared_ptr<Sequence>> Admission::ProvideNew(RunningRequest& request) const {
+  const SequenceNeed& need = request.need();
+  if (!IsLikely(request)) return sequences_->New(need.new_options, need.step_tokens);
+  const auto host_room =
+      request.CanReadAgain() ? SequenceMaker::HostRoom::kNotPromised : SequenceMaker::HostRoom::kPromised;
+  return sequences_->NewLikely(need.new_options, need.step_tokens, LikelyTokens(request), host_room);
+}
+
 Result<std::shared_ptr<Sequence>> Admission::Provide(RunningRequest& request) const {
   SequenceNeed& need = request.need();
   const std::shared_ptr<Sequence>& given = need.claim.sequence();
-  if (given == nullptr) return sequences_->New(need.new_options, need.step_tokens);
+  if (given == nullptr) return ProvideNew(request);
   HW_RETURN_IF_ERROR(sequences_->AllowSteps(*given, need.step_tokens));
   return given;
 }
 
-void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active) {
-  bool is_short = false;
+Status Admission::Begin(RunningRequest& request) const {
+  // One that has given way goes on where it was.
+  if (request.sequence() != nullptr) return sequences_->Return(*request.sequence(), LikelyTokens(request));
+  HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Provide(request));
+  const int64_t num_reused = prefixes_->Begin(request, *sequence);
+  request.Begin(std::move(sequence), num_reused);
+  return Status::Ok();
+}
+
+bool Admission::NeedsMemory(RunningRequest& request) const {
+  const Sequence* given = request.need().claim.sequence().get();
+  return given == nullptr || given->step_tokens < request.need().step_tokens;
+}
+
+int64_t Admission::NeededBytes(RunningRequest& request) const {
+  const SequenceNeed& need = request.need();
+  if (request.sequence() != nullptr) return sequences_->BytesToGrow(*request.sequence(), LikelyTokens(request));
+  if (!request.has_own_sequence()) return sequences_->BytesOfSteps(*need.claim.sequence(), need.step_tokens);
+  if (!IsLikely(request)) return sequences_->BytesOfNew(need.new_options, need.step_tokens);
+  return sequences_->BytesOfText(need.new_options, need.step_tokens, LikelyTokens(request));
+}
+
+// ---- who comes in
+// -----------------------------------------------------------------------------------------------------
+
+// Who has a sequence and needs no more will run, and end.
+int64_t Admission::BytesOfWaiting() const {
+  int64_t bytes = 0;
+  for (const std::shared_ptr<RunningRequest>& waiting : waiting_) {
+    const Sequence* sequence = waiting->need().claim.sequence().get();
+    if (sequence != nullptr && NeedsMemory(*waiting)) bytes += sequence->reserved_bytes();
+  }
+  return bytes;
+}
+
+bool Admission::OthersMayGive(int64_t own_bytes) const {
+  return waits_for_kept_ && sequences_->OthersHave(kNoLimit, own_bytes + BytesOfWaiting());
+}
+
+bool Admission::MayComeBack(RunningRequest& request) const {
+  return waits_for_kept_ && sequences_->OthersHave(NeededBytes(request), BytesOfWaiting());
+}
+
+void Admission::Sort(int64_t step) {
+  if (waiting_.size() < 2) return;
+  // Where there is no memory for it they stay in the order that they had.
+  static_cast<void>(CatchNoMemory("an order of requests", [&] {
+    std::vector<Turn> turns;
+    for (const auto& request : waiting_) turns.push_back(request->TurnAt(step));
+    std::deque<std::shared_ptr<RunningRequest>> sorted;
+    for (const size_t i : OrderOf(turns)) sorted.push_back(waiting_[i]);
+    waiting_.swap(sorted);
+    return Status::Ok();
+  }));
+}
+
+void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short, int64_t step) {
+  Sort(step);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RunningRequest& request = **it;
-    const Sequence* given = request.need().claim.sequence().get();
-    const bool needs_memory = given == nullptr || given->step_tokens < request.need().step_tokens;
-    if (needs_memory && is_short) {
+    if (NeedsMemory(request) && is_short) {
       ++it;
       continue;
     }
     Status status = CatchNoMemory("the tables of a new sequence", [&] {
       ReserveMore(active, 1);
-      HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Provide(request));
-      const int64_t num_reused = prefixes_->Begin(request, *sequence);
-      request.Begin(std::move(sequence), num_reused);
-      return Status::Ok();
+      return Begin(request);
     });
     if (status.ok()) {
-      active.push_back(std::move(*it));
+      const auto later = std::ranges::find_if(active, [&](const auto& other) { return request.GoesBefore(*other); });
+      active.insert(later, std::move(*it));
       it = waiting_.erase(it);
       continue;
     }
-    if (status.code() == StatusCode::kOutOfMemory && !active.empty()) {
+    if (status.code() == StatusCode::kOutOfMemory && (!active.empty() || MayComeBack(request))) {
       is_short = true;
     } else {
       request.failure = std::move(status);

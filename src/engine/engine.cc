@@ -30,9 +30,23 @@ Status CheckOptions(const EngineOptions& options) {
     return Status::InvalidInput(
         fmt::format("chunk_tokens is {}, expected 1 to {}", options.chunk_tokens, kMaxChunkTokens));
   }
+  if (options.max_gap_ms < 0 || options.max_gap_ms > kMaxGapMs) {
+    return Status::InvalidInput(
+        fmt::format("max_gap_ms is {}, expected 0 (no limit) to {}", options.max_gap_ms, kMaxGapMs));
+  }
   HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_limit_bytes < 0) {
     return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));
+  }
+  if (options.host_kv_bytes < 0) {
+    return Status::InvalidInput(fmt::format("host_kv_bytes is {}, expected 0 or more", options.host_kv_bytes));
+  }
+  const bool may_preempt = options.kv_admission == EngineOptions::KvAdmission::kLikely && options.kv_limit_bytes > 0;
+  if (options.host_kv_bytes > 0 && !may_preempt) {
+    return Status::InvalidInput(fmt::format(
+        "host_kv_bytes is {}, but nobody gives way: expected 0, or a limit of KV bytes and requests that are "
+        "let in by what they are likely to need",
+        options.host_kv_bytes));
   }
   return CheckNumThreads(options.num_threads);
 }
@@ -81,6 +95,7 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   HW_ASSIGN_OR_RETURN(options.page_tokens, PageTokensFor(options.page_tokens, parts.memory->formats.full));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
+  parts.memory->host_limit_bytes = options.host_kv_bytes;
   parts.memory->page_pools.emplace(backend, KvPoolSet::Options{.head_dim = parts.model->config.head_dim,
                                                                .page_tokens = options.page_tokens,
                                                                .formats = parts.memory->formats,

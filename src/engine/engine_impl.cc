@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -15,6 +16,10 @@
 
 namespace headwise {
 namespace {
+
+// Of the longest gap, what a step is to take: the rest is for what a machine does besides, and for the way to a client.
+// On two cores steps took up to 1.5 times what was expected of them.
+constexpr double kGapShare = 0.8;
 
 // Runs what may call back into the program. An exception of its callbacks ends the request they belong to, and so does
 // memory that it or they cannot have.
@@ -38,7 +43,8 @@ EngineImpl::EngineImpl(Parts parts)
     : parts_(std::move(parts)),
       sequences_(parts_.model->config, parts_.memory, parts_.options),
       prefixes_(sequences_),
-      admission_(parts_.model->config, sequences_, prefixes_),
+      admission_(parts_.model->config, sequences_, prefixes_, parts_.options),
+      preemption_(sequences_, admission_, parts_.options),
       decoder_(*parts_.model, *parts_.memory->backend, parts_.compute) {}
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
@@ -47,10 +53,11 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
     return Status::InvalidInput("logprobs: are asked for, but output is kStreamOnly, which keeps none");
   }
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(request));
+  const auto keeps_text = admission_.MayReadAgain(request) ? Generation::KeepsText::kYes : Generation::KeepsText::kNo;
   request.sequence.reset();  // the claim holds it, and lets go of it at the end
   return WithTicket(std::make_shared<Generation>(next_id_++, std::move(need), std::move(request),
                                                  parts_.tokenizer.get(), parts_.model->config.eos_ids,
-                                                 std::move(observer)));
+                                                 std::move(observer), keeps_text));
 }
 
 Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(const ForcedRun& run,
@@ -68,6 +75,8 @@ std::shared_ptr<RunningRequest> EngineImpl::WithTicket(std::shared_ptr<RunningRe
 Result<RequestId> EngineImpl::Accept(std::shared_ptr<RunningRequest> request) {
   const RequestId id = request->id();
   Status status = CatchNoMemory(kNewRequest, [&] {
+    request->share = shares_->Begin(request->client());
+    request->arrived_at_step = num_steps_;
     requests_.emplace(id, request);
     admission_.Add(std::move(request));
     return Status::Ok();
@@ -101,10 +110,16 @@ void EngineImpl::TakeCancellations() {
 bool EngineImpl::Step() {
   HW_CHECK(!is_stepping_);
   is_stepping_ = true;
+  ++num_steps_;
+  work_of_step_.reset();
+  const double begin = Seconds();
   bool has_moved = false;
   const Status status = CatchNoMemory("a step", [&] {
     TakeCancellations();
-    admission_.Admit(active_);
+    // Those of a step that is on its way have what they need for it.
+    const bool has_all = !ahead_.empty() || preemption_.Provide(active_);
+    admission_.Admit(active_, !has_all, num_steps_);
+    if (!has_all) preemption_.EndHopeless(active_);
     has_moved = FinishFailed();
     has_moved = RunStep() || has_moved;
     return Status::Ok();
@@ -113,30 +128,87 @@ bool EngineImpl::Step() {
     for (const auto& request : active_) request->failure = CopyOf(status);
   }
   has_moved = FinishFailed() || has_moved;
+  const double seconds = Seconds() - begin;
+  if (work_of_step_ && seconds > 0) predictor_.Learn(*work_of_step_, seconds);
   is_stepping_ = false;
   return has_moved;
 }
 
 std::vector<int64_t> EngineImpl::ShareNextStep() const {
   std::vector<StepWish> wishes;
+  std::vector<Turn> turns;
   for (const auto& request : active_) {
     const bool has_room = request->observer() == nullptr || request->observer()->HasRoom();
-    wishes.push_back(has_room ? request->Wish() : StepWish{});
+    wishes.push_back(has_room && Preemption::Covers(*request) ? request->Wish() : StepWish{});
+    turns.push_back(request->TurnAt(num_steps_));
   }
-  return ShareStep(wishes, parts_.options.chunk_tokens);
+  const std::vector<uint64_t> levels = LevelsOf(turns);
+  for (size_t i = 0; i < wishes.size(); ++i) wishes[i].level = levels[i];
+  const std::vector<size_t> order = OrderOf(turns);
+  return ShareInTurn(wishes, order, PrefillBudget(wishes, order));
+}
+
+std::vector<int64_t> EngineImpl::ShareInTurn(const std::vector<StepWish>& wishes, const std::vector<size_t>& order,
+                                             int64_t budget) {
+  std::vector<StepWish> in_turn;
+  for (const size_t i : order) in_turn.push_back(wishes[i]);
+  const std::vector<int64_t> granted = ShareStep(in_turn, budget);
+  std::vector<int64_t> shares(wishes.size());
+  for (size_t i = 0; i < order.size(); ++i) shares[order[i]] = granted[i];
+  return shares;
+}
+
+int64_t EngineImpl::PrefillBudget(const std::vector<StepWish>& wishes, const std::vector<size_t>& order) const {
+  const int64_t most = parts_.options.chunk_tokens;
+  const bool decodes = std::ranges::any_of(wishes, [](const StepWish& wish) { return wish.num_tokens == 1; });
+  if (parts_.options.max_gap_ms == 0 || !decodes) return most;
+  const double seconds = kGapShare * static_cast<double>(parts_.options.max_gap_ms) / 1000;
+  return PrefillWithin(seconds, most, predictor_,
+                       [&](int64_t budget) { return WorkOf(ShareInTurn(wishes, order, budget)); });
+}
+
+StepWork EngineImpl::WorkOf(const std::vector<int64_t>& shares) const {
+  StepWork work;
+  const auto token_bytes = static_cast<double>(sequences_.token_bytes());
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const auto bytes = static_cast<double>(active_[i]->sequence()->cache->Bytes().total());
+    const auto num_tokens = static_cast<double>(shares[i]);
+    if (shares[i] == 1) {
+      work.decode_rows += 1;
+      work.decode_reads += bytes;
+    } else {
+      // Tokens of the step read those before them too, whatever the heads keep.
+      work.prefill_tokens += num_tokens;
+      work.prefill_reads += num_tokens * (bytes + num_tokens / 2 * token_bytes);
+    }
+  }
+  return work;
+}
+
+double EngineImpl::Seconds() const {
+  if (parts_.options.max_gap_ms == 0) return 0;
+  if (parts_.seconds) return parts_.seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 bool EngineImpl::RunStep() {
   std::vector<Member> members = std::exchange(ahead_, {});
   const bool is_launched = !members.empty();
-  if (!is_launched) members = MembersOf(ShareNextStep());
+  if (!is_launched) {
+    const std::vector<int64_t> shares = ShareNextStep();
+    members = MembersOf(shares);
+    if (parts_.options.max_gap_ms > 0) work_of_step_ = WorkOf(shares);
+  }
   // From here on whatever fails is one member's, or all members'.
   Status status;
   {
     const KvMemory::Hold hold(*parts_.memory);
     if (!is_launched) {
       PlanCaches(members);
-      if (members.empty()) return false;
+      if (members.empty()) {
+        work_of_step_.reset();
+        return false;
+      }
       status = Launch(members);
       if (status.ok()) NoteRead(members);
     }
@@ -145,6 +217,8 @@ bool EngineImpl::RunStep() {
       status = decoder_.Collect(output_);
     }
   }
+  // The time of steps that overlap is not theirs alone.
+  if (!status.ok() || !ahead_.empty()) work_of_step_.reset();
   if (status.ok()) {
     GiveRows(members);
     return true;
@@ -212,7 +286,9 @@ std::vector<EngineImpl::Member> EngineImpl::MembersAhead(const std::vector<Membe
     const RunningRequest::Next what = request.failure.ok() ? request.NextStep() : RunningRequest::Next::kNothing;
     if (what == RunningRequest::Next::kNothing) continue;
     const bool has_room = request.observer() == nullptr || request.observer()->HasRoom();
-    if (what == RunningRequest::Next::kUnknown || !has_room) return {};
+    const Sequence& sequence = *request.sequence();
+    const bool has_memory = sequence.cache->num_tokens() < sequence.reserved_tokens;
+    if (what == RunningRequest::Next::kUnknown || !has_room || !has_memory) return {};
     next.push_back({.request = member.request, .num_new = 1, .wanted = {0}, .follows = its_row});
   }
   if (num_seen < active_.size()) next.clear();  // who was left out of this step may have a part in the next
@@ -336,9 +412,13 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   request->result.finish = verdict.finish;
   request->result.status = std::move(verdict.status);
   const bool has_ended_well = verdict.finish != FinishReason::kCancelled && verdict.finish != FinishReason::kError;
-  if (has_ended_well) prefixes_.KeepText(*request);
+  if (has_ended_well) {
+    if (request->result.metrics.new_tokens > 0) admission_.LearnAnswer(request->result.metrics.new_tokens);
+    prefixes_.KeepText(*request);
+  }
   // What was read of a kept sequence stays; a prompt that was cut short by a cancellation is not part of it.
   request->ReleaseSequence();
+  request->share = {};
   std::erase(active_, request);
   admission_.Remove(*request);
   Status guarded = GuardCallbacks([&] { request->ShowRest(rest); });

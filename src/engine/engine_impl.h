@@ -8,6 +8,7 @@
 #include <headwise/tokenizer.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,10 +16,12 @@
 
 #include "engine/admission.h"
 #include "engine/cancellations.h"
+#include "engine/preemption.h"
 #include "engine/prefix_reuse.h"
 #include "engine/running_request.h"
 #include "engine/sequence.h"
 #include "engine/sequence_maker.h"
+#include "engine/step_pace.h"
 #include "model/decoder.h"
 #include "model/model.h"
 
@@ -37,6 +40,7 @@ class EngineImpl {
     std::unique_ptr<Model> model;
     std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none
     Compute compute = Compute::kF32;
+    std::function<double()> seconds = {};  // since any time; empty: of a clock that runs steadily
   };
   explicit EngineImpl(Parts parts);
 
@@ -44,6 +48,8 @@ class EngineImpl {
   const Parts& parts() const { return parts_; }
   SequenceMaker& sequences() { return sequences_; }
   PrefixReuse& prefixes() { return prefixes_; }
+  // Admission::WaitForKept.
+  void WaitForKept() { admission_.WaitForKept(); }
 
   // A request that was checked, ready for Accept. Dropping it instead gives its sequence back.
   Result<std::shared_ptr<RunningRequest>> Prepare(Request request, std::shared_ptr<RequestObserver> observer = nullptr);
@@ -66,6 +72,7 @@ class EngineImpl {
   size_t num_running() const { return active_.size(); }
   size_t num_waiting() const { return admission_.num_waiting(); }
   int64_t num_finished() const { return num_finished_; }
+  int64_t num_preemptions() const { return preemption_.num_preemptions(); }
 
   // Null where the id is unknown.
   const RequestResult* Peek(RequestId id) const;
@@ -86,6 +93,14 @@ class EngineImpl {
   void TakeCancellations();
   // Tokens that each of active_ reads next.
   std::vector<int64_t> ShareNextStep() const;
+  // ShareStep, where `order` says whose turn is first; both of active_.
+  static std::vector<int64_t> ShareInTurn(const std::vector<StepWish>& wishes, const std::vector<size_t>& order,
+                                          int64_t budget);
+  // Of prompts, for a step that grants these wishes: less than a chunk where others would wait too long for its end.
+  int64_t PrefillBudget(const std::vector<StepWish>& wishes, const std::vector<size_t>& order) const;
+  // What a step has to do that grants `shares` to active_.
+  StepWork WorkOf(const std::vector<int64_t>& shares) const;
+  double Seconds() const;
   // False where nobody takes part.
   bool RunStep();
   std::vector<Member> MembersOf(const std::vector<int64_t>& shares) const;
@@ -116,14 +131,19 @@ class EngineImpl {
   SequenceMaker sequences_;
   PrefixReuse prefixes_;
   Admission admission_;
+  Preemption preemption_;
   Decoder decoder_;
   StepOutput output_;
   std::string blame_;  // for numbers that are not finite; empty until there were some
   std::atomic<RequestId> next_id_ = 1;
   int64_t num_finished_ = 0;
+  int64_t num_steps_ = 0;
+  std::shared_ptr<ClientShares> shares_ = std::make_shared<ClientShares>();
   bool is_stepping_ = false;
+  StepPredictor predictor_;               // where steps are sized by time
+  std::optional<StepWork> work_of_step_;  // of the step under way, where its time says what such work takes
   std::map<RequestId, std::shared_ptr<RunningRequest>> requests_;
-  std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of admission
+  std::vector<std::shared_ptr<RunningRequest>> active_;  // in order of GoesBefore
   std::vector<Member> ahead_;                            // of the step that was launched ahead
   std::shared_ptr<Cancellations> cancellations_ = std::make_shared<Cancellations>();
 };

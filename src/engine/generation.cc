@@ -8,13 +8,16 @@
 namespace headwise {
 
 Generation::Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
-                       const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer)
+                       const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer,
+                       KeepsText keeps_text)
     : RunningRequest(id, std::move(need), std::move(request.prompt), std::move(observer)),
       request_(std::move(request)),
       tokenizer_(tokenizer),
       eos_ids_(&eos_ids),
       sampler_(request_.sampling),
       text_(tokenizer, request_.stop) {
+  SetTurn(request_.priority, std::move(request_.client));
+  if (keeps_text == KeepsText::kYes) KeepWholeText();
   if (!request_.reuse_prefix) return;
   prefix = std::make_unique<PrefixTrack>();
   prefix->text.assign(Unread().begin(), Unread().end());

@@ -15,10 +15,14 @@ namespace headwise {
 
 class Generation : public RunningRequest {
  public:
+  // Whether its whole text is kept, so that it can be read again.
+  enum class KeepsText { kNo, kYes };
   // Borrows the tokenizer, which may be null, and the model's ids that end a text.
   Generation(RequestId id, SequenceNeed need, Request request, const Tokenizer* tokenizer,
-             const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer);
+             const std::vector<int32_t>& eos_ids, std::shared_ptr<RequestObserver> observer,
+             KeepsText keeps_text = KeepsText::kNo);
 
+  bool Grows() const override { return true; }
   StepWish Wish() const override;
   void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const override;
   bool TakesBest() const override { return !request_.logprobs && sampler_.TakesHighest(); }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/cancellations.h"
+#include "engine/client_shares.h"
 #include "engine/prefix_cache.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -70,12 +71,35 @@ class RunningRequest {
   SequenceNeed& need() { return need_; }
   RequestObserver* observer() const { return observer_.get(); }
   bool running() const { return result.finish == FinishReason::kRunning; }
-  // Null until it is admitted and once it is over.
+  // Null until it is admitted and once it is over. Without a cache while it has given way to others.
   Sequence* sequence() const { return sequence_.get(); }
+  // Made for it, and nobody else's.
+  bool has_own_sequence() const { return need_.claim.sequence() == nullptr; }
+  // Whom of the two memory is for where there is not enough for both: by priority, then who came first.
+  bool GoesBefore(const RunningRequest& other) const {
+    return std::pair(priority_, id_) < std::pair(other.priority_, other.id_);
+  }
+  const std::string& client() const { return client_; }
+  // At step number `step` of its engine.
+  Turn TurnAt(int64_t step) const {
+    return {.priority = priority_,
+            .waited_steps = step - arrived_at_step,
+            .is_again = result.metrics.num_preemptions > 0,
+            .served = share.served(),
+            .arrival = id_};
+  }
 
   // Admitted. The token that the sequence's last request sampled is read first; the first `num_reused` of the prompt
   // are in the cache already.
   void Begin(std::shared_ptr<Sequence> sequence, int64_t num_reused);
+  // Whether its text grows beyond what it was given to read: it ends at some length up to that of its sequence.
+  virtual bool Grows() const { return false; }
+  // Whether its text may be read again from the first token, and nobody but the clock notices.
+  bool CanReadAgain() const { return has_whole_text_; }
+  // All ids of its text. Requires: CanReadAgain().
+  const std::vector<int32_t>& whole_text() const { return whole_text_; }
+  // Has the whole text to read, on a cache without tokens. Requires: `ids` is whole_text().
+  void ReadAgain(std::vector<int32_t> ids) noexcept;
   // What it would read in the next step. Requires: admitted.
   virtual StepWish Wish() const = 0;
   std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
@@ -93,7 +117,10 @@ class RunningRequest {
   // A step that reads the next `num_new` tokens is on its way.
   void NoteRead(int64_t num_new);
   // A step is on its way that reads the token that TakeRows will say. Requires: NextStep() is kOneToken.
-  void NoteReadAhead() { reads_ahead_ = true; }
+  void NoteReadAhead() {
+    reads_ahead_ = true;
+    share.Serve(1);
+  }
   // After NoteRead. May call back into the program, which may throw or Take this request.
   virtual Verdict TakeRows(int64_t num_new, const RequestRows& rows) = 0;
   // What of the text was held back; called once, at the end.
@@ -108,6 +135,8 @@ class RunningRequest {
   std::shared_ptr<Sequence> TakeSequence() { return std::move(sequence_); }
 
   Cancellations::Ticket ticket;
+  ClientShares::Ticket share;   // once it is accepted, until it is over
+  int64_t arrived_at_step = 0;  // of its engine
   RequestResult result;
   std::unique_ptr<PrefixTrack> prefix;  // where it reuses prefixes
   bool has_rows = false;                // of logits, given in a step before
@@ -116,21 +145,31 @@ class RunningRequest {
   Status failure;
 
  protected:
+  void SetTurn(int64_t priority, std::string client) {
+    priority_ = priority;
+    client_ = std::move(client);
+  }
   bool has_pending_first() const { return has_pending_first_; }
   int64_t num_read() const { return static_cast<int64_t>(num_read_); }
   int64_t num_unread() const { return static_cast<int64_t>(unread_.size() - num_read_); }
   Sequence& text() const { return *sequence_; }
   double SecondsSinceAdmission() const;
+  // From here on it can be read again. Requires: not admitted, on a sequence of its own.
+  void KeepWholeText();
   // The text goes on with `id`, which is read next, or is being read.
   void ReadNext(int32_t id);
 
  private:
   RequestId id_;
+  int64_t priority_ = 0;
+  std::string client_;
   SequenceNeed need_;
   std::shared_ptr<RequestObserver> observer_;
   std::shared_ptr<Sequence> sequence_;
-  std::vector<int32_t> unread_;  // the token pending on the sequence, then what was asked; or the last sample
-  size_t num_read_ = 0;          // of `unread_`
+  std::vector<int32_t> unread_;      // the token pending on the sequence, then what was asked; or the last sample
+  size_t num_read_ = 0;              // of `unread_`
+  std::vector<int32_t> whole_text_;  // where it can be read again
+  bool has_whole_text_ = false;
   bool has_pending_first_ = false;
   bool reads_ahead_ = false;  // a step is on its way that reads what ReadNext will say
   Clock::time_point admitted_;

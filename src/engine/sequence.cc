@@ -9,6 +9,8 @@ void KvMemory::Acquire() {
 }
 
 void KvMemory::FreeAndRelease() noexcept {
+  bool has_freed = false;
+  std::shared_ptr<const std::function<void()>> on_freed;
   while (true) {
     std::list<Freed> freed;
     {
@@ -17,14 +19,25 @@ void KvMemory::FreeAndRelease() noexcept {
       if (freed.empty()) {
         is_held_ = false;
         released_.notify_one();
-        return;
+        on_freed = on_freed_;
+        break;
       }
     }
     for (Freed& each : freed) {
       each.cache.reset();
+      each.saved.reset();
       Reserve(-each.reserved_bytes);
+      host_bytes -= each.host_bytes;
     }
+    has_freed = true;
   }
+  if (has_freed && on_freed != nullptr) (*on_freed)();
+}
+
+void KvMemory::OnFreed(std::function<void()> on_freed) {
+  auto shared = std::make_shared<const std::function<void()>>(std::move(on_freed));
+  const std::lock_guard lock(mutex_);
+  on_freed_ = std::move(shared);
 }
 
 void KvMemory::Free(std::list<Freed> freed) noexcept {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "backend/backend.h"
 #include "engine/token_set.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_snapshot.h"
 #include "kv/page_pool.h"
 #include "kv/rule.h"
 #include "model/rope.h"
@@ -55,16 +57,23 @@ class KvMemory {
   // memory.
   struct Freed {
     std::unique_ptr<KvCache> cache;
+    std::unique_ptr<KvSnapshot> saved;
     int64_t reserved_bytes = 0;
+    int64_t host_bytes = 0;
   };
   // From any thread, held or not.
   void Free(std::list<Freed> freed) noexcept;
+  // Told, on whatever thread it happens, that memory came back: for who waits for it and would not look otherwise.
+  void OnFreed(std::function<void()> on_freed);
 
   std::unique_ptr<Backend> backend;
   KvFormats formats;
   std::optional<KvPoolSet> page_pools;
   int64_t limit_bytes = 0;     // 0: none
   int64_t reserved_bytes = 0;  // what the admitted sequences may hold at worst; only while held
+  // Host memory for what sequences held that gave way.
+  int64_t host_limit_bytes = 0;
+  int64_t host_bytes = 0;  // taken, or promised; only while held
 
  private:
   void Acquire();
@@ -73,8 +82,9 @@ class KvMemory {
 
   std::mutex mutex_;
   std::condition_variable released_;
-  bool is_held_ = false;    // guarded by mutex_
-  std::list<Freed> freed_;  // guarded by mutex_
+  bool is_held_ = false;                                   // guarded by mutex_
+  std::list<Freed> freed_;                                 // guarded by mutex_
+  std::shared_ptr<const std::function<void()>> on_freed_;  // guarded by mutex_
 };
 
 // Thread-safety: members belong to the engine's thread, or to whoever has a claim while no request runs on it; it may
@@ -89,7 +99,7 @@ class Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
   ~Sequence() {
-    freed_.front() = {std::move(cache), reserved_bytes_};
+    freed_.front() = {std::move(cache), std::move(saved), reserved_bytes_, host_bytes_};
     memory_->Free(std::move(freed_));
   }
 
@@ -105,14 +115,25 @@ class Sequence {
     memory_->Reserve(-bytes);
     reserved_bytes_ -= bytes;
   }
+  // Host memory that is taken by it or promised to it; negative: given back. Requires: the memory is held.
+  void ReserveHost(int64_t bytes) {
+    memory_->host_bytes += bytes;
+    host_bytes_ += bytes;
+  }
+  int64_t host_bytes() const { return host_bytes_; }
   // In the cache, and the one sampled last.
   int64_t NumTextTokens() const { return cache->num_tokens() + (pending ? 1 : 0); }
 
   std::shared_ptr<const HeadPlan> plan;
   SequenceLimits limits;
   int64_t step_tokens = 0;  // the longest step that was reserved for
+  // So long may its text become with what is reserved.
+  int64_t reserved_tokens = kNoLimit;
   SequenceFrequencies rope_frequencies;
-  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<KvCache> cache;     // null while the request that it was made for has given way
+  std::unique_ptr<KvSnapshot> saved;  // then, where it is in host memory
+  // Its host_bytes() are promised until its end, whether it has given way or not.
+  bool has_host_promise = false;
   TokenSet seen;  // ids of the text, `pending` among them
   // The last sampled token: part of the text, but not in the cache until a step has read it.
   std::optional<int32_t> pending;
@@ -124,6 +145,7 @@ class Sequence {
 
   std::shared_ptr<KvMemory> memory_;
   int64_t reserved_bytes_;
+  int64_t host_bytes_ = 0;
   std::list<KvMemory::Freed> freed_ = std::list<KvMemory::Freed>(1);  // what its end needs
   std::atomic<bool> is_claimed_ = false;
 };

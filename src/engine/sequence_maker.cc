@@ -51,19 +51,26 @@ SequenceMaker::SequenceMaker(const ModelConfig& config, std::shared_ptr<KvMemory
       step_tokens_(options.chunk_tokens),
       page_tokens_(options.page_tokens),
       dense_plan_(std::make_shared<HeadPlan>(HeadPlan::Dense(config.shape()))),
-      windows_(LayerWindowsOf(config)) {}
+      windows_(LayerWindowsOf(config)) {
+  const size_t page_bytes = memory_->backend->PageBytes(
+      {.head_dim = config.head_dim, .page_tokens = page_tokens_, .format = NewestFormat(memory_->formats.full)});
+  const auto num_heads = static_cast<int64_t>(dense_plan_->rules.size());
+  token_bytes_ = MultiplySizes(static_cast<int64_t>(page_bytes), num_heads) / page_tokens_;
+}
 
 std::shared_ptr<const HeadPlan> SequenceMaker::PlanOrDense(const std::shared_ptr<const HeadPlan>& plan) const {
   return plan == nullptr ? dense_plan_ : plan;
 }
 
-int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens) const {
+int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits& limits, int64_t step_tokens,
+                                      int64_t most_tokens) const {
   const auto pages_in = [&](KvFormat format) {
     return PageSizesOf(*memory_->backend,
                        {.head_dim = config_->head_dim, .page_tokens = page_tokens_, .format = format});
   };
   return PeakKvBytes({.plan = &plan,
                       .limits = limits,
+                      .most_tokens = most_tokens,
                       .windows = windows_,
                       .chunk_tokens = step_tokens,
                       .page_tokens = page_tokens_,
@@ -139,26 +146,47 @@ Status SequenceMaker::CheckSteps(const Sequence& sequence, int64_t step_tokens) 
   return CheckLimit(WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens));
 }
 
-Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& options, int64_t step_tokens) {
+Result<std::shared_ptr<Sequence>> SequenceMaker::Reserve(const SequenceOptions& options, int64_t step_tokens,
+                                                         int64_t most_tokens) {
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   const SequenceLimits limits = LimitsOf(options);
-  const int64_t needed_bytes = WorstCaseBytes(*plan, limits, step_tokens);
+  const int64_t needed_bytes = WorstCaseBytes(*plan, limits, step_tokens, most_tokens);
   HW_RETURN_IF_ERROR(CheckAvailable(needed_bytes));
   auto sequence = std::make_shared<Sequence>(memory_, needed_bytes);
   sequence->plan = plan;
   sequence->limits = limits;
   sequence->step_tokens = step_tokens;
+  if (most_tokens > 0) sequence->reserved_tokens = most_tokens;
   return sequence;
+}
+
+void SequenceMaker::MakeCache(Sequence& sequence) const {
+  sequence.cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
+                                             ResolveRules(*sequence.plan, sequence.limits, windows_));
+}
+
+int64_t SequenceMaker::BytesOfNew(const SequenceOptions& options, int64_t step_tokens) const {
+  return WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens);
+}
+
+int64_t SequenceMaker::BytesOfSteps(const Sequence& sequence, int64_t step_tokens) const {
+  if (step_tokens <= sequence.step_tokens) return 0;
+  const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
+  return std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+}
+
+bool SequenceMaker::OthersHave(int64_t needed_bytes, int64_t excepted_bytes) const {
+  const KvMemory::Hold hold(*memory_);
+  return needed_bytes > memory_->available_bytes() && memory_->reserved_bytes > excepted_bytes;
 }
 
 Result<std::shared_ptr<Sequence>> SequenceMaker::New(const SequenceOptions& options, int64_t step_tokens) {
   HW_RETURN_IF_ERROR(Check(options, step_tokens));
-  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens));
+  MakeRoom(BytesOfNew(options, step_tokens));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> sequence, Reserve(options, step_tokens));
   sequence->rope_frequencies = RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens);
-  sequence->cache = std::make_unique<KvCache>(memory_->pools(), config_->num_kv_heads,
-                                              ResolveRules(*sequence->plan, sequence->limits, windows_));
+  MakeCache(*sequence);
   return sequence;
 }
 
@@ -185,7 +213,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
     return Status::InvalidInput(fmt::format("fork: max_tokens is {}, but the text has {} tokens already",
                                             options.max_tokens, sequence.NumTextTokens()));
   }
-  MakeRoom(WorstCaseBytes(*PlanOrDense(options.plan), LimitsOf(options), step_tokens_));
+  MakeRoom(BytesOfNew(options, step_tokens_));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
   fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
@@ -250,8 +278,7 @@ void SequenceMaker::MakeRoom(int64_t needed_bytes) {
 Status SequenceMaker::AllowSteps(Sequence& sequence, int64_t step_tokens) {
   if (step_tokens <= sequence.step_tokens) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckSteps(sequence, step_tokens));
-  const int64_t needed_bytes = WorstCaseBytes(*sequence.plan, sequence.limits, step_tokens);
-  const int64_t more_bytes = std::max<int64_t>(0, needed_bytes - sequence.reserved_bytes());
+  const int64_t more_bytes = BytesOfSteps(sequence, step_tokens);
   MakeRoom(more_bytes);
   const KvMemory::Hold hold(*memory_);
   HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));

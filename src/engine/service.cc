@@ -75,7 +75,10 @@ Result<RequestResult> RequestStream::Wait() {
 class Service::Impl {
  public:
   Impl(std::unique_ptr<Engine> engine, const ServiceOptions& options)
-      : engine_(std::move(engine)), core_(*engine_->impl_), options_(options), thread_([this] { Loop(); }) {}
+      : engine_(std::move(engine)), core_(*engine_->impl_), options_(options) {
+    core_.parts().memory->OnFreed([mailbox = mailbox_] { mailbox->Wake(); });
+    thread_ = std::thread([this] { Loop(); });
+  }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 
   const Engine& engine() const { return *engine_; }
@@ -128,6 +131,10 @@ class Service::Impl {
   void UsePrefixCache(std::shared_ptr<PrefixCache> cache) {
     // A box that is closed takes no requests either.
     static_cast<void>(mailbox_->Post([this, cache = std::move(cache)] { core_.prefixes().SetCache(cache); }));
+  }
+
+  void WaitForKeptSequences() {
+    static_cast<void>(mailbox_->Post([this] { core_.WaitForKept(); }));
   }
 
   ServiceStats stats() const {
@@ -203,7 +210,9 @@ class Service::Impl {
   }
 
   void PublishStats() {
-    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()), .num_finished = core_.num_finished()};
+    ServiceStats stats{.num_running = static_cast<int64_t>(core_.num_running()),
+                       .num_finished = core_.num_finished(),
+                       .num_preemptions = core_.num_preemptions()};
     {
       KvMemory& memory = *core_.parts().memory;
       const KvMemory::Hold hold(memory);
@@ -211,6 +220,7 @@ class Service::Impl {
       stats.kv_peak_bytes = memory.usage().peak_bytes;
       stats.kv_reserved_bytes = memory.reserved_bytes;
       stats.kv_limit_bytes = memory.limit_bytes;
+      stats.kv_host_bytes = memory.host_bytes;
     }
     const std::lock_guard lock(mutex_);
     stats_ = stats;
@@ -230,7 +240,7 @@ class Service::Impl {
   bool has_ended_ = false;  // the engine's thread, guarded by mutex_
   std::mutex join_mutex_;
   EventDelivery delivery_;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // uses all of the above
 };
 
 Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -291,6 +301,9 @@ Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence, const 
 }
 void Service::UsePrefixCache(std::shared_ptr<PrefixCache> cache) {
   impl_->UsePrefixCache(std::move(cache));
+}
+void Service::WaitForKeptSequences() {
+  impl_->WaitForKeptSequences();
 }
 ServiceStats Service::stats() const {
   return impl_->stats();

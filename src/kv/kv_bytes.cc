@@ -124,10 +124,11 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
 }
 
 int64_t PeakKvBytes(const KvBytesArgs& args) {
-  const int64_t prompt_tokens = std::min(args.limits.prompt_tokens, args.limits.max_tokens);
+  const int64_t all = args.limits.max_tokens;
+  const int64_t most_tokens = args.most_tokens > 0 ? std::min(args.most_tokens, all) : all;
+  const int64_t prompt_tokens = std::min(args.limits.prompt_tokens, most_tokens);
   return std::max(PeakOfPhase(args, prompt_tokens, std::min(args.chunk_tokens, prompt_tokens), /*in_prompt=*/true),
-                  PeakOfPhase(args, args.limits.max_tokens, std::min(args.chunk_tokens, args.limits.max_tokens),
-                              /*in_prompt=*/false));
+                  PeakOfPhase(args, most_tokens, std::min(args.chunk_tokens, most_tokens), /*in_prompt=*/false));
 }
 
 }  // namespace headwise

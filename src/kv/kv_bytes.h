@@ -54,7 +54,8 @@ PageSizes PageSizesOf(const Backend& backend, const KvLayout& layout);
 
 struct KvBytesArgs {
   const HeadPlan* plan = nullptr;
-  SequenceLimits limits;
+  SequenceLimits limits;       // that the rules know
+  int64_t most_tokens = 0;     // of PeakKvBytes, how far the text grows; 0: to limits.max_tokens
   LayerWindows windows = {};   // of the model
   int64_t chunk_tokens = 512;  // prompt tokens per step
   int64_t page_tokens = 32;    // P
@@ -74,7 +75,7 @@ struct KvBytes {
 // After a step at `num_tokens`. The largest int64_t where one is more than that.
 KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens);
 
-// An upper bound of what a sequence ever holds: prompt read in chunks, then token by token up to limits.max_tokens.
+// An upper bound of what a sequence ever holds: prompt read in chunks, then token by token up to the end.
 // While a layer is computed its heads hold the step's tokens too, and pages that age beside what they age into. Exact
 // but for the alignment of windows to pages: at most two pages a bounded head too much; and, in the layer with the
 // largest step, for the pages that age in it. The largest int64_t where it is more than that.

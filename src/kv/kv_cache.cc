@@ -73,6 +73,11 @@ PageUse KvCache::Head::UseOf(int64_t page_idx) const {
   return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing;
 }
 
+PageUse KvCache::Head::SavedUseOf(int64_t page_idx) const {
+  if (!aged.Contains(page_idx)) return UseOf(page_idx);
+  return rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing;
+}
+
 size_t KvCache::Head::PlaceOf(int64_t page_idx) const {
   const int64_t behind = page_idx - sink_pages;
   const int64_t place = behind < ring_pages ? page_idx : sink_pages + behind % ring_pages;

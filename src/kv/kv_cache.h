@@ -30,6 +30,8 @@ struct KvCacheBytes {
   int64_t total() const { return full + bounded; }
 };
 
+struct KvSnapshot;  // kv/kv_snapshot.h
+
 // A page of some layer that changes places.
 struct LayerMove {
   int64_t layer_idx = 0;
@@ -50,6 +52,12 @@ class KvCache {
   // The same under other rules, [L * Hkv]; null where one of them would have kept or read other tokens so far than its
   // head did (SamePast in kv/rule.h), puts its head into other pools, or has a page that aged as one that does not.
   std::unique_ptr<KvCache> ForkAs(std::vector<ResolvedRule> rules) const;
+
+  // A copy in host memory, pages that forks share among it. Not inside a step, nor of a cache that lost one.
+  Result<std::unique_ptr<KvSnapshot>> Save() const;
+  // One that goes on from there as the saved one would have, bit for bit, with pages of its own. kOutOfMemory, and
+  // nothing is held, where they cannot be had.
+  static Result<std::unique_ptr<KvCache>> Restore(const KvPools& pools, const KvSnapshot& from);
 
   const KvPools& pools() const { return pools_; }
   int64_t head_dim() const { return pools_.full.newest->layout().head_dim; }
@@ -104,6 +112,8 @@ class KvCache {
     bool Compensates() const { return rule.compensate && rule.Bounded(); }
     PagePool& PoolOf(int64_t page_idx) const { return aged.Contains(page_idx) ? *pools.aged : *pools.newest; }
     PageUse UseOf(int64_t page_idx) const;
+    // The same of a page that may have aged.
+    PageUse SavedUseOf(int64_t page_idx) const;
     size_t PlaceOf(int64_t page_idx) const;
   };
   // What a step does to one head.
@@ -195,6 +205,9 @@ class KvCache {
   // Of a fork: the head's numbers and region, then its pages.
   void PlaceFork(Head& head, const KvCache& other, const Head& from);
   void TakePages(Head& head, const KvCache& other, const Head& from);
+  // Of a restored cache: what its heads are, and room for their pages; then these.
+  Status PlaceSaved(const KvSnapshot& from);
+  void TakeSaved(const KvSnapshot& from);
   StepHead Described(const Head& head, int64_t num_new) const;
   void DescribeHeads();
 

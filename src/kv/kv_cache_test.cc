@@ -9,6 +9,7 @@
 
 #include "backend/all_backends.h"
 #include "base/mix_seed.h"
+#include "kv/kv_snapshot.h"
 #include "support/read_token.h"
 
 namespace headwise {
@@ -216,6 +217,67 @@ TEST(KvCache, ForksAgeOnTheirOwn) {
     }
     EXPECT_EQ(fork->Bytes().total(), original->Bytes().total());
   }
+}
+
+// What comes back from host memory is what was there, holds as much, and goes on alike; a fork of it that stayed does
+// not notice.
+TEST(KvCache, GoesOnFromASnapshot) {
+  std::mt19937_64 rng(5);
+  for (const char* names : {"f32", "q8", "q4", "q4,f16", "f16,q4"}) {
+    const KvFormats formats = KvFormatsByName(names).value();
+    for (int round = 0; round < 6; ++round) {
+      Memory memory(formats);
+      const std::vector<ResolvedRule> rules = RandomRules(rng);
+      const auto stays = memory.NewCache(rules);
+      auto moves = memory.NewCache(rules);
+      std::unique_ptr<KvCache> fork;
+      while (stays->num_tokens() < 300) {
+        const int64_t bytes = memory.usage.bytes;
+        const auto snapshot = moves->Save();
+        ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+        EXPECT_EQ((*snapshot)->bytes, moves->Bytes().total());
+        moves.reset();
+        auto restored = KvCache::Restore(memory.set.pools(), **snapshot);
+        ASSERT_TRUE(restored.ok()) << restored.status().message();
+        moves = *std::move(restored);
+        if (fork == nullptr) {
+          EXPECT_EQ(memory.usage.bytes, bytes);
+          EXPECT_EQ(moves->PeakBytes(), stays->PeakBytes());
+        }
+        if (moves->num_tokens() > 0) ExpectPages(memory, formats, *moves);
+        if (round % 2 == 1 && stays->num_tokens() > 100 && fork == nullptr) fork = moves->Fork();
+
+        const int64_t wish = rng() % 3 == 0 ? 1 : 1 + static_cast<int64_t>(rng() % 60);
+        const int64_t num_new = std::min(wish, stays->MaxStepTokens());
+        Read(memory, *stays, 1, num_new);
+        Read(memory, *moves, 1, num_new);
+        for (int64_t i = 0; i < kLayers * kHeads; ++i) {
+          for (const TokenRange& range : KeptRanges(rules[static_cast<size_t>(i)], stays->num_tokens())) {
+            for (int64_t pos = range.begin; pos < range.end; pos += 7) {
+              ASSERT_EQ(TokenOf(memory, *moves, i / kHeads, i % kHeads, pos),
+                        TokenOf(memory, *stays, i / kHeads, i % kHeads, pos))
+                  << names << " " << pos << " of " << stays->num_tokens();
+            }
+          }
+        }
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(KvCache, ASnapshotThatFindsNoRoomTakesNone) {
+  Memory memory(kAllQ4);
+  const auto cache = memory.NewCache(SameForAll(ResolveRule(HeadRule::Stream(20, 100), {})));
+  Read(memory, *cache, 1, 200);
+  const auto snapshot = cache->Save();
+  ASSERT_TRUE(snapshot.ok());
+  const int64_t bytes = memory.usage.bytes;
+  memory.set.usage().limit_bytes = 2 * bytes - 1;
+  EXPECT_EQ(KvCache::Restore(memory.set.pools(), **snapshot).status().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(memory.usage.bytes, bytes);
+  memory.set.usage().limit_bytes = 2 * bytes;
+  EXPECT_TRUE(KvCache::Restore(memory.set.pools(), **snapshot).ok());
 }
 
 TEST(KvCache, MemoryReturns) {

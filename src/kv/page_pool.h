@@ -53,6 +53,9 @@ class PagePool {
   int64_t page_bytes() const { return options_.page_bytes; }
   int32_t space() const { return options_.space; }
   PageSpace View() const;
+  Device& device() const { return *device_; }
+  // In the device's memory. Requires: the page is held.
+  std::byte* AddressOf(uint32_t page) const { return View().Page(page); }
 
   // Room for `num_pages` more: Allocate does not fail as often. Takes memory from the device where it must, and gives
   // it back where that is not enough. Does not look at the limit: several pools share it.

@@ -13,6 +13,7 @@
 namespace headwise {
 namespace {
 
+constexpr std::string_view kBearer = "Bearer ";
 constexpr size_t kMaxKeyBytes = 4096;
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
@@ -66,7 +67,6 @@ std::optional<ApiError> AccessControl::CheckKey(const HttpRequest& request) cons
     refused.message = message;
     return refused;
   };
-  constexpr std::string_view kBearer = "Bearer ";
   const std::string_view field = request.Field("authorization");
   if (field.empty()) {
     return refuse("Authorization: is missing, expected \"Bearer\" and an API key of this server");
@@ -82,6 +82,12 @@ std::optional<ApiError> AccessControl::CheckKey(const HttpRequest& request) cons
   }
   if (is_known) return std::nullopt;
   return refuse("Authorization: the API key is none of this server's");
+}
+
+std::string AccessControl::ClientOf(const HttpRequest& request) const {
+  const std::string_view field = request.Field("authorization");
+  if (key_hashes_.empty() || field.size() < kBearer.size()) return {};
+  return Sha256Hex(field.substr(kBearer.size()));
 }
 
 bool AccessControl::Allows(std::string_view origin) const {

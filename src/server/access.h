@@ -23,6 +23,8 @@ class AccessControl {
 
   // 401 where keys are asked for and the request has none of them.
   std::optional<ApiError> CheckKey(const HttpRequest& request) const;
+  // Who asks, as far as keys tell: a name for the request's key that is not the key; empty where no keys are asked for.
+  std::string ClientOf(const HttpRequest& request) const;
   // 403 for what a page of another origin would have a browser change or run here: a browser sends it with whatever
   // this machine may do, and the page need not see the answer. Reading is no harm; without AnswerFields no page can.
   std::optional<ApiError> CheckOrigin(const HttpRequest& request) const;

@@ -19,7 +19,7 @@ ApiServer::ApiServer(ModelHost& host, ApiOptions options)
       options_(std::move(options)),
       access_(options_.api_keys, options_.allow_origins),
       workers_(kNumWorkers) {
-  const EndpointParts parts{.host = host_, .workers = workers_, .options = options_};
+  const EndpointParts parts{.host = host_, .workers = workers_, .options = options_, .access = access_};
   AddCompletionEndpoints(router_, parts);
   AddModelEndpoints(router_, parts);
   AddTokenEndpoints(router_, parts);

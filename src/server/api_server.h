@@ -50,6 +50,7 @@ struct EndpointParts {
   ModelHost& host;
   WorkerThreads& workers;
   const ApiOptions& options;
+  const AccessControl& access;
 };
 void AddCompletionEndpoints(Router& router, const EndpointParts& parts);
 void AddModelEndpoints(Router& router, const EndpointParts& parts);

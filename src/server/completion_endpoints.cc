@@ -14,6 +14,8 @@ Router::Endpoint Completions(const EndpointParts& parts, Parse parse) {
   return [parts, parse](const HttpRequest& http, const std::string&, std::shared_ptr<HttpReply> reply) {
     ApiResult<ApiRequest> request = parse(http.body);
     if (!request.ok()) return reply->Send(ErrorResponse(request.status()));
+    // A key says more reliably who asks than what he calls himself.
+    if (parts.access.has_keys()) request->client = parts.access.ClientOf(http);
     const ApiResult<ServedModel*> model = parts.host.Find(request->model);
     if (!model.ok()) return reply->Send(ErrorResponse(model.status()));
     RunCompletionJob(*std::move(request), **model, parts.workers, std::move(reply));

@@ -224,6 +224,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.max_new_tokens = 0;
     request.output = Request::Output::kStreamOnly;
     request.reuse_prefix = ReusesPrefix();
+    request.priority = request_.priority;
+    request.client = request_.client;
     HW_ASSIGN_OR_RETURN(const std::unique_ptr<RequestStream> stream, model_.service().Submit(std::move(request)));
     AddId(stream->id());
     HW_ASSIGN_OR_RETURN(RequestResult result, stream->Wait());
@@ -283,6 +285,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.stop_tokens = request_.stop_token_ids;
     request.eos = request_.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
     request.logprobs = request_.logprobs;
+    request.priority = request_.priority;
+    request.client = request_.client;
     request.output = Request::Output::kStreamOnly;
     return request;
   }

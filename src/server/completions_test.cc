@@ -323,6 +323,27 @@ TEST(Completions, AnswersLongerThanTheKvLimitAreCut) {
   EXPECT_EQ(api.Complete(body)["choices"].size(), 8u);
 }
 
+// Another job holds sequences that nothing runs on at this moment, as between a prompt and its choices.
+TEST(Completions, WaitForWhatOtherJobsHold) {
+  TestApi api({}, 4 << 20);
+  auto held = api.model().service().NewSequence({.plan = nullptr, .prompt_tokens = 100, .max_tokens = 200});
+  ASSERT_TRUE(held.ok()) << held.status().message();
+  Json body = Greedy(kStory, 200);
+  body["ignore_eos"] = true;
+  const Reply waits = api.Begin("POST", "/v1/completions", body.dump());
+  // Who needs little comes in when that one has been looked at.
+  Request small;
+  small.prompt = {1};
+  small.max_new_tokens = 1;
+  small.sequence = *held;
+  EXPECT_TRUE(api.model().service().Run(small).ok());
+  small.sequence = nullptr;
+  ASSERT_TRUE(WaitUntil([&] { return api.model().service().stats().num_waiting == 1; }));
+  *held = nullptr;
+  waits->Await();
+  EXPECT_EQ(waits->status(), 200) << waits->Text();
+}
+
 TEST(Completions, EndWithTheServer) {
   auto api = std::make_unique<TestApi>();
   Json body = Greedy(kStory, 30000);

@@ -104,9 +104,12 @@ void MetricsPage::AppendPrefixes(std::string& text) const {
 
 std::string MetricsPage::Text() const {
   std::string text;
-  const auto gauge = [&](const char* name, const char* help, int64_t ServiceStats::*member) {
-    AppendHeading(text, name, "gauge", help);
+  const auto stat = [&](const char* name, const char* type, const char* help, int64_t ServiceStats::*member) {
+    AppendHeading(text, name, type, help);
     for (const Row& row : rows_) text += fmt::format("headwise:{}{{{}}} {}\n", name, row.labels, row.stats.*member);
+  };
+  const auto gauge = [&](const char* name, const char* help, int64_t ServiceStats::*member) {
+    stat(name, "gauge", help, member);
   };
   gauge("num_requests_running", "Requests in the engine's steps.", &ServiceStats::num_running);
   gauge("num_requests_waiting", "Requests that wait for memory or a step.", &ServiceStats::num_waiting);
@@ -115,6 +118,9 @@ std::string MetricsPage::Text() const {
   gauge("kv_reserved_bytes", "KV bytes promised to admitted requests; 0 without a limit.",
         &ServiceStats::kv_reserved_bytes);
   gauge("kv_limit_bytes", "Hard limit on KV bytes; 0: none.", &ServiceStats::kv_limit_bytes);
+  stat("num_preemptions_total", "counter", "How often a request gave its memory to older ones.",
+       &ServiceStats::num_preemptions);
+  gauge("kv_host_bytes", "KV bytes of these in host memory, or promised room there.", &ServiceStats::kv_host_bytes);
 
   const auto counter = [&](const char* name, const char* help, int64_t ModelMetrics::*member) {
     AppendHeading(text, name, "counter", help);

@@ -50,6 +50,8 @@ Result<std::unique_ptr<ServedModel>> ServedModel::Create(std::unique_ptr<Service
                                             model->name(), model->max_context_, config.num_positions));
   }
   model->fingerprint_ = FingerprintOf(model->engine());
+  // Jobs keep sequences between a prompt and its choices, and never for longer.
+  model->service().WaitForKeptSequences();
   if (model->options_.prefix_cache_bytes > 0) {
     model->prefixes_ = std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes);
     model->service().UsePrefixCache(model->prefixes_);

@@ -98,6 +98,13 @@ void ReadLogitBias(JsonFields& fields, SamplingOptions& sampling) {
   }
 }
 
+// Whatever it is, it changes no answer: what is no text is nobody's name.
+void ReadUser(JsonFields& fields, ApiRequest& request) {
+  constexpr size_t kMostBytes = 256;
+  const Json* user = fields.Find("user");
+  if (user != nullptr && user->is_string()) request.client = user->get<std::string>().substr(0, kMostBytes);
+}
+
 // A number that the engine holds as float.
 void ReadFloat(JsonFields& fields, const char* name, double least, double most, float& to) {
   if (const auto number = fields.Number(name, least, most)) to = static_cast<float>(*number);
@@ -150,11 +157,14 @@ void ReadCommon(JsonFields& fields, ApiRequest& request) {
   ReadStream(fields, request);
   ReadStops(fields, request);
   request.ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  request.priority =
+      fields.Int("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()).value_or(0);
+  ReadUser(fields, request);
   request.cache_prompt = fields.Bool("cache_prompt").value_or(true);
   ReadSampling(fields, request);
   // Who asks, what he stores elsewhere, how urgent it is: none of it changes an answer.
   fields.Ignore(
-      {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+      {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
 }
 
 // What others have, where it is given and asks for something.

@@ -53,6 +53,8 @@ struct ApiRequest {
   // Log-probabilities of the drawn tokens, and of so many of the most probable.
   std::optional<int64_t> logprobs;
   bool echo = false;
+  int64_t priority = 0;      // as Request has it
+  std::string client;        // "user", unless there are keys
   bool cache_prompt = true;  // begins with what is kept of its prompt, and is kept itself
 };
 

@@ -43,8 +43,8 @@ TEST(OpenAiRequest, ReadsEveryField) {
     "model": "m", "plan": "p", "prompt": [[1, 2], [3]], "stream": true, "stream_options": {"include_usage": true},
     "n": 3, "best_of": 3, "suffix": null, "stop": ["a", "b"], "seed": 7, "max_tokens": 9, "temperature": 0.5,
     "top_p": 0.25, "presence_penalty": 1, "frequency_penalty": -1, "logit_bias": {"5": -100, "7": 2.5}, "logprobs": 4,
-    "echo": true, "user": "u", "metadata": {}, "store": false, "service_tier": "auto", "top_k": 40, "min_p": 0.1,
-    "repetition_penalty": 1.5, "ignore_eos": true, "stop_token_ids": [11], "response_format": {"type": "text"}})"));
+    "echo": true, "user": "u", "priority": -3, "metadata": {}, "store": false, "service_tier": "auto", "top_k": 40,
+    "min_p": 0.1, "repetition_penalty": 1.5, "ignore_eos": true, "stop_token_ids": [11], "response_format": {"type": "text"}})"));
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.plan, "p");
   ASSERT_EQ(request.prompts.size(), 2u);
@@ -56,6 +56,8 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(request.seed, 7u);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.logprobs, 4);
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_EQ(request.client, "u");
   EXPECT_EQ(request.sampling.temperature, 0.5f);
   EXPECT_EQ(request.sampling.top_p, 0.25f);
   EXPECT_EQ(request.sampling.top_k, 40);

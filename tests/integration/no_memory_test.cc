@@ -184,6 +184,70 @@ TEST_P(NoMemoryOf, TheHeapLeavesAForkedTextAsItWas) {
 INSTANTIATE_TEST_SUITE_P(KvDtypes, NoMemoryOf, ::testing::Values("f32", "q4"),
                          [](const auto& each) { return std::string(each.param); });
 
+// Two texts that outgrow the limit together: the second gives way, to host memory or to be read again, and comes back.
+class TwoThatOutgrow {
+ public:
+  explicit TwoThatOutgrow(int64_t host_kv_bytes) {
+    EngineOptions options = Options("f32");
+    options.kv_admission = EngineOptions::KvAdmission::kLikely;
+    options.kv_limit_bytes = 230 << 10;
+    options.host_kv_bytes = host_kv_bytes;
+    engine_ = MustCreate(options);
+    // From here on answers are taken to be short.
+    EXPECT_TRUE(engine_->Run(RequestOf({1}, 1)).ok());
+    for (uint64_t seed = 1; seed <= 2; ++seed) ids_.push_back(*engine_->Submit(RequestOf(IdsOf(seed, 40), 100)));
+  }
+  Engine& engine() { return *engine_; }
+  bool HasGivenWay() const { return engine_->Peek(ids_[1])->metrics.num_preemptions > 0; }
+  bool HasComeBack() const { return HasGivenWay() && engine_->Peek(ids_[1])->metrics.kv_bytes > 0; }
+  std::vector<RequestResult> Finish() {
+    while (*engine_->Step()) EXPECT_LE(engine_->kv_bytes(), 230 << 10);
+    EXPECT_EQ(engine_->kv_bytes(), 0);
+    return {*engine_->Take(ids_[0]), *engine_->Take(ids_[1])};
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::vector<RequestId> ids_;
+};
+
+// Nothing is lost but what the step itself loses, where it is the step that finds no memory.
+TEST(NoMemoryToGiveWay, LosesNobody) {
+  for (const int64_t host_kv_bytes : {int64_t{0}, int64_t{1} << 20}) {
+    int64_t num_until_away = 0;
+    int64_t num_until_back = 0;
+    TwoThatOutgrow untroubled(host_kv_bytes);
+    for (; !untroubled.HasGivenWay(); ++num_until_away) ASSERT_TRUE(*untroubled.engine().Step());
+    for (num_until_back = num_until_away; !untroubled.HasComeBack(); ++num_until_back) {
+      ASSERT_TRUE(*untroubled.engine().Step());
+    }
+    const std::vector<RequestResult> expected = untroubled.Finish();
+    EXPECT_EQ(expected[1].tokens.size(), 100u);
+    for (const int64_t num_steps : {num_until_away, num_until_back}) {
+      std::optional<TwoThatOutgrow> two;
+      int64_t num_right = 0;
+      const auto prepare = [&](int64_t) {
+        two.emplace(host_kv_bytes);
+        for (int64_t i = 1; i < num_steps; ++i) ASSERT_TRUE(*two->engine().Step());
+      };
+      const auto attempt = [&] { EXPECT_TRUE(two->engine().Step().ok()); };
+      const auto check = [&] {
+        const std::vector<RequestResult> results = two->Finish();
+        for (size_t i = 0; i < results.size(); ++i) {
+          if (results[i].finish == FinishReason::kError) {
+            ExpectSaysSo(results[i].status);
+          } else {
+            ++num_right;
+            EXPECT_EQ(results[i].tokens, expected[i].tokens) << i;
+          }
+        }
+      };
+      ForEveryRefusal(1, prepare, attempt, check);
+      EXPECT_GT(num_right, 10);
+    }
+  }
+}
+
 // Memory that a device hands out: KV pages and activations. The message says how much, and what for.
 TEST(NoMemoryOfADevice, EndsARequestAndNoMore) {
   const EngineOptions options = Options("f32");

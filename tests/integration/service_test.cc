@@ -318,6 +318,56 @@ TEST(Service, AFailureEndsItsRequestAlone) {
   EXPECT_TRUE(service->Run(RequestOf(IdsOf(1, 10), 10)).ok());
 }
 
+// Where a program says that it lets go of what it keeps. The small one ends after the large one was looked at.
+TEST(Service, WaitsForKeptSequencesWhereItIsTold) {
+  const auto service = MustServe({}, 768 << 10);
+  service->WaitForKeptSequences();
+  auto kept = service->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 400});
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  const auto waits = MustSubmit(*service, RequestOf(IdsOf(1, 600), 10));
+  EXPECT_TRUE(service->Run(RequestOf(IdsOf(1, 10), 1, *kept)).ok());
+  // Nothing runs: it is the end of the sequence that wakes the engine.
+  ASSERT_TRUE(WaitUntil([&] { return service->stats().num_finished == 1 && service->stats().num_running == 0; }));
+  EXPECT_FALSE(waits->Poll());
+  *kept = nullptr;
+  const auto heard = Listen(*waits);
+  EXPECT_EQ(heard.result->finish, FinishReason::kLength) << heard.result->status.message();
+  EXPECT_EQ(heard.tokens, TokensAlone(1, 600, 10));
+}
+
+// Two that have memory and want more each wait for the other: nobody would ever move.
+TEST(Service, NobodyWaitsForThoseThatWait) {
+  EngineOptions options = TinyOptions();
+  options.chunk_tokens = 16;
+  options.kv_limit_bytes = 256 << 10;
+  const auto service = *Service::Create(MustCreate(options));
+  service->WaitForKeptSequences();
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(service->engine().shape()));
+  for (HeadRule& rule : plan->rules) rule = HeadRule::Stream(0, 16);
+  std::vector<std::shared_ptr<Sequence>> sequences;
+  while (true) {
+    auto sequence = service->NewSequence({.plan = plan, .prompt_tokens = 0, .max_tokens = 220});
+    if (!sequence.ok()) break;
+    sequences.push_back(*std::move(sequence));
+  }
+  ASSERT_GE(sequences.size(), 2u);
+  const std::vector<int32_t> ids = IdsOf(1, 200);
+  std::vector<std::thread> threads;
+  std::atomic<int> num_refused = 0;
+  for (auto& sequence : sequences) {
+    threads.emplace_back([&service, &num_refused, &ids, own = std::move(sequence)]() mutable {
+      ForcedRun run;
+      run.sequence = std::move(own);
+      run.ids = ids;
+      run.chunk_tokens = 200;
+      const Status status = service->RunForced(run);
+      num_refused += status.code() == StatusCode::kOutOfMemory ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(num_refused, 1);
+}
+
 TEST(Service, ShutdownCancelsAndTellsEverybody) {
   const auto service = MustServe({.max_queued_events = 5});
   const auto waited = MustSubmit(*service, RequestOf(IdsOf(1, 10), 1000000));
