@@ -44,6 +44,8 @@ struct ServeOptions {
   int64_t drain_seconds = 30;
   int64_t prefix_cache_bytes = kChosenForLimit;
   bool no_prefix_cache = false;
+  std::string prefix_dir;
+  int64_t prefix_dir_bytes = int64_t{4} << 30;
   std::string admission = "likely";
 };
 
@@ -73,7 +75,33 @@ int64_t PrefixCacheBytes(const ServeOptions& options) {
   return limit > 0 ? limit / kLimitShare : kUnlimitedPrefixBytes;
 }
 
-Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, const ChatSetup& chat, const Named& named) {
+// Null where none is asked for.
+Result<std::shared_ptr<PrefixDir>> OpenPrefixDir(const ServeOptions& options) {
+  if (options.prefix_dir.empty()) return std::shared_ptr<PrefixDir>();
+  if (PrefixCacheBytes(options) == 0) {
+    return Status::InvalidInput("--prefix-dir: no prefixes are kept without memory for them, expected some");
+  }
+  Result<std::unique_ptr<PrefixDir>> dir = PrefixDir::Open(
+      {.path = options.prefix_dir, .limit_bytes = options.prefix_dir_bytes, .warn = [](const std::string& text) {
+         spdlog::warn("--prefix-dir: {}", text);
+       }});
+  if (!dir.ok()) return std::move(dir).status().Annotate("--prefix-dir");
+  return std::shared_ptr<PrefixDir>(*std::move(dir));
+}
+
+// How many of its texts are of use to these models.
+void DescribePrefixDir(const PrefixDir* dir, const ModelHost& host) {
+  if (dir == nullptr || dir->num_entries() == 0) return;
+  int64_t num_used = 0;
+  for (const auto& model : host.models()) num_used += model->prefixes()->stats().num_disk_entries;
+  fmt::print(stderr, "--prefix-dir: {} texts", num_used);
+  const int64_t num_others = dir->num_entries() - num_used;
+  if (num_others > 0) fmt::print(stderr, ", and {} of other weights or arithmetic, which are not used", num_others);
+  fmt::print(stderr, "\n");
+}
+
+Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, const ChatSetup& chat,
+                                               std::shared_ptr<PrefixDir> prefix_dir, const Named& named) {
   fmt::print(stderr, "loading {} from {}\n", named.name, named.path);
   EngineOptions engine_options = options.engine;
   engine_options.model = named.path;
@@ -85,7 +113,8 @@ Result<std::unique_ptr<ServedModel>> LoadModel(const ServeOptions& options, cons
                                                                .max_context = options.max_context,
                                                                .chat = chat.format,
                                                                .variables = chat.inputs.variables,
-                                                               .prefix_cache_bytes = PrefixCacheBytes(options)}));
+                                                               .prefix_cache_bytes = PrefixCacheBytes(options),
+                                                               .prefix_dir = std::move(prefix_dir)}));
   fmt::print(stderr, "{}: {}, up to {} tokens, {}\n", model->name(), model->engine().backend_description(),
              model->max_context(),
              model->chat_format() != nullptr ? fmt::format("chat as {}", model->chat_format()->name())
@@ -165,11 +194,14 @@ Status RunServe(const ServeOptions& options) {
   RaiseFileLimit();
   HW_ASSIGN_OR_RETURN(ApiOptions api_options, ReadApiOptions(options));
   HW_ASSIGN_OR_RETURN(const ChatSetup chat, ReadChatSetup(options.chat_flags));
+  HW_ASSIGN_OR_RETURN(const std::shared_ptr<PrefixDir> prefix_dir, OpenPrefixDir(options));
   ModelHost host;
   for (const std::string& text : options.models) {
-    HW_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadModel(options, chat, ReadNamed(text, ".gguf")));
+    HW_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model,
+                        LoadModel(options, chat, prefix_dir, ReadNamed(text, ".gguf")));
     HW_RETURN_IF_ERROR(host.Add(std::move(model)));
   }
+  DescribePrefixDir(prefix_dir.get(), host);
   for (const std::string& text : options.plans) HW_RETURN_IF_ERROR(LoadPlan(text, host));
 
   const InterruptGuard guard(InterruptGuard::Signals::kInterruptAndTermination);
@@ -265,6 +297,9 @@ void AddServeCommand(CommandLine& line) {
   prefix_bytes->default_str("");
   command.add_flag("--no-prefix-cache", options->no_prefix_cache, "Every request reads its whole prompt")
       ->excludes(prefix_bytes);
+  command.add_option("--prefix-dir", options->prefix_dir,
+                     "Folder where such texts are kept too, so that they are there after a restart; made if need be");
+  AddBytesOption(command, "--prefix-dir-bytes", options->prefix_dir_bytes, "The most that its files may come to");
   AddAdmissionOptions(command, *options);
   AddChatFormatOptions(command, options->chat_flags);
   AddNetworkOptions(command, *options);

@@ -23,6 +23,14 @@ enum class PrefixMiss {
 };
 inline constexpr size_t kNumPrefixMisses = 4;
 
+// A kept text in host memory, as it came from a file: a sequence is made of it when a request is to go on from there.
+struct SavedText {
+  std::vector<int32_t> ids;  // [snapshot.num_tokens]
+  SequenceLimits limits;
+  SequenceFrequencies rope_frequencies;
+  KvSnapshot snapshot;
+};
+
 // Thread-safety: called on the engine's thread, between steps or at their end, without the memory held; others may call
 // what an implementation has besides at any time. Nothing here may take long.
 class PrefixCache {
@@ -31,6 +39,7 @@ class PrefixCache {
     int64_t id = 0;
     std::shared_ptr<const Sequence> sequence;  // no request ever runs on it
     int64_t num_tokens = 0;
+    std::shared_ptr<const SavedText> saved = nullptr;  // in place of a sequence
   };
   struct Lookup {
     std::vector<Kept> kept;     // texts that the ids begin with and go beyond, the longest first; a few of them

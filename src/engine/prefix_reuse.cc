@@ -54,6 +54,23 @@ void PrefixReuse::SetCache(std::shared_ptr<PrefixCache> cache) {
   sequences_->OnShort([cache = cache_](int64_t bytes) { return cache->Reclaim(bytes); });
 }
 
+// One that comes from a file is kept in memory from here on: others may go on from it too.
+std::optional<PrefixMiss> PrefixReuse::GoOnFrom(const PrefixCache::Kept& kept, const PrefixTrack& track,
+                                                Sequence& sequence) {
+  if (kept.saved == nullptr) return sequences_->Adopt(sequence, *kept.sequence);
+  Result<std::shared_ptr<Sequence>> from = sequences_->FromSaved(sequence.plan, *kept.saved);
+  if (!from.ok()) {
+    return from.status().code() == StatusCode::kOutOfMemory ? PrefixMiss::kMemory : PrefixMiss::kUnknown;
+  }
+  const std::optional<PrefixMiss> refused = sequences_->Adopt(sequence, **from);
+  static_cast<void>(CatchNoMemory("a kept text", [&] {
+    const auto ids = std::span(track.text).first(static_cast<size_t>(kept.num_tokens));
+    cache_->Keep(sequence.plan, ids, *from, kept.saved->snapshot.bytes);
+    return Status::Ok();
+  }));
+  return refused;
+}
+
 int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
   if (request.prefix == nullptr) return 0;
   if (cache_ == nullptr || sequence.NumTextTokens() > 0) {
@@ -66,7 +83,7 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
   std::optional<PrefixMiss> why;
   const PrefixCache::Lookup found = cache_->Find(*sequence.plan, track.text);
   for (const PrefixCache::Kept& kept : found.kept) {
-    const std::optional<PrefixMiss> refused = sequences_->Adopt(sequence, *kept.sequence);
+    const std::optional<PrefixMiss> refused = GoOnFrom(kept, track, sequence);
     if (!refused) {
       num_reused = kept.num_tokens;
       cache_->NoteHit(kept, num_ids);

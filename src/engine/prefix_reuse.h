@@ -3,6 +3,7 @@
 #define HEADWISE_ENGINE_PREFIX_REUSE_H_
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "engine/prefix_cache.h"
@@ -29,6 +30,9 @@ class PrefixReuse {
   void KeepText(RunningRequest& request);
 
  private:
+  // Why it cannot, if so.
+  std::optional<PrefixMiss> GoOnFrom(const PrefixCache::Kept& kept, const PrefixTrack& track, Sequence& sequence);
+
   SequenceMaker* sequences_;
   std::shared_ptr<PrefixCache> cache_;
 };

@@ -65,6 +65,9 @@ class SequenceMaker {
 
   // A fork that no request will run on: nothing is reserved for it but what it holds. Nobody gives way to it.
   Result<std::shared_ptr<Sequence>> ForkToKeep(const Sequence& sequence);
+  // Such a sequence of a text that was saved under this plan, with its pages. kInvalidInput where it does not fit the
+  // model, the plan or the cache's formats.
+  Result<std::shared_ptr<Sequence>> FromSaved(const std::shared_ptr<const HeadPlan>& plan, const SavedText& saved);
   // Of one that no request will run on any more: gives back what was reserved beyond that.
   void ReserveNoMore(Sequence& sequence);
   // Whether so many bytes are not there because others have them: not because they would exceed the whole limit, nor

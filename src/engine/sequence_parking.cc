@@ -1,9 +1,11 @@
-// Sequences that reserve what they are likely to need: how they grow, and how they give way and come back.
+// Sequences that reserve what they are likely to need: how they grow, and how they give way and come back. And those
+// that come back from a file.
 #include <algorithm>
 #include <utility>
 
 #include "base/no_memory.h"
 #include "engine/sequence_maker.h"
+#include "kv/kv_snapshot_bytes.h"
 #include "model/rope.h"
 
 namespace headwise {
@@ -88,6 +90,28 @@ Status SequenceMaker::Return(Sequence& sequence, int64_t num_tokens) {
   sequence.ReserveMore(needed_bytes);
   sequence.reserved_tokens = num_tokens;
   return Status::Ok();
+}
+
+Result<std::shared_ptr<Sequence>> SequenceMaker::FromSaved(const std::shared_ptr<const HeadPlan>& plan,
+                                                           const SavedText& saved) {
+  const KvSnapshot& snapshot = saved.snapshot;
+  HW_RETURN_IF_ERROR(
+      CheckSnapshot(memory_->pools(), config_->num_kv_heads, ResolveRules(*plan, saved.limits, windows_), snapshot));
+  // Others that are kept give way to it: it is needed now.
+  MakeRoom(snapshot.bytes);
+  return CatchNoMemory("a text from a file", [&]() -> Result<std::shared_ptr<Sequence>> {
+    TokenSet seen;
+    seen.Add(saved.ids);
+    const KvMemory::Hold hold(*memory_);
+    HW_RETURN_IF_ERROR(CheckAvailable(snapshot.bytes));
+    auto sequence = std::make_shared<Sequence>(memory_, snapshot.bytes);
+    HW_ASSIGN_OR_RETURN(sequence->cache, KvCache::Restore(memory_->pools(), snapshot));
+    sequence->plan = plan;
+    sequence->limits = saved.limits;
+    sequence->rope_frequencies = saved.rope_frequencies;
+    sequence->seen = std::move(seen);
+    return sequence;
+  });
 }
 
 }  // namespace headwise

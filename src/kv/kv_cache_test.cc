@@ -10,6 +10,7 @@
 #include "backend/all_backends.h"
 #include "base/mix_seed.h"
 #include "kv/kv_snapshot.h"
+#include "kv/kv_snapshot_bytes.h"
 #include "support/read_token.h"
 
 namespace headwise {
@@ -219,6 +220,59 @@ TEST(KvCache, ForksAgeOnTheirOwn) {
   }
 }
 
+std::string BytesOf(const KvSnapshot& snapshot) {
+  ByteWriter to;
+  PutSnapshot(to, snapshot);
+  return to.bytes();
+}
+
+// What a cache says of itself is what a file of it may say, and is the same from there.
+void ExpectFits(Memory& memory, const std::vector<ResolvedRule>& rules, const KvSnapshot& snapshot) {
+  const Status fits = CheckSnapshot(memory.set.pools(), kHeads, rules, snapshot);
+  EXPECT_TRUE(fits.ok()) << fits.message();
+  const std::string bytes = BytesOf(snapshot);
+  ByteReader from(bytes);
+  const KvSnapshot read = GetSnapshot(from);
+  EXPECT_TRUE(from.ok() && from.rest().empty());
+  EXPECT_EQ(BytesOf(read), bytes);
+  EXPECT_TRUE(CheckSnapshot(memory.set.pools(), kHeads, rules, read).ok());
+}
+
+TEST(KvCache, ASnapshotThatCannotBeIsRefused) {
+  Memory memory(kAllQ4);
+  HeadRule compensating = HeadRule::Stream(20, 100);
+  compensating.compensate = true;
+  std::vector<ResolvedRule> rules = SameForAll(ResolveRule(compensating, {}));
+  rules[0] = ResolveRule(HeadRule::Full(), {});
+  const auto cache = memory.NewCache(rules);
+  Read(memory, *cache, 1, 200);
+  const auto snapshot = cache->Save();
+  ASSERT_TRUE(snapshot.ok());
+  const std::string bytes = BytesOf(**snapshot);
+  int num_refused = 0;
+  // Whatever number is another, nothing breaks: it is refused, or was of no consequence.
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::string changed = bytes;
+    changed[i] = static_cast<char>(changed[i] ^ (1 << (i % 8)));
+    ByteReader from(changed);
+    const KvSnapshot read = GetSnapshot(from);
+    if (!from.ok() || !CheckSnapshot(memory.set.pools(), kHeads, rules, read).ok()) {
+      ++num_refused;
+    } else {
+      EXPECT_TRUE(changed.substr(16, 8) != bytes.substr(16, 8) || read.num_tokens != (*snapshot)->num_tokens) << i;
+    }
+    ByteReader cut(std::string_view(bytes).substr(0, i));
+    GetSnapshot(cut);
+    EXPECT_FALSE(cut.ok()) << i;
+  }
+  EXPECT_GT(num_refused, static_cast<int>(bytes.size()) - 16);
+  std::vector<ResolvedRule> others = rules;
+  others[1].recent += 1;
+  EXPECT_FALSE(CheckSnapshot(memory.set.pools(), kHeads, others, **snapshot).ok());
+  Memory f16({KvFormat::kF16, KvFormat::kF16});
+  EXPECT_FALSE(CheckSnapshot(f16.set.pools(), kHeads, rules, **snapshot).ok());
+}
+
 // What comes back from host memory is what was there, holds as much, and goes on alike; a fork of it that stayed does
 // not notice.
 TEST(KvCache, GoesOnFromASnapshot) {
@@ -236,6 +290,7 @@ TEST(KvCache, GoesOnFromASnapshot) {
         const auto snapshot = moves->Save();
         ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
         EXPECT_EQ((*snapshot)->bytes, moves->Bytes().total());
+        if (moves->num_tokens() > 0) ExpectFits(memory, rules, **snapshot);
         moves.reset();
         auto restored = KvCache::Restore(memory.set.pools(), **snapshot);
         ASSERT_TRUE(restored.ok()) << restored.status().message();

@@ -142,6 +142,10 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
              .model = model_.name(),
              .fingerprint = model_.fingerprint()};
     first_seed_ = request_.seed ? *request_.seed : std::random_device()();
+    if (!ReusesPrefix() || WantsRows()) return std::nullopt;
+    for (const JobPrompt& prompt : prompts_) {
+      model_.FetchPrefix(plan_.plan.get(), Shares(prompt) ? SharedIds(prompt) : std::span(prompt.ids));
+    }
     return std::nullopt;
   }
 

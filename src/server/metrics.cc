@@ -100,6 +100,13 @@ void MetricsPage::AppendPrefixes(std::string& text) const {
   lines("prefix_cache_bytes", "gauge", "KV bytes of these, each counted as if it shared none.", &PrefixStats::bytes);
   lines("prefix_cache_budget_bytes", "gauge", "The most that they may come to; 0: none are kept.",
         &PrefixStats::budget_bytes);
+  lines("prefix_dir_hit_requests_total", "counter", "Prompts whose beginning came from disk.",
+        &PrefixStats::num_disk_hits);
+  lines("prefix_dir_hits_total", "counter", "Tokens of these.", &PrefixStats::disk_hit_tokens);
+  lines("prefix_dir_saved_total", "counter", "Texts that are on disk for certain.", &PrefixStats::num_disk_saved);
+  lines("prefix_dir_failures_total", "counter", "Texts that could not be written.", &PrefixStats::num_disk_failed);
+  lines("prefix_dir_entries", "gauge", "Texts on disk.", &PrefixStats::num_disk_entries);
+  lines("prefix_dir_bytes", "gauge", "Bytes of their files.", &PrefixStats::disk_bytes);
 }
 
 std::string MetricsPage::Text() const {

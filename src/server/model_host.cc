@@ -22,6 +22,14 @@ std::string FingerprintOf(const Engine& engine) {
                      arithmetic.kv_dtype, arithmetic.chunk_tokens);
 }
 
+// What pages are pages of: they mean something else where any of it is otherwise.
+std::string IdentityOf(const Engine& engine) {
+  const Arithmetic arithmetic = engine.arithmetic();
+  return fmt::format("weights {}, {} {} {}, kv {}, chunks of {}, pages of {}", engine.source_hash(), arithmetic.backend,
+                     arithmetic.isa, arithmetic.compute, arithmetic.kv_dtype, arithmetic.chunk_tokens,
+                     engine.page_tokens());
+}
+
 ApiError UnknownPlan(std::string_view name, const std::string& model) {
   return {.status = 404,
           .message = fmt::format("plan: \"{}\" is unknown to the model {}; GET /v1/plans has a list", name, model),
@@ -53,7 +61,11 @@ Result<std::unique_ptr<ServedModel>> ServedModel::Create(std::unique_ptr<Service
   // Jobs keep sequences between a prompt and its choices, and never for longer.
   model->service().WaitForKeptSequences();
   if (model->options_.prefix_cache_bytes > 0) {
-    model->prefixes_ = std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes);
+    std::unique_ptr<SavedTexts> saved;
+    if (model->options_.prefix_dir != nullptr) {
+      saved = std::make_unique<SavedTexts>(model->options_.prefix_dir, IdentityOf(model->engine()));
+    }
+    model->prefixes_ = std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes, std::move(saved));
     model->service().UsePrefixCache(model->prefixes_);
   }
   model->FindFormat();
@@ -167,6 +179,17 @@ void ServedModel::SetDefaultPlan(const std::string& name) {
   default_plan_ = name;
 }
 
+void ServedModel::FetchPrefix(const HeadPlan* plan, std::span<const int32_t> ids) const {
+  if (prefixes_ == nullptr || options_.prefix_dir == nullptr) return;
+  if (plan != nullptr) return prefixes_->Fetch(*plan, ids);
+  prefixes_->Fetch(HeadPlan::Dense(engine().shape()), ids);
+}
+
+void ServedModel::Shutdown(std::chrono::milliseconds grace) {
+  service().Shutdown(grace);
+  if (prefixes_ != nullptr) prefixes_->SaveAll();
+}
+
 Status ModelHost::Add(std::unique_ptr<ServedModel> model) {
   for (const auto& other : models_) {
     if (other->name() != model->name()) continue;
@@ -191,7 +214,7 @@ void ModelHost::Shutdown(std::chrono::milliseconds grace) {
   for (const auto& model : models_) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    model->service().Shutdown(std::max(left, std::chrono::milliseconds(0)));
+    model->Shutdown(std::max(left, std::chrono::milliseconds(0)));
   }
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ class ServedModel {
     // For texts that requests with the same beginning go on from; 0: none are kept. Under a limit of KV bytes they are
     // part of it.
     int64_t prefix_cache_bytes = 0;
+    // Where these are kept over restarts; several models may have one. Null: nowhere. Without such texts it is not
+    // used.
+    std::shared_ptr<PrefixDir> prefix_dir = nullptr;
   };
   // A model without a chat format, or without a tokenizer, is served with what it has.
   static Result<std::unique_ptr<ServedModel>> Create(std::unique_ptr<Service> service, Options options);
@@ -64,6 +68,11 @@ class ServedModel {
   ModelMetrics& metrics() const { return metrics_; }
   // Null where no prefixes are kept.
   PrefixStore* prefixes() const { return prefixes_.get(); }
+  // Before a request with these ids and that plan (null: every head full) is submitted that reuses prefixes: reads the
+  // file that it may go on from. Not on the engine's thread.
+  void FetchPrefix(const HeadPlan* plan, std::span<const int32_t> ids) const;
+  // Ends all that runs (Service::Shutdown), then writes what is kept and not on disk yet.
+  void Shutdown(std::chrono::milliseconds grace);
 
   // Of the name "", which is the default's, and "full" too. 404 where there is none.
   ApiResult<NamedPlan> FindPlan(std::string_view name) const;

@@ -37,7 +37,8 @@ const char* NameOf(PrefixMiss miss) {
   return "";
 }
 
-PrefixStore::PrefixStore(int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+PrefixStore::PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved)
+    : budget_bytes_(budget_bytes), saved_(std::move(saved)) {}
 
 PrefixStore::~PrefixStore() {
   Clear();
@@ -60,6 +61,17 @@ PrefixStore::Walk PrefixStore::WalkDown(Node& root, std::span<const int32_t> ids
 }
 
 PrefixCache::Lookup PrefixStore::Find(const HeadPlan& plan, std::span<const int32_t> ids) {
+  Lookup lookup = FindInMemory(plan, ids);
+  if (saved_ == nullptr) return lookup;
+  const int64_t num_tokens = lookup.kept.empty() ? 0 : lookup.kept.front().num_tokens;
+  std::optional<Kept> saved = saved_->Find(plan, ids, num_tokens);
+  if (!saved) return lookup;
+  lookup.common_tokens = std::max(lookup.common_tokens, saved->num_tokens);
+  lookup.kept.insert(lookup.kept.begin(), *std::move(saved));
+  return lookup;
+}
+
+PrefixCache::Lookup PrefixStore::FindInMemory(const HeadPlan& plan, std::span<const int32_t> ids) {
   const std::lock_guard lock(mutex_);
   Lookup lookup;
   const auto root = roots_.find(&plan);
@@ -80,6 +92,10 @@ void PrefixStore::NoteHit(const Kept& used, int64_t num_ids) {
   stats_.query_tokens += num_ids;
   stats_.hit_tokens += used.num_tokens;
   ++stats_.num_hits;
+  if (used.saved != nullptr) {
+    ++stats_.num_disk_hits;
+    stats_.disk_hit_tokens += used.num_tokens;
+  }
   const auto it = entries_.find(used.id);
   if (it != entries_.end()) Touch(it->first, it->second);
 }
@@ -106,6 +122,7 @@ bool PrefixStore::Wants(const HeadPlan& plan, std::span<const int32_t> ids, int6
 void PrefixStore::Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int32_t> ids,
                        std::shared_ptr<const Sequence> sequence, int64_t bytes) {
   if (bytes > budget_bytes_ || ids.empty()) return;
+  if (saved_ != nullptr) saved_->Save(*plan, ids, *sequence, PrefixDir::Room::kNow);
   Dropped dropped;
   const std::lock_guard lock(mutex_);
   Shrink(budget_bytes_ - bytes, dropped);
@@ -147,6 +164,47 @@ bool PrefixStore::Reclaim(int64_t bytes) {
   return true;
 }
 
+void PrefixStore::Fetch(const HeadPlan& plan, std::span<const int32_t> ids) {
+  if (saved_ == nullptr) return;
+  int64_t most_tokens = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    // The engine has its own plan for requests that name none.
+    for (const auto& [known, root] : roots_) {
+      if (known != &plan && (known->shape != plan.shape || known->rules != plan.rules)) continue;
+      for (const int64_t id : WalkDown(*root, ids).seen) {
+        const int64_t num_tokens = entries_.at(id).num_tokens;
+        if (num_tokens < static_cast<int64_t>(ids.size())) most_tokens = std::max(most_tokens, num_tokens);
+      }
+    }
+  }
+  saved_->Fetch(plan, ids, most_tokens);
+}
+
+void PrefixStore::SaveAll() {
+  if (saved_ == nullptr) return;
+  struct ToSave {
+    std::shared_ptr<const HeadPlan> plan;
+    std::shared_ptr<const Sequence> sequence;
+    std::vector<int32_t> ids;
+  };
+  std::vector<ToSave> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, entry] : entries_) all.push_back({entry.plan, entry.sequence, IdsOf(*entry.node)});
+  }
+  for (const ToSave& text : all) saved_->Save(*text.plan, text.ids, *text.sequence, PrefixDir::Room::kWaits);
+  saved_->Flush();
+}
+
+std::vector<int32_t> PrefixStore::IdsOf(const Node& node) {
+  std::vector<const Node*> path;
+  for (const Node* each = &node; each != nullptr; each = each->parent) path.push_back(each);
+  std::vector<int32_t> ids;
+  for (auto it = path.rbegin(); it != path.rend(); ++it) ids.insert(ids.end(), (*it)->edge.begin(), (*it)->edge.end());
+  return ids;
+}
+
 void PrefixStore::Clear() {
   Dropped dropped;
   const std::lock_guard lock(mutex_);
@@ -169,6 +227,12 @@ PrefixStats PrefixStore::stats() const {
   PrefixStats stats = stats_;
   stats.num_entries = static_cast<int64_t>(entries_.size());
   stats.budget_bytes = budget_bytes_;
+  if (saved_ == nullptr) return stats;
+  const PrefixDirStats on_disk = saved_->stats();
+  stats.num_disk_entries = on_disk.num_entries;
+  stats.disk_bytes = on_disk.bytes;
+  stats.num_disk_saved = on_disk.num_saved;
+  stats.num_disk_failed = on_disk.num_failed;
   return stats;
 }
 

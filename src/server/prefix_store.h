@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/prefix_cache.h"
+#include "server/saved_texts.h"
 
 namespace headwise {
 
@@ -27,6 +28,14 @@ struct PrefixStats {
   int64_t bytes = 0;
   int64_t budget_bytes = 0;
   int64_t num_evicted = 0;
+  // Of num_hits and hit_tokens, those of texts that came from disk.
+  int64_t num_disk_hits = 0;
+  int64_t disk_hit_tokens = 0;
+  // Texts on disk, and their files' bytes; those that came to be there, and those that could not, while this one runs.
+  int64_t num_disk_entries = 0;
+  int64_t disk_bytes = 0;
+  int64_t num_disk_saved = 0;
+  int64_t num_disk_failed = 0;
 };
 
 // In the words of a metric's label.
@@ -41,7 +50,8 @@ const char* NameOf(PrefixMiss miss);
 // Thread-safe. Sequences are let go outside the lock.
 class PrefixStore : public PrefixCache {
  public:
-  explicit PrefixStore(int64_t budget_bytes);
+  // What is kept is written to `saved` too, where there is one, and what is not kept any more may come back from there.
+  explicit PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved = nullptr);
   PrefixStore(const PrefixStore&) = delete;
   ~PrefixStore() override;
 
@@ -52,6 +62,12 @@ class PrefixStore : public PrefixCache {
   void Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int32_t> ids,
             std::shared_ptr<const Sequence> sequence, int64_t bytes) override;
   bool Reclaim(int64_t bytes) override;
+
+  // Before a request with these ids is submitted: brings what it may go on from within reach. May take long; not on the
+  // engine's thread.
+  void Fetch(const HeadPlan& plan, std::span<const int32_t> ids);
+  // Writes what is not on disk yet, and returns once it is. For the end: no step may run any more.
+  void SaveAll();
 
   void Clear();
   // What was read under a plan that nobody can ask for any more.
@@ -80,6 +96,7 @@ class PrefixStore : public PrefixCache {
     std::vector<int64_t> seen;  // entries on the way, from the shortest to the longest
   };
 
+  Lookup FindInMemory(const HeadPlan& plan, std::span<const int32_t> ids);
   // All of these require: mutex_.
   static Walk WalkDown(Node& root, std::span<const int32_t> ids);
   static Node& NodeAt(Node& root, std::span<const int32_t> ids);
@@ -90,7 +107,10 @@ class PrefixStore : public PrefixCache {
   // Until at most so many bytes are held.
   void Shrink(int64_t most_bytes, Dropped& dropped);
 
+  static std::vector<int32_t> IdsOf(const Node& node);
+
   const int64_t budget_bytes_;
+  const std::unique_ptr<SavedTexts> saved_;  // may be null
   mutable std::mutex mutex_;
   // By plan: one that entries hold stays alive, and with it its address.
   std::map<const HeadPlan*, std::unique_ptr<Node>> roots_;

@@ -24,13 +24,16 @@ inline constexpr const char* kModel = "headwise-17m";
 inline const std::string kStory = "Once upon a time there was a house by the sea, and in the house lived";
 
 inline std::unique_ptr<ServedModel> MustServe(const std::string& name, const std::string& path,
-                                              int64_t kv_limit_bytes = 0, int64_t prefix_cache_bytes = 0) {
+                                              int64_t kv_limit_bytes = 0, int64_t prefix_cache_bytes = 0,
+                                              std::shared_ptr<PrefixDir> prefix_dir = nullptr) {
   EngineOptions options = ExactOptions(SourcePath(path), {"cpu"});
   options.num_threads = 2;
   options.kv_limit_bytes = kv_limit_bytes;
   auto service = Service::Create(MustCreate(options));
   EXPECT_TRUE(service.ok()) << service.status().message();
-  auto model = ServedModel::Create(*std::move(service), {.name = name, .prefix_cache_bytes = prefix_cache_bytes});
+  auto model = ServedModel::Create(
+      *std::move(service),
+      {.name = name, .prefix_cache_bytes = prefix_cache_bytes, .prefix_dir = std::move(prefix_dir)});
   EXPECT_TRUE(model.ok()) << model.status().message();
   return *std::move(model);
 }
@@ -38,8 +41,10 @@ inline std::unique_ptr<ServedModel> MustServe(const std::string& name, const std
 // A server of one model, with a plan.
 class TestApi {
  public:
-  explicit TestApi(ApiOptions options = {}, int64_t kv_limit_bytes = 0, int64_t prefix_cache_bytes = 0) {
-    EXPECT_TRUE(host_.Add(MustServe(kModel, "models/headwise-17m", kv_limit_bytes, prefix_cache_bytes)).ok());
+  explicit TestApi(ApiOptions options = {}, int64_t kv_limit_bytes = 0, int64_t prefix_cache_bytes = 0,
+                   std::shared_ptr<PrefixDir> prefix_dir = nullptr) {
+    auto served = MustServe(kModel, "models/headwise-17m", kv_limit_bytes, prefix_cache_bytes, std::move(prefix_dir));
+    EXPECT_TRUE(host_.Add(std::move(served)).ok());
     auto plan = ReadHeadPlan(SourcePath("models/headwise-17m-two-heads.json"));
     EXPECT_TRUE(plan.ok());
     EXPECT_FALSE(model().AddPlan("two-heads", *plan, "test"));
