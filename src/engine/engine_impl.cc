@@ -148,12 +148,15 @@ bool EngineImpl::Step() {
 
 std::vector<int64_t> EngineImpl::ShareNextStep() const {
   std::vector<StepWish> wishes;
-  std::vector<Turn> turns;
   for (const auto& request : active_) {
     const bool has_room = request->observer() == nullptr || request->observer()->HasRoom();
     wishes.push_back(has_room && Preemption::Covers(*request) ? request->Wish() : StepWish{});
-    turns.push_back(request->TurnAt(num_steps_));
   }
+  // Most steps only decode: nobody has to wait for his turn.
+  const bool has_prompts = std::ranges::any_of(wishes, [](const StepWish& wish) { return wish.num_tokens > 1; });
+  if (!has_prompts) return ShareStep(wishes, 0);
+  std::vector<Turn> turns;
+  for (const auto& request : active_) turns.push_back(request->TurnAt(num_steps_));
   const std::vector<uint64_t> levels = LevelsOf(turns);
   for (size_t i = 0; i < wishes.size(); ++i) wishes[i].level = levels[i];
   const std::vector<size_t> order = OrderOf(turns);

@@ -278,12 +278,16 @@ void SequenceMaker::MakeRoom(int64_t needed_bytes) {
 Status SequenceMaker::AllowSteps(Sequence& sequence, int64_t step_tokens) {
   if (step_tokens <= sequence.step_tokens) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckSteps(sequence, step_tokens));
-  const int64_t more_bytes = BytesOfSteps(sequence, step_tokens);
+  HW_RETURN_IF_ERROR(ReserveMore(sequence, BytesOfSteps(sequence, step_tokens)));
+  sequence.step_tokens = step_tokens;
+  return Status::Ok();
+}
+
+Status SequenceMaker::ReserveMore(Sequence& sequence, int64_t more_bytes) {
   MakeRoom(more_bytes);
   const KvMemory::Hold hold(*memory_);
   HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));
   sequence.ReserveMore(more_bytes);
-  sequence.step_tokens = step_tokens;
   return Status::Ok();
 }
 

@@ -92,6 +92,8 @@ class SequenceMaker {
   Status CheckAvailable(int64_t needed_bytes) const;
   // Has those give way who can. Requires: the memory is not held.
   void MakeRoom(int64_t needed_bytes);
+  // For a sequence that is there already. Requires: the memory is not held.
+  Status ReserveMore(Sequence& sequence, int64_t more_bytes);
   // A sequence with its bytes reserved, without its cache. Requires: checked, and the memory is held.
   Result<std::shared_ptr<Sequence>> Reserve(const SequenceOptions& options, int64_t step_tokens,
                                             int64_t most_tokens = 0);

@@ -47,11 +47,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::NewLikely(const SequenceOptions
 
 Status SequenceMaker::Grow(Sequence& sequence, int64_t num_tokens) {
   if (num_tokens <= sequence.reserved_tokens) return Status::Ok();
-  const int64_t more_bytes = BytesToGrow(sequence, num_tokens);
-  MakeRoom(more_bytes);
-  const KvMemory::Hold hold(*memory_);
-  HW_RETURN_IF_ERROR(CheckAvailable(more_bytes));
-  sequence.ReserveMore(more_bytes);
+  HW_RETURN_IF_ERROR(ReserveMore(sequence, BytesToGrow(sequence, num_tokens)));
   sequence.reserved_tokens = num_tokens;
   return Status::Ok();
 }

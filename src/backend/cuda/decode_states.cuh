@@ -1,10 +1,11 @@
-// What the two kernels of decode attention share: their arguments, and how a softmax ends. Every piece of a head leaves
-// a state, its outputs before the division with their maximum and sum; decode_merge.cu puts a head's states together.
+// What the two kernels of decode attention share: their arguments. Every piece of a head leaves a state, its outputs
+// before the division with their maximum and sum; decode_merge.cu puts a head's states together.
 #ifndef HEADWISE_BACKEND_CUDA_DECODE_STATES_CUH_
 #define HEADWISE_BACKEND_CUDA_DECODE_STATES_CUH_
 
 #include "backend/cuda/decode_plan.h"
 #include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/softmax.cuh"
 
 namespace headwise::cuda {
 
@@ -26,21 +27,6 @@ struct DecodeParams {
   float* state_outputs;   // [states, G, D], not divided by the sum
   float2* state_softmax;  // [states, G] maximum in units of log2, sum
 };
-
-// What a query's softmax came to, with the sink logit that joins it: the factor of its outputs.
-__device__ inline float FactorOf(const DecodeParams& p, int64_t pair, int q_head, float max, float sum,
-                                 bool writes_lse) {
-  float factor = 1.0f;
-  if (p.sink_logits != nullptr) {
-    const float logit = p.sink_logits[q_head] * kLog2E;
-    const float larger = fmaxf(max, logit);
-    factor = exp2f(max - larger);
-    sum = sum * factor + exp2f(logit - larger);
-    max = larger;
-  }
-  if (writes_lse && p.lse != nullptr) p.lse[pair] = (max + log2f(sum)) * kLn2;
-  return factor / sum;
-}
 
 // Puts the states of heads of several pieces together.
 void MergeStates(const DecodeParams& params, int num_heads, int dim, CudaDevice& device);

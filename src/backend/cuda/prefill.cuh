@@ -1,9 +1,10 @@
-// What the kernels of a prompt's attention share: arguments, which rows and keys a block has, and the end of a row.
+// What the kernels of a prompt's attention share: arguments, and which rows and keys a block has.
 #ifndef HEADWISE_BACKEND_CUDA_PREFILL_CUH_
 #define HEADWISE_BACKEND_CUDA_PREFILL_CUH_
 
 #include "backend/cuda/attention_cut.h"
 #include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/softmax.cuh"
 
 namespace headwise::cuda {
 
@@ -75,22 +76,6 @@ struct KeyRange {
   __device__ int64_t BeginOf(const KeyRanges& keys) const { return is_sink ? keys.sink_begin : keys.recent_begin; }
   __device__ int64_t EndOf(const KeyRanges& keys) const { return is_sink ? keys.sink_end : keys.recent_end; }
 };
-
-// What outputs are multiplied with behind the last key, from the largest score and the sum of weights over it; the
-// sink's logit joins here.
-__device__ inline float FinishPair(const PrefillParams& p, const LanePairs& pairs, int r, float max, float sum,
-                                   bool writes_lse) {
-  float factor = 1.0f;
-  if (p.sink_logits != nullptr) {
-    const float logit = p.sink_logits[pairs.q_head[r]] * kLog2E;
-    const float larger = fmaxf(max, logit);
-    factor = exp2f(max - larger);
-    sum = sum * factor + exp2f(logit - larger);
-    max = larger;
-  }
-  if (p.lse != nullptr && writes_lse) p.lse[pairs.row[r]] = (max + log2f(sum)) * kLn2;
-  return factor / sum;
-}
 
 // Whether the device has the kernel for Hopper's products, and what it does: D 64 or 128, scores without cap and slope,
 // pages of 16, 32, 64 tokens or multiples of 128.

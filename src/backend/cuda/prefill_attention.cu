@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
     if (!pairs.is_there[r]) continue;
-    const float factor = FinishPair(p, pairs, r, state.max[r], sum, lane % 4 == 0);
+    const float factor = FactorOf(p, pairs.row[r], pairs.q_head[r], state.max[r], sum, lane % 4 == 0);
     float* out = p.out + pairs.row[r] * kDim + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {

@@ -1,0 +1,27 @@
+// How a query's softmax ends, in every kernel of attention.
+#ifndef HEADWISE_BACKEND_CUDA_SOFTMAX_CUH_
+#define HEADWISE_BACKEND_CUDA_SOFTMAX_CUH_
+
+#include "backend/cuda/launch.cuh"
+
+namespace headwise::cuda {
+
+// What outputs are multiplied with behind the last key, from the largest score in powers of two and the sum of weights
+// over it; the query head's sink logit joins here. `row`: of `p.lse`, which one of several threads writes.
+template <typename Params>
+__device__ inline float FactorOf(const Params& p, int64_t row, int q_head, float max, float sum, bool writes_lse) {
+  float factor = 1.0f;
+  if (p.sink_logits != nullptr) {
+    const float logit = p.sink_logits[q_head] * kLog2E;
+    const float larger = fmaxf(max, logit);
+    factor = exp2f(max - larger);
+    sum = sum * factor + exp2f(logit - larger);
+    max = larger;
+  }
+  if (p.lse != nullptr && writes_lse) p.lse[row] = (max + log2f(sum)) * kLn2;
+  return factor / sum;
+}
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_SOFTMAX_CUH_
