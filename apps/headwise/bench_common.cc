@@ -42,7 +42,8 @@ Json MachineJson(const Ceilings& ceilings) {
           {"bf16_dot_flops", ceilings.bf16_dot_flops},
           {"has_bf16_dot", ceilings.has_bf16_dot},
           {"int8_dot_flops", ceilings.int8_dot_flops},
-          {"has_int8_dot", ceilings.has_int8_dot}};
+          {"has_int8_dot", ceilings.has_int8_dot},
+          {"int8_tile_flops", ceilings.int8_tile_flops}};
 }
 
 Json TimingJson(const Timing& timing) {
@@ -53,8 +54,10 @@ std::string CeilingsText(const Json& machine) {
   const auto dot = [&](const std::string& type) {
     return machine["has_" + type].get<bool>() ? Giga(machine[type + "_flops"]) : "not in hardware";
   };
-  return fmt::format("read {} GB/s; GFLOP/s: f32 {}, bf16 dot {}, int8 dot {}", Giga(machine["read_bytes_per_second"]),
-                     Giga(machine["f32_flops"]), dot("bf16_dot"), dot("int8_dot"));
+  const bool has_tiles = machine["int8_tile_flops"].get<double>() > 0;
+  return fmt::format("read {} GB/s; GFLOP/s: f32 {}, bf16 {} {}, int8 dot {}{}", Giga(machine["read_bytes_per_second"]),
+                     Giga(machine["f32_flops"]), has_tiles ? "tiles" : "dot", dot("bf16_dot"), dot("int8_dot"),
+                     has_tiles ? ", int8 tiles " + Giga(machine["int8_tile_flops"]) : "");
 }
 
 void PrintMachine(const Json& machine) {

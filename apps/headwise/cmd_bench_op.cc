@@ -115,6 +115,7 @@ Ceilings BestOf(const Ceilings& a, const Ceilings& b) {
   best.f32_flops = std::max(a.f32_flops, b.f32_flops);
   best.bf16_dot_flops = std::max(a.bf16_dot_flops, b.bf16_dot_flops);
   best.int8_dot_flops = std::max(a.int8_dot_flops, b.int8_dot_flops);
+  best.int8_tile_flops = std::max(a.int8_tile_flops, b.int8_tile_flops);
   return best;
 }
 
@@ -132,7 +133,7 @@ Json LinesJson(const std::vector<OpLine>& lines, const Ceilings& ceilings) {
   const OpPeaks peaks = {.bytes = ceilings.read_bytes_per_second,
                          .f32_flops = ceilings.f32_flops,
                          .bf16_flops = ceilings.bf16_dot_flops,
-                         .int8_flops = ceilings.int8_dot_flops};
+                         .int8_flops = ceilings.flops(Compute::kInt8)};
   Json ops = Json::array();
   for (const OpLine& line : lines) ops.push_back(LineJson(line, peaks));
   return ops;

@@ -59,7 +59,7 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
   command.add_flag("!--no-mmap", options.use_mmap,
                    "Read all weights into memory first: files that change under a running program do no harm");
-  command.add_option("--isa", options.isa, "avx512, avx2, baseline or auto")->capture_default_str();
+  command.add_option("--isa", options.isa, "amx, avx512, avx2, baseline or auto")->capture_default_str();
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
   command
       .add_option("--kv-dtype", options.kv_dtype,

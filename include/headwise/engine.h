@@ -41,7 +41,7 @@ inline constexpr int64_t kMaxGapMs = 3600000;
 struct EngineOptions {
   std::string model;             // a Hugging Face folder or a .gguf file
   std::string backend = "cpu";   // "cpu", "cuda", "ref", or "auto": cuda where a GPU is
-  std::string isa = "auto";      // cpu: "avx512", "avx2", "baseline"; auto takes the best this machine has
+  std::string isa = "auto";      // cpu: "amx", "avx512", "avx2", "baseline"; auto takes the best this machine has
   std::string compute = "auto";  // "f32", "bf16", "int8"; auto: int8 where weights are of block formats, bf16 for
                                  // prefill where they are 16-bit and a short measurement, once per process, finds this
                                  // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells

@@ -21,10 +21,13 @@ struct Ceilings {
   bool has_bf16_dot = false;
   double int8_dot_flops = 0;  // the f32 figure where there is no int8 dot product
   bool has_int8_dot = false;
+  // Of tile registers; 0 without them. Where there are some, bf16_dot_flops is theirs too.
+  double int8_tile_flops = 0;
 
-  // What products in `compute` can reach.
+  // What products of many rows in `compute` can reach: tile registers take block formats as bf16 (TileArgs).
   double flops(Compute compute) const {
-    return compute == Compute::kF32 ? f32_flops : compute == Compute::kBF16 ? bf16_dot_flops : int8_dot_flops;
+    if (compute == Compute::kF32) return f32_flops;
+    return compute == Compute::kBF16 || int8_tile_flops > 0 ? bf16_dot_flops : int8_dot_flops;
   }
 };
 

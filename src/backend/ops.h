@@ -59,7 +59,8 @@ struct NormArgs {
 enum class Compute {
   kF32,   // x and W widened to f32
   kBF16,  // x rounded to bf16, products by bf16 dot instructions where the machine has them
-  kInt8,  // x rounded to int8 with a scale for 32 elements, for weights of block formats; with others as kBF16
+  kInt8,  // x rounded to int8 with a scale for 32 elements, for weights of block formats; with others, and on tile
+          // registers for many rows, as kBF16
 };
 
 std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8"

@@ -13,6 +13,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #endif
 
 namespace headwise {
@@ -67,11 +70,28 @@ CpuFeatures DetectCpuFeatures() {
   features.avx512_vnni = features.avx512 && HasAll(extended.ecx, Bit(11));
   // Leaf 7's EAX is the number of its last subleaf.
   features.avx512_bf16 = features.avx512 && extended.eax >= 1 && HasAll(Cpuid(7, 1).eax, Bit(5));
+  const uint32_t amx_bf16 = Bit(22), amx_tile = Bit(24), amx_int8 = Bit(25);
+  const uint32_t tile_state = Bit(17) | Bit(18);
+  features.amx = HasAll(xcr0, tile_state) && HasAll(extended.edx, amx_bf16 | amx_tile | amx_int8);
   return features;
+}
+
+bool AskForTiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, which older systems lack
+  constexpr long kTileData = 18;               // the state component
+  static const bool may = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return may;
+#else
+  return false;
+#endif
 }
 #else
 CpuFeatures DetectCpuFeatures() {
   return {};
+}
+bool AskForTiles() {
+  return false;
 }
 #endif
 

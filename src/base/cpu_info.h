@@ -15,9 +15,14 @@ struct CpuFeatures {
   bool avx512 = false;       // F, CD, BW, DQ, VL
   bool avx512_vnni = false;  // int8 dot products
   bool avx512_bf16 = false;  // bf16 dot products
+  bool amx = false;          // tile registers, products of bf16 and of bytes; a process has to ask: AskForTiles
 };
 
 CpuFeatures DetectCpuFeatures();
+
+// Asks the kernel to let this process use tile registers, which make what it saves of a thread 8 KiB larger: all its
+// threads, now and later, and processes that it forks. Whether it may. Requires: CpuFeatures::amx.
+bool AskForTiles();
 
 // Cores that this process may run on: what taskset or a container's cpuset leave of the machine. At least 1.
 int NumUsableCores();

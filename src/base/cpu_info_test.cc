@@ -35,6 +35,7 @@ TEST(CpuInfo, AgreesWithTheKernel) {
   EXPECT_EQ(features.avx512, has("avx2 fma f16c bmi2 avx512f avx512cd avx512bw avx512dq avx512vl"));
   EXPECT_EQ(features.avx512_vnni, features.avx512 && has("avx512_vnni"));
   EXPECT_EQ(features.avx512_bf16, features.avx512 && has("avx512_bf16"));
+  EXPECT_EQ(features.amx, has("amx_tile amx_int8 amx_bf16"));
 }
 
 TEST(CpuInfo, CountsOnlyCoresThatItMayUse) {

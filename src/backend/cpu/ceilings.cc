@@ -133,6 +133,7 @@ Result<Ceilings> MeasureCeilings(const CeilingOptions& options) {
   ceilings.bf16_dot_flops = ceilings.has_bf16_dot ? MeasureCompute(kernels->peak.bf16_dot, pool) : ceilings.f32_flops;
   ceilings.has_int8_dot = kernels->matmul.has_int8_dot;
   ceilings.int8_dot_flops = ceilings.has_int8_dot ? MeasureCompute(kernels->peak.int8_dot, pool) : ceilings.f32_flops;
+  if (kernels->matmul.has_tiles) ceilings.int8_tile_flops = MeasureCompute(kernels->peak.int8_tiles, pool);
   return ceilings;
 }
 

@@ -46,7 +46,9 @@ class CpuBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   std::string Description() const override {
-    return fmt::format("cpu: {}, {} thread{}", kernels_.isa, pool_.num_threads(), pool_.num_threads() == 1 ? "" : "s");
+    const std::string why = cpu::WhyNotBest(kernels_);
+    return fmt::format("cpu: {}{}, {} thread{}", kernels_.isa, why.empty() ? "" : " (" + why + ")", pool_.num_threads(),
+                       pool_.num_threads() == 1 ? "" : "s");
   }
   std::string_view isa() const override { return kernels_.isa; }
   bool IsFast(Compute compute) const override {

@@ -11,7 +11,7 @@
 namespace headwise {
 
 struct CpuOptions {
-  std::string isa = "auto";  // "avx512", "avx2", "baseline"; auto takes the best of this machine
+  std::string isa = "auto";  // "amx", "avx512", "avx2", "baseline"; auto takes the best of this machine
   int num_threads = 0;       // 0: one per core this process may use
 };
 

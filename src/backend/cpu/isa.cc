@@ -12,10 +12,13 @@ std::vector<Isa> AllIsas() {
 #if defined(HEADWISE_X86)
   const CpuFeatures features = DetectCpuFeatures();
   const bool has_avx512 = features.avx2 && features.avx512 && features.avx512_vnni && features.avx512_bf16;
+  isas.push_back({"amx", "tile registers of bf16 and int8 beside AVX-512", &amx::kKernelTable,
+                  has_avx512 && features.amx && AskForTiles()});
   isas.push_back({"avx512", "AVX-512 with VNNI and BF16", &avx512::kKernelTable, has_avx512});
   isas.push_back({"avx2", "AVX2, FMA, F16C", &avx2::kKernelTable, features.avx2});
 #endif
   isas.push_back({"baseline", "what every supported machine has", &baseline::kKernelTable, true});
+  isas.push_back({"amx_emulated", "amx in plain loops, for tests", &amx_emulated::kKernelTable, true});
   return isas;
 }
 
@@ -25,6 +28,15 @@ std::vector<const KernelTable*> AvailableKernelTables() {
     if (isa.runs_here) tables.push_back(isa.kernels);
   }
   return tables;
+}
+
+std::string WhyNotBest([[maybe_unused]] const KernelTable& kernels) {
+#if defined(HEADWISE_X86)
+  if (&kernels == &avx512::kKernelTable && DetectCpuFeatures().amx && !AskForTiles()) {
+    return "the system refuses this process the tile registers of amx";
+  }
+#endif
+  return "";
 }
 
 Result<const KernelTable*> FindKernels(const std::string& name) {

@@ -23,6 +23,8 @@ struct Isa {
 std::vector<Isa> AllIsas();
 // The tables of those that run here, best first.
 std::vector<const KernelTable*> AvailableKernelTables();
+// Why not the best instruction set of the processor, where the system keeps it from this process; else empty.
+std::string WhyNotBest(const KernelTable& kernels);
 // "auto" or a name. Unknown, or not of this machine: an error that lists what there is.
 Result<const KernelTable*> FindKernels(const std::string& name);
 

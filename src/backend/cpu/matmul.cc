@@ -14,10 +14,6 @@ namespace {
 constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kMinTaskOutputs = 32;
 
-// Rows of x of one tile task. Reordering the tile's weights costs as much as 7 to 12 rows; more rows a task would leave
-// a machine of many cores without work in a narrow matrix.
-constexpr int64_t kTaskRows = 256;
-
 // Below this much work another thread would come too late: waking one takes a few microseconds.
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
@@ -152,30 +148,37 @@ void RunTileTask(const MatMulArgs& args, const MatMulKernels& kernels, const Til
                 .scratch = scratch});
 }
 
+// Even blocks of rows, each of which begins with a tile register.
+int64_t RowBlockBegin(int64_t block, int64_t num_blocks, int64_t num_rows) {
+  constexpr int64_t kUnit = 32;
+  return block == num_blocks ? num_rows : block * CeilDiv(num_rows, kUnit) / num_blocks * kUnit;
+}
+
 void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   const int64_t num_rows = args.x.shape[0];
   const int64_t depth = args.x.shape[1];
   const TileInput input = TileInputOf(args, kernels, pool, scratch);
-  const int64_t num_row_blocks = CeilDiv(num_rows, kTaskRows);
+  const TileLimits& limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
+  const int64_t num_row_blocks = CeilDiv(num_rows, limits.num_rows);
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t products = 0;
   for (size_t part_idx = 0; part_idx < args.parts.size(); ++part_idx) {
     const int64_t num_outputs = args.parts[part_idx].weight.shape[0];
     products += num_rows * depth * num_outputs;
-    for (int64_t output = 0; output < num_outputs; output += kTileOutputs) {
+    for (int64_t output = 0; output < num_outputs; output += limits.num_outputs) {
       // The blocks of rows of one tile are neighbours: its weights come from memory once.
       for (int64_t block = 0; block < num_row_blocks; ++block) {
-        const int64_t begin = block * num_rows / num_row_blocks;
+        const int64_t begin = RowBlockBegin(block, num_row_blocks, num_rows);
         tasks.push_back({.part_idx = part_idx,
                          .first_output = output,
-                         .num_outputs = std::min(kTileOutputs, num_outputs - output),
+                         .num_outputs = std::min(limits.num_outputs, num_outputs - output),
                          .first_row = begin,
-                         .num_rows = (block + 1) * num_rows / num_row_blocks - begin});
+                         .num_rows = RowBlockBegin(block + 1, num_row_blocks, num_rows) - begin});
       }
     }
   }
-  scratch.ReserveTiles(pool.num_threads());
+  scratch.ReserveTiles(pool.num_threads(), limits.scratch_bytes);
   const Spread spread = products < kMinParallelProducts ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
     const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];

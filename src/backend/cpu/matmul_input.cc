@@ -71,6 +71,28 @@ void ForRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
   });
 }
 
+// Rows of bf16 pairs in the order of tile registers: of each 16 rows 16 steps one behind the other.
+void MakeRegisters(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+                   TileInput& input) {
+  constexpr int64_t kSide = 16;
+  const int64_t depth = args.x.shape[1];
+  const int64_t num_steps = CeilDiv(depth, 2);
+  const int64_t num_registers = CeilDiv(num_steps, kSide);
+  input.step_type = StepType::kBF16Pair;
+  input.steps_stride = num_registers * kSide;
+  const int64_t row_floats = CeilDiv(args.x.shape[0], kSide) * kSide * input.steps_stride;
+  float* const registers = scratch.Floats(static_cast<size_t>(row_floats));
+  input.steps = registers;
+  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+    float* to = registers + (row / kSide * num_registers * kSide + row % kSide) * kSide;
+    for (int64_t i = 0; i < num_registers; ++i, to += kSide * kSide) {
+      const int64_t num = std::min(2 * kSide, depth - i * 2 * kSide);
+      kernels.round_row(x + i * 2 * kSide, num, to);
+      std::fill(to + CeilDiv(num, 2), to + kSide, 0.0f);
+    }
+  });
+}
+
 // x rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and one more: the
 // micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would push each
 // other out of the first-level cache.
@@ -78,6 +100,7 @@ void MakeSteps(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool&
                TileInput& input) {
   const int64_t depth = args.x.shape[1];
   const bool rounds = args.compute != Compute::kF32 && kernels.has_bf16_dot;
+  if (rounds && kernels.has_tiles) return MakeRegisters(args, kernels, pool, scratch, input);
   input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
   if (!rounds && depth % kBadStride != 0) {
     input.steps = static_cast<const float*>(args.x.data);
@@ -122,8 +145,11 @@ MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
   return Memory(static_cast<std::byte*>(memory));
 }
 
-void MatMulScratch::ReserveTiles(int num_threads) {
-  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(kTileScratchBytes));
+void MatMulScratch::ReserveTiles(int num_threads, int64_t bytes) {
+  if (bytes > tile_bytes_) tiles_.clear();
+  tile_bytes_ = std::max(tile_bytes_, bytes);
+  while (tiles_.size() < static_cast<size_t>(num_threads))
+    tiles_.push_back(NewMemory(static_cast<size_t>(tile_bytes_)));
 }
 
 std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
@@ -156,7 +182,7 @@ FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels
 
 TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   TileInput input;
-  const bool in_int8 = args.compute == Compute::kInt8;
+  const bool in_int8 = args.compute == Compute::kInt8 && !kernels.has_tiles;
   if (HasPlain(args) || !in_int8) MakeSteps(args, kernels, pool, scratch, input);
   if (HasPacked(args) && in_int8) MakeRuns(args, kernels, pool, scratch, input);
   return input;

@@ -25,8 +25,8 @@ struct MatMulTask {
 // Memory that matrix products keep between calls; grows to what a call needs.
 class MatMulScratch {
  public:
-  // kTileScratchBytes for each of `num_threads`.
-  void ReserveTiles(int num_threads);
+  // `bytes` for each of `num_threads`.
+  void ReserveTiles(int num_threads, int64_t bytes);
   float* TileOfThread(int thread_idx) {
     return reinterpret_cast<float*>(tiles_[static_cast<size_t>(thread_idx)].get());
   }
@@ -51,6 +51,7 @@ class MatMulScratch {
   };
 
   std::vector<Memory> tiles_;
+  int64_t tile_bytes_ = 0;
   Block floats_;
   Block runs_;
   std::vector<MatMulTask> tasks_;
@@ -70,7 +71,7 @@ FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels
 
 // Packed weights read runs where there are some, and steps as plain weights do otherwise.
 struct TileInput {
-  const float* steps = nullptr;  // [rows, steps_stride]
+  const float* steps = nullptr;  // [rows, steps_stride], or in the order of tile registers: TileArgs::x
   int64_t steps_stride = 0;
   StepType step_type = StepType::kF32;
   const QuantizedRun* runs = nullptr;  // [rows, runs_stride]

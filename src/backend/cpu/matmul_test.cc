@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -251,10 +252,63 @@ TEST_P(MatMulTest, PartsOfOneCallEqualCallsOfTheirOwn) {
   }
 }
 
+// Of rows, of outputs and of K, whatever the instruction set cuts them into.
+TEST_P(MatMulTest, MoreThanOneTaskTakes) {
+  for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+    for (const Problem& problem : {Problem{545, 140, 70, DType::kF16, compute},
+                                   Problem{40, 270, 2100, DType::kBF16, compute, MatMulArgs::Write::kAdd}}) {
+      SCOPED_TRACE(::testing::PrintToString(problem));
+      CheckProblem(problem, kernels(), rng_);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(MatMulTest, NothingToDoIsNoTrouble) {
   const Matrix x(DType::kF32, {0, 5});
   const Matrix weight = Matrix::Random(DType::kF32, {3, 5}, rng_);
   EXPECT_TRUE(BitsOf(Run(x, weight, 0, 0, 3, Compute::kBF16)).empty());
+}
+
+// What machines without tile registers test is what the others compute: the loops do what the instructions do.
+TEST(TileRegisters, EmulatedOnesGiveTheSameBits) {
+  const Result<const KernelTable*> real = FindKernels("amx");
+  if (!real.ok()) GTEST_SKIP() << real.status().message();
+  const Result<const KernelTable*> emulated = FindKernels("amx_emulated");
+  ASSERT_TRUE(emulated.ok());
+  std::mt19937 rng(5);
+  const Matrix x = Matrix::Random(DType::kF32, {50, 1100}, rng);
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const Matrix weight = Matrix::Random(dtype, {150, 1100}, rng);
+    std::vector<std::vector<uint32_t>> found;
+    for (const KernelTable* kernels : {*real, *emulated}) {
+      const Matrix out(DType::kF32, {50, 150});
+      const MatMulPart part{ConstTensorView(weight.view()), {}, out.view()};
+      ThreadPool pool(2);
+      MatMulScratch scratch;
+      RunMatMul({.x = x.view(), .parts = {&part, 1}, .compute = Compute::kBF16}, kernels->matmul, pool, scratch);
+      found.push_back(BitsOf(out));
+    }
+    EXPECT_EQ(found[0], found[1]) << NameOf(dtype);
+  }
+}
+
+// The kernel's permission and the registers are a process's own, and its children's.
+TEST(TileRegisters, AForkMultipliesToo) {
+  const Result<const KernelTable*> kernels = FindKernels("amx");
+  if (!kernels.ok()) GTEST_SKIP() << kernels.status().message();
+  std::mt19937 rng(6);
+  const Problem problem = {.num_rows = 20, .num_outputs = 33, .depth = 100, .compute = Compute::kBF16};
+  CheckProblem(problem, (*kernels)->matmul, rng);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CheckProblem(problem, (*kernels)->matmul, rng);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, MatMulTest, ::testing::ValuesIn(AvailableKernelTables()),

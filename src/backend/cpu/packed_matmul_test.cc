@@ -66,11 +66,18 @@ struct Problem {
   MatMulArgs::Write write = MatMulArgs::Write::kStore;
 };
 
+// Tile registers multiply bf16 where others multiply bytes.
+bool RoundsToBF16(const Problem& p, const MatMulKernels& kernels) {
+  const bool may = p.compute == Compute::kBF16 || (p.compute == Compute::kInt8 && kernels.has_tiles);
+  return may && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
+}
+
 // x as the product sees it.
 std::vector<double> SeenX(const std::vector<float>& x, const Problem& p, const MatMulKernels& kernels) {
   std::vector<double> seen(x.begin(), x.end());
-  if (p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows) {
+  if (RoundsToBF16(p, kernels)) {
     for (double& value : seen) value = BF16ToF32(F32ToBF16(static_cast<float>(value)));
+    return seen;
   }
   if (p.compute != Compute::kInt8) return seen;
   for (size_t run = 0; run < seen.size(); run += kRunElements) {
@@ -84,8 +91,7 @@ std::vector<double> SeenX(const std::vector<float>& x, const Problem& p, const M
 }
 
 double SeenWeight(float value, const Problem& p, const MatMulKernels& kernels) {
-  const bool rounds = p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
-  return rounds ? BF16ToF32(F32ToBF16(value)) : value;
+  return RoundsToBF16(p, kernels) ? BF16ToF32(F32ToBF16(value)) : value;
 }
 
 std::vector<float> Product(const Problem& p, const Packed& weight, const std::vector<float>& x,

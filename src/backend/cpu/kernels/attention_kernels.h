@@ -128,11 +128,18 @@ struct PrefillArgs {
   bool use_bf16;       // products in bf16; ignored where the machine has no bf16 dot
   std::byte* scratch;  // PrefillScratchBytes, 64-byte aligned
 };
+inline constexpr int64_t kPrefillKeys = 64;       // whose scores lie side by side
+inline constexpr int64_t kPrefillTileKeys = 256;  // that are converted together, at most
+inline constexpr int64_t kPrefillBlockRows = 32;  // that are multiplied together, at most
+// A block of rows may run over the end.
+inline constexpr int64_t PrefillRows(int64_t num_rows) {
+  return num_rows + kPrefillBlockRows;
+}
 // Rows of q (bf16 or f32) and out, key and value tiles, scores: see attention_prefill.cc.
-inline constexpr int64_t kPrefillKeys = 64;  // keys per tile
 inline int64_t PrefillScratchBytes(int64_t num_rows, int64_t padded_dim) {
-  const int64_t rows = num_rows + 8;  // a row block may run over the end
-  return 4 * (rows * padded_dim * 3 + 2 * kPrefillKeys * padded_dim + 16 * kPrefillKeys + (4 + kGroupTokens) * rows) +
+  const int64_t rows = PrefillRows(num_rows);
+  return 4 * (rows * padded_dim * 3 + 2 * kPrefillTileKeys * padded_dim + 2 * kPrefillBlockRows * kPrefillKeys +
+              (4 + kGroupTokens) * rows) +
          1024;
 }
 

@@ -1,84 +1,18 @@
-// Attention of a tile of query rows: keys go by in tiles of 64, converted once into the order and format of the
-// products and then used by every row, with an online softmax. Sinks and window enter as groups of 16 tokens, so a
+// Attention of a tile of query rows: keys go by in tiles, converted once into the order and format of the products and
+// then used by every row in blocks of 64, with an online softmax. Sinks and window enter as groups of 16 tokens, so a
 // streaming head's cost is its window's, wherever in the text the tile is.
 //
-// Both products are one micro-kernel over 32-bit steps: a step is one f32, or a pair of bf16 that a dot instruction
-// multiplies and adds.
-//   scores [rows, 64]  = q [rows, Dp]  . k tile [steps of Dp][64]
-//   out    [rows, Dp] += p [rows, 64]  . v tile [steps of 64][Dp]
+// Both products (attention_products-inl.h) are over 32-bit steps: a step is one f32, or a pair of bf16 that are
+// multiplied and added at once.
+//   scores [rows, 64]  = q [rows, Dp]  . k block [steps of Dp][64]
+//   out    [rows, Dp] += p [rows, 64]  . v block [steps of 64][Dp]
+#include "backend/cpu/kernels/attention_products-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
 #include "backend/cpu/kernels/native-inl.h"
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-constexpr int64_t kTileGroups = kPrefillKeys / kGroupTokens;
-
-// Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
-// x 2.
-constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
-constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
-
-struct F32Steps {
-  static constexpr int64_t kPerStep = 1;
-  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
-  static HWY_INLINE VF Probability(VF x) { return Exp2(x); }
-};
-struct BF16Steps {
-  [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
-  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
-  static HWY_INLINE VF Probability(VF x) { return CoarseExp2(x); }
-};
-
-struct Matrix {
-  float* data;
-  int64_t stride;
-};
-
-enum class Start { kZero, kLoad };
-
-// c[r][v] (+)= sum over steps of a[r][step] b[step][v] for kRows rows and kVecs vectors.
-template <typename Steps, int64_t kRows, int64_t kVecs, Start kStart>
-HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
-  VF sum[kRows][kVecs];
-  HW_UNROLL
-  for (int64_t r = 0; r < kRows; ++r) {
-    HW_UNROLL
-    for (int64_t v = 0; v < kVecs; ++v) {
-      sum[r][v] = kStart == Start::kZero ? hn::Zero(kDF) : hn::Load(kDF, c.data + r * c.stride + v * kLanes);
-    }
-  }
-  for (int64_t step = 0; step < num_steps; ++step) {
-    VF row[kVecs];
-    HW_UNROLL
-    for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + step * b.stride + v * kLanes);
-    HW_UNROLL
-    for (int64_t r = 0; r < kRows; ++r) {
-      const VF x = hn::Set(kDF, a.data[r * a.stride + step]);
-      HW_UNROLL
-      for (int64_t v = 0; v < kVecs; ++v) sum[r][v] = Steps::Dot(x, row[v], sum[r][v]);
-    }
-  }
-  HW_UNROLL
-  for (int64_t r = 0; r < kRows; ++r) {
-    HW_UNROLL
-    for (int64_t v = 0; v < kVecs; ++v) hn::Store(sum[r][v], kDF, c.data + r * c.stride + v * kLanes);
-  }
-}
-
-// kBlockRows rows of c over all its columns.
-template <typename Steps, Start kStart>
-void BlockProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
-  int64_t column = 0;
-  for (; column + kBlockVecs * kLanes <= num_columns; column += kBlockVecs * kLanes) {
-    MicroKernel<Steps, kBlockRows, kBlockVecs, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride},
-                                                       num_steps);
-  }
-  for (; column < num_columns; column += kLanes) {
-    MicroKernel<Steps, kBlockRows, 1, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride}, num_steps);
-  }
-}
 
 // Stores two vectors of neighbours along the summed dimension, even and odd, as steps: one row of pairs, or two rows.
 template <typename Steps>
@@ -197,11 +131,14 @@ void ConvertQ4Group(const Group& group, int64_t begin, int64_t end, int64_t page
 
 template <typename Steps>
 class QueryTile {
+  using Products = ProductsOf<Steps>;
+  static constexpr int64_t kBlockGroups = kPrefillKeys / kGroupTokens;
+
  public:
   explicit QueryTile(const PrefillArgs& args) : args_(args), padded_dim_(args.pages.padded_dim) {
     num_rows_ = args.num_tokens * args.num_q;
-    q_steps_ = padded_dim_ / Steps::kPerStep;
-    const int64_t rows = num_rows_ + 8;
+    q_steps_ = Products::WholeSteps(padded_dim_ / Steps::kPerStep);
+    const int64_t rows = PrefillRows(num_rows_);
     float* memory = reinterpret_cast<float*>(args.scratch);
     const auto take = [&memory](int64_t floats) {
       float* taken = memory;
@@ -211,15 +148,19 @@ class QueryTile {
     q_ = {take(rows * q_steps_), q_steps_};
     q_sink_ = {take(rows * q_steps_), q_steps_};
     out_ = {take(rows * padded_dim_), padded_dim_};
-    k_tile_ = take(kPrefillKeys * padded_dim_);
-    v_tile_ = take(kPrefillKeys * padded_dim_);
-    scores_ = {take(8 * kPrefillKeys), kPrefillKeys};
-    p_ = {take(8 * kPrefillKeys), kPrefillKeys / Steps::kPerStep};
+    k_tile_ = take(Products::kTileKeys * q_steps_);
+    v_tile_ = take(Products::kTileKeys / Steps::kPerStep * padded_dim_);
+    scores_ = {take(kPrefillBlockRows * kPrefillKeys), kPrefillKeys};
+    p_ = {take(kPrefillBlockRows * kPrefillKeys / Steps::kPerStep), kPrefillKeys / Steps::kPerStep};
     max_ = take(rows);
     sum_ = take(rows * kLanes);
     for (int64_t i = 0; i < rows * padded_dim_; ++i) out_.data[i] = 0.0f;
     for (int64_t i = 0; i < rows; ++i) max_[i] = kLowest;
     for (int64_t i = 0; i < rows * kLanes; ++i) sum_[i] = 0.0f;
+    // Steps behind Dp, which no key is written to.
+    if (q_steps_ != padded_dim_ / Steps::kPerStep) {
+      for (int64_t i = 0; i < Products::kTileKeys * q_steps_; ++i) k_tile_[i] = 0.0f;
+    }
   }
 
   void Run() {
@@ -244,7 +185,7 @@ class QueryTile {
   void LoadQueries(const float* q, const Matrix& to) {
     const float factor = args_.scale * kLog2E;
     const int64_t dim = args_.pages.dim;
-    for (int64_t row = 0; row < num_rows_ + 8; ++row) {
+    for (int64_t row = 0; row < PrefillRows(num_rows_); ++row) {
       const bool exists = row < num_rows_;
       const float* from = q + TokenOf(exists ? row : 0) * args_.stride + row % args_.num_q * dim;
       for (int64_t step = 0; step < q_steps_; ++step) {
@@ -263,7 +204,8 @@ class QueryTile {
     if (begin >= end) return;
     for (int64_t pos = begin / kGroupTokens * kGroupTokens; pos < end; pos += kGroupTokens) {
       const Group group = GroupAt(args_.pages, pos);
-      float* k_tile = k_tile_ + num_groups_ * kGroupTokens;
+      float* k_tile =
+          k_tile_ + num_groups_ / kBlockGroups * q_steps_ * kPrefillKeys + num_groups_ % kBlockGroups * kGroupTokens;
       float* v_tile = v_tile_ + num_groups_ * kGroupTokens / Steps::kPerStep * padded_dim_;
       if (group.type == KvType::kQ4) {
         ConvertQ4Group<Steps>(group, begin, end, args_.pages.page_tokens, padded_dim_, k_tile, v_tile);
@@ -271,31 +213,49 @@ class QueryTile {
       if (group.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
       HW_WITH_FLOAT_KV_TYPE(group.type, (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
       tile_[num_groups_++] = {pos, begin, end, is_sink};
-      if (num_groups_ == kTileGroups) AddTile(q);
+      if (num_groups_ == Products::kTileKeys / kGroupTokens) AddTile(q);
     }
   }
 
   // Scores, softmax and values of the keys in the tile, for all rows.
   void AddTile(const Matrix& q) {
     if (num_groups_ == 0) return;
-    const int64_t num_keys = num_groups_ * kGroupTokens;
-    for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
-      const int64_t block_rows = num_rows_ - row < kBlockRows ? num_rows_ - row : kBlockRows;
-      const Visible visible = VisibleTo(TokenOf(row), TokenOf(row + block_rows - 1));
-      if (visible == Visible::kNothing) continue;
-      BlockProduct<Steps, Start::kZero>({q.data + row * q.stride, q.stride}, {k_tile_, kPrefillKeys}, scores_, q_steps_,
-                                        num_keys);
-      for (int64_t r = 0; r < block_rows; ++r) {
-        float* scores = scores_.data + r * scores_.stride;
-        if (args_.score_cap != 0.0f) CapScores(scores, num_keys);
-        if (args_.slopes != nullptr) AddAlibi(row + r, scores);
-        const bool masked = visible == Visible::kSome && MaskRow(row + r, scores);
-        SoftmaxRow(row + r, scores, r, num_keys, masked);
+    // What pads the values of an odd number of groups to whole steps is multiplied by zeros, and must be numbers.
+    const int64_t num_steps = num_groups_ * kGroupTokens / Steps::kPerStep;
+    for (int64_t i = num_steps * padded_dim_; i < Products::WholeSteps(num_steps) * padded_dim_; ++i) v_tile_[i] = 0.0f;
+    for (int64_t row = 0; row < num_rows_; row += Products::kRows) {
+      const int64_t block_rows = num_rows_ - row < Products::kRows ? num_rows_ - row : Products::kRows;
+      for (int64_t first = 0; first < num_groups_; first += kBlockGroups) {
+        const int64_t num = num_groups_ - first < kBlockGroups ? num_groups_ - first : kBlockGroups;
+        AddBlock(q, row, block_rows, {first, num});
       }
-      BlockProduct<Steps, Start::kLoad>(p_, {v_tile_, padded_dim_}, {out_.data + row * padded_dim_, padded_dim_},
-                                        num_keys / Steps::kPerStep, padded_dim_);
     }
     num_groups_ = 0;
+  }
+
+  // Groups of the tile that are worked on together: the scores of a row's keys, up to 64, lie side by side.
+  struct Block {
+    int64_t first_group;
+    int64_t num_groups;
+  };
+
+  void AddBlock(const Matrix& q, int64_t row, int64_t block_rows, const Block& block) {
+    const Visible visible = VisibleTo(TokenOf(row), TokenOf(row + block_rows - 1), block);
+    if (visible == Visible::kNothing) return;
+    const int64_t num_keys = block.num_groups * kGroupTokens;
+    const int64_t first_key = block.first_group * kGroupTokens;
+    products_.Multiply({q.data + row * q.stride, q.stride}, {k_tile_ + first_key * q_steps_, kPrefillKeys}, scores_,
+                       block_rows, q_steps_, num_keys);
+    for (int64_t r = 0; r < block_rows; ++r) {
+      float* scores = scores_.data + r * scores_.stride;
+      if (args_.score_cap != 0.0f) CapScores(scores, num_keys);
+      if (args_.slopes != nullptr) AddAlibi(row + r, scores, block);
+      const bool masked = visible == Visible::kSome && MaskRow(row + r, scores, block);
+      SoftmaxRow(row + r, scores, r, num_keys, masked);
+    }
+    products_.MultiplyAdd(p_, {v_tile_ + first_key / Steps::kPerStep * padded_dim_, padded_dim_},
+                          {out_.data + row * padded_dim_, padded_dim_}, block_rows,
+                          Products::WholeSteps(num_keys / Steps::kPerStep), padded_dim_);
   }
 
   struct TileGroup {
@@ -310,14 +270,14 @@ class QueryTile {
     end = pos + 1 < group.end ? pos + 1 : group.end;
   }
 
-  // What the queries from token_begin to token_end read of the tile: most of a causal tile's upper right is read by
+  // What the queries from token_begin to token_end read of the block: most of a causal tile's upper right is read by
   // none of them, most of the rest by all.
   enum class Visible { kNothing, kSome, kEverything };
-  Visible VisibleTo(int64_t token_begin, int64_t token_end) const {
+  Visible VisibleTo(int64_t token_begin, int64_t token_end, const Block& block) const {
     bool any = false;
     bool all = true;
-    for (int64_t i = 0; i < num_groups_; ++i) {
-      const TileGroup& group = tile_[i];
+    for (int64_t i = 0; i < block.num_groups; ++i) {
+      const TileGroup& group = tile_[block.first_group + i];
       int64_t first_begin, first_end, last_begin, last_end;
       VisibleKeys(group, args_.first_pos + token_begin, first_begin, first_end);
       VisibleKeys(group, args_.first_pos + token_end, last_begin, last_end);
@@ -335,11 +295,12 @@ class QueryTile {
     }
   }
 
-  void AddAlibi(int64_t row, float* scores) {
+  void AddAlibi(int64_t row, float* scores, const Block& block) {
     const int64_t pos = args_.first_pos + TokenOf(row);
     const VF slope = hn::Set(kDF, args_.slopes[row % args_.num_q] * kLog2E);
-    for (int64_t i = 0; i < num_groups_; ++i) {
-      const int64_t distance = tile_[i].pos - (tile_[i].is_sink ? args_.mask.SinkPos(pos) : pos);
+    for (int64_t i = 0; i < block.num_groups; ++i) {
+      const TileGroup& group = tile_[block.first_group + i];
+      const int64_t distance = group.pos - (group.is_sink ? args_.mask.SinkPos(pos) : pos);
       for (int64_t s = 0; s < kSub; ++s) {
         float* to = scores + i * kGroupTokens + s * kLanes;
         const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));
@@ -367,10 +328,10 @@ class QueryTile {
   }
 
   // Hidden keys of one row's scores become kLowest. True if there are any.
-  bool MaskRow(int64_t row, float* scores) {
+  bool MaskRow(int64_t row, float* scores, const Block& block) {
     bool masked = false;
-    for (int64_t i = 0; i < num_groups_; ++i) {
-      masked |= Mask(scores + i * kGroupTokens, tile_[i], args_.first_pos + TokenOf(row));
+    for (int64_t i = 0; i < block.num_groups; ++i) {
+      masked |= Mask(scores + i * kGroupTokens, tile_[block.first_group + i], args_.first_pos + TokenOf(row));
     }
     return masked;
   }
@@ -413,6 +374,8 @@ class QueryTile {
       }
     }
     hn::Store(sum, kDF, sum_ + row * kLanes);
+    const int64_t num_steps = num_keys / Steps::kPerStep;
+    for (int64_t i = num_steps; i < Products::WholeSteps(num_steps); ++i) p_.data[block_row * p_.stride + i] = 0.0f;
   }
 
   // What the row has summed so far, to a new and larger max.
@@ -445,24 +408,25 @@ class QueryTile {
 
   const PrefillArgs& args_;
   const int64_t padded_dim_;
+  Products products_;
   int64_t num_rows_;
   int64_t q_steps_;
   Matrix q_, q_sink_;  // [rows, steps of Dp]
   Matrix out_;         // [rows, Dp]
-  float* k_tile_;      // [steps of Dp][64 keys]
-  float* v_tile_;      // [steps of 64 keys][Dp]
+  float* k_tile_;      // [blocks][steps of Dp][64 keys]
+  float* v_tile_;      // [steps of keys][Dp]
   Matrix scores_;      // [block rows, 64]
   Matrix p_;           // [block rows, steps of 64]
   float* max_;         // [rows]
   float* sum_;         // [rows, lanes]: a row's sum is that of its lanes
-  TileGroup tile_[kTileGroups];
+  TileGroup tile_[Products::kTileKeys / kGroupTokens];
   int64_t num_groups_ = 0;
 };
 
 }  // namespace
 
 void Prefill(const PrefillArgs& args) {
-  if constexpr (kHasBF16Dot) {
+  if constexpr (kMultipliesBF16) {
     if (args.use_bf16) {
       QueryTile<BF16Steps>(args).Run();
       return;

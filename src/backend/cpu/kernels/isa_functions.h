@@ -43,6 +43,7 @@ void SoftmaxGradRow(const float* p, float* g, int64_t n, float delta, float scal
 double PeakF32(int64_t num_iterations, float* sink);
 double PeakBF16Dot(int64_t num_iterations, float* sink);
 double PeakInt8Dot(int64_t num_iterations, float* sink);
+double PeakInt8Tiles(int64_t num_iterations, float* sink);
 float ReadSum(const float* x, int64_t n);
 
 }  // namespace headwise::cpu::HW_ISA

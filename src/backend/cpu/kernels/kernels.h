@@ -15,7 +15,7 @@
 namespace headwise::cpu {
 
 struct KernelTable {
-  const char* isa;  // "avx512", "avx2", "baseline"
+  const char* isa;  // "amx", "avx512", "avx2", "baseline", "amx_emulated"
   MatMulKernels matmul;
   AttentionKernels attention;
   ElementwiseKernels elementwise;
@@ -26,11 +26,18 @@ struct KernelTable {
 namespace baseline {
 extern const KernelTable kKernelTable;
 }
+// The kernels of amx in what every machine has, for tests: see tiles-inl.h.
+namespace amx_emulated {
+extern const KernelTable kKernelTable;
+}
 #if defined(HEADWISE_X86)
 namespace avx2 {
 extern const KernelTable kKernelTable;
 }
 namespace avx512 {
+extern const KernelTable kKernelTable;
+}
+namespace amx {
 extern const KernelTable kKernelTable;
 }
 #endif

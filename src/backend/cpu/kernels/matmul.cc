@@ -112,7 +112,7 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
 }
 
 void Tile(const TileArgs& args) {
-  if constexpr (kHasBF16Dot) {
+  if constexpr (kMultipliesBF16) {
     if (args.steps == StepType::kBF16Pair) return TileBy<BF16Steps>(args);
   }
   TileBy<F32Steps>(args);

@@ -40,19 +40,20 @@ inline constexpr int64_t kBlockSteps = 512;
 inline constexpr int64_t kTileScratchBytes = kTileOutputs * kBlockSteps * 4;
 
 struct TileArgs {
-  const float* x;  // [num_rows, steps of K]: f32, or the pairs that round_row made
+  const float* x;  // [num_rows, steps of K]: f32, or the pairs that round_row made; readable to a multiple of 16 rows
+                   // and of 16 steps, the steps behind K 0
   int64_t num_rows;
   int64_t x_stride;    // steps
   StepType steps;      // kBF16Pair only where has_bf16_dot
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
-  int64_t num_outputs;  // 1 .. kTileOutputs
+  int64_t num_outputs;  // at most TileLimits::num_outputs
   const float* bias;    // [num_outputs] or null
   float* out;           // [num_rows, out_stride], first output of this tile
   int64_t out_stride;   // floats
   bool add;             // out += instead of out =
-  float* scratch;       // kTileScratchBytes, 64-byte aligned
+  float* scratch;       // TileLimits::scratch_bytes, 64-byte aligned
 };
 
 // 32 elements of a row of x as they are, and their sum.
@@ -82,6 +83,24 @@ struct PackedArgs {
 // Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes.
 inline constexpr int64_t kTileRuns = 32;
 
+// What one call of `tile` takes at most.
+struct TileLimits {
+  int64_t num_outputs;
+  // Reordering a tile's weights costs as much as 7 to 12 rows; more rows a task would leave a machine of many cores
+  // without work in a narrow matrix.
+  int64_t num_rows;
+  int64_t scratch_bytes;
+};
+inline constexpr TileLimits kVectorTileLimits = {kTileOutputs, 256, kTileScratchBytes};
+
+// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block, whose reordered weights and
+// sums are its scratch.
+inline constexpr int64_t kAmxOutputs = 128;
+inline constexpr int64_t kAmxRows = 512;
+inline constexpr int64_t kAmxBlockSteps = 512;
+inline constexpr TileLimits kAmxTileLimits = {kAmxOutputs, kAmxRows,
+                                              (kAmxOutputs * kAmxBlockSteps + kAmxRows * kAmxOutputs) * 4};
+
 struct MatMulKernels {
   // Row r of the result does not depend on num_rows, bit for bit: a token decoded in a batch equals it alone.
   void (*few_rows)(const FewRowsArgs& args);
@@ -97,6 +116,10 @@ struct MatMulKernels {
   void (*quantize_row)(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
+  TileLimits bf16_tile_limits;  // of steps of bf16 pairs; others have kVectorTileLimits
+  // Products of bf16 steps run on tile registers: x of `tile` is in their order, and block formats take them with
+  // Compute::kInt8 too, because products of bytes, whose sums are scaled every 32 elements, are slower.
+  bool has_tiles;
   bool has_bf16_dot;  // Compute::kBF16 is faster than f32 here; elsewhere it is computed in f32
   bool has_int8_dot;
 };

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/native-inl.h"
+#include "backend/cpu/kernels/tiles-inl.h"
 #include "backend/cpu/kernels/vector-inl.h"
 
 namespace headwise::cpu::HW_ISA {
@@ -40,6 +41,7 @@ HWY_INLINE VF LoadF32(const Element<kType>* from) {
 
 struct F32Steps {
   static constexpr int64_t kPerStep = 1;
+  static constexpr bool kInTiles = false;
   static HWY_INLINE VF Dot(VF sum, VF a, VF b) { return hn::MulAdd(a, b, sum); }
   template <WeightType kType>
   static HWY_INLINE VF Load(const Element<kType>* from) {
@@ -47,8 +49,10 @@ struct F32Steps {
   }
 };
 
+// Where there are tile registers, they multiply these.
 struct BF16Steps {
   static constexpr int64_t kPerStep = 2;
+  static constexpr bool kInTiles = kHasTiles;
   static HWY_INLINE VF Dot(VF sum, VF a, VF b) { return BF16Dot(sum, a, b); }
   template <WeightType kType>
   static HWY_INLINE VF Load(const Element<kType>* from) {

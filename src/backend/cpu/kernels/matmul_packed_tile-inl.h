@@ -185,10 +185,10 @@ template <typename Steps>
 HWY_INLINE void StoreSteps(const VF (&w)[4], float* to) {
   if constexpr (Steps::kPerStep == 1) {
     HW_UNROLL
-    for (int k = 0; k < 4; ++k) hn::Store(w[k], kDF, to + k * kPanelOutputs);
+    for (int k = 0; k < 4; ++k) hn::Store(w[k], kDF, to + k * kStepOutputs<Steps>);
   } else {
     hn::Store(PackBF16Pairs(w[0], w[1]), kDF, to);
-    hn::Store(PackBF16Pairs(w[2], w[3]), kDF, to + kPanelOutputs);
+    hn::Store(PackBF16Pairs(w[2], w[3]), kDF, to + kStepOutputs<Steps>);
   }
 }
 
@@ -211,16 +211,16 @@ HWY_INLINE void StepsOfPanel(const TileArgs& args, int64_t first_output, int64_t
       const VF scale = a[kQuad / 4];
       const VF w[4] = {hn::MulAdd(scale, ByteAsF32<0>(values), b), hn::MulAdd(scale, ByteAsF32<1>(values), b),
                        hn::MulAdd(scale, ByteAsF32<2>(values), b), hn::MulAdd(scale, ByteAsF32<3>(values), b)};
-      StoreSteps<Steps>(w, to + (run * kRunQuads + kQuad) * kQuadSteps * kPanelOutputs);
+      StoreSteps<Steps>(w, to + (run * kRunQuads + kQuad) * kQuadSteps * kStepOutputs<Steps>);
     });
   }
 }
 
 template <typename Steps, WeightType kType>
 void PackPanels(const TileArgs& args, int64_t begin, int64_t num_steps) {
-  for (int64_t output = 0; output < args.num_outputs; output += kPanelOutputs) {
+  for (int64_t output = 0; output < args.num_outputs; output += kStepOutputs<Steps>) {
     float* panel = args.scratch + output * num_steps;
-    for (int64_t vec = 0; vec < kMicroVecs; ++vec) {
+    for (int64_t vec = 0; vec < kStepVecs<Steps>; ++vec) {
       const int64_t first = output + vec * kLanes;
       // Behind the last output stands what the micro-kernel computes and does not store.
       const int64_t known = first < args.num_outputs ? first : output;

@@ -4,6 +4,7 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_TILE_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_TILE_INL_H_
 
+#include "backend/cpu/kernels/matmul_amx-inl.h"
 #include "backend/cpu/kernels/matmul_load-inl.h"
 
 namespace headwise::cpu::HW_ISA {
@@ -19,6 +20,12 @@ constexpr int64_t kMicroVecs = kLanes == 16 ? 4 : 2;
 #endif
 constexpr int64_t kPanelOutputs = kMicroVecs * kLanes;
 static_assert(kTileOutputs % kPanelOutputs == 0);
+
+// Vectors of outputs in a step of a panel: those that the micro-kernel takes, or one tile register's.
+template <typename Steps>
+constexpr int64_t kStepVecs = Steps::kInTiles ? kRegisterSteps / kLanes : kMicroVecs;
+template <typename Steps>
+constexpr int64_t kStepOutputs = kStepVecs<Steps>* kLanes;
 
 // x[i] = lane i of x[0 .. kLanes), for all vectors at once.
 HWY_INLINE void Transpose(VF (&x)[kLanes]) {
@@ -87,9 +94,9 @@ HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin,
     Transpose(rows);
     if (num_steps - step >= kLanes) {
       HW_UNROLL
-      for (int64_t i = 0; i < kLanes; ++i) hn::Store(rows[i], kDF, to + (step + i) * kPanelOutputs);
+      for (int64_t i = 0; i < kLanes; ++i) hn::Store(rows[i], kDF, to + (step + i) * kStepOutputs<Steps>);
     } else {
-      for (int64_t i = 0; i < num_steps - step; ++i) hn::Store(rows[i], kDF, to + (step + i) * kPanelOutputs);
+      for (int64_t i = 0; i < num_steps - step; ++i) hn::Store(rows[i], kDF, to + (step + i) * kStepOutputs<Steps>);
     }
   }
 }
@@ -100,9 +107,9 @@ void PackBlock(const TileArgs& args, int64_t begin, int64_t num_steps) {
   const int64_t next_begin = begin + num_steps * Steps::kPerStep;
   // The next block of these rows, or the first of the next tile's, which lie behind them.
   const Element<kType>* next = next_begin < args.depth ? weight + next_begin : weight + args.num_outputs * args.depth;
-  for (int64_t row = 0; row < args.num_outputs; row += kPanelOutputs) {
+  for (int64_t row = 0; row < args.num_outputs; row += kStepOutputs<Steps>) {
     float* panel = args.scratch + row * num_steps;
-    for (int64_t vec = 0; vec < kMicroVecs; ++vec) {
+    for (int64_t vec = 0; vec < kStepVecs<Steps>; ++vec) {
       const int64_t first = row + vec * kLanes;
       const Element<kType>* ahead =
           first + kLanes < args.num_outputs ? weight + (first + kLanes) * args.depth + begin : next;
@@ -232,6 +239,9 @@ void MultiplyBlock(const TileArgs& args, int64_t first_step, int64_t num_steps, 
 // kPack(args, first element, steps) fills scratch with a block of the tile's weights.
 template <typename Steps, void (*kPack)(const TileArgs&, int64_t, int64_t)>
 void TileOf(const TileArgs& args) {
+#if HW_TILES
+  if constexpr (Steps::kInTiles) return AmxTileOf<kPack>(args);
+#endif
   alignas(64) float bias[kTileOutputs];
   for (int64_t i = 0; i < kTileOutputs; ++i) bias[i] = args.bias != nullptr && i < args.num_outputs ? args.bias[i] : 0;
   const int64_t num_steps = (args.depth + Steps::kPerStep - 1) / Steps::kPerStep;

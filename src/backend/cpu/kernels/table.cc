@@ -2,6 +2,7 @@
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/kernels/native-inl.h"
+#include "backend/cpu/kernels/tiles-inl.h"
 
 #define HW_STRINGIFY_INNER(x) #x
 #define HW_STRINGIFY(x) HW_STRINGIFY_INNER(x)
@@ -18,10 +19,16 @@ constexpr KernelTable kKernelTable = {
                .packed_tile = PackedTile,
                .quantize_row = QuantizeRow,
                .round_row = RoundRow,
-               .has_bf16_dot = kHasBF16Dot,
+               .bf16_tile_limits = kHasTiles ? kAmxTileLimits : kVectorTileLimits,
+               .has_tiles = kHasTiles,
+               .has_bf16_dot = kMultipliesBF16,
                .has_int8_dot = kHasInt8Dot},
-    .attention =
-        {.append = Append, .age = Age, .decode = Decode, .prefill = Prefill, .fold = Fold, .has_bf16_dot = kHasBF16Dot},
+    .attention = {.append = Append,
+                  .age = Age,
+                  .decode = Decode,
+                  .prefill = Prefill,
+                  .fold = Fold,
+                  .has_bf16_dot = kMultipliesBF16},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,
                     .gated_silu = GatedSilu,
@@ -32,7 +39,11 @@ constexpr KernelTable kKernelTable = {
                     .soft_cap = SoftCapRow,
                     .add_scaled = AddScaledRow},
     .softmax = {.max = MaxRow, .exp = ExpRow, .gradient = SoftmaxGradRow},
-    .peak = {.f32_multiply_add = PeakF32, .bf16_dot = PeakBF16Dot, .int8_dot = PeakInt8Dot, .read_sum = ReadSum},
+    .peak = {.f32_multiply_add = PeakF32,
+             .bf16_dot = PeakBF16Dot,
+             .int8_dot = PeakInt8Dot,
+             .int8_tiles = PeakInt8Tiles,
+             .read_sum = ReadSum},
 };
 
 }  // namespace headwise::cpu::HW_ISA

@@ -1,0 +1,211 @@
+// The two matrix products of attention over a tile of query rows: by a micro-kernel of vectors, or on tile registers.
+// Included by attention_prefill.cc only, once per instruction set.
+#ifndef HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_PRODUCTS_INL_H_
+#define HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_PRODUCTS_INL_H_
+
+#include "backend/cpu/kernels/attention_kernels.h"
+#include "backend/cpu/kernels/kv_page-inl.h"
+#include "backend/cpu/kernels/tiles-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+// Register tile of the micro-kernel: rows x vectors accumulators. 32 registers take 6 x 4 and the operands; 16 take 4
+// x 2.
+constexpr int64_t kBlockRows = kSub == 1 ? 6 : 4;
+constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
+
+struct F32Steps {
+  static constexpr int64_t kPerStep = 1;
+  static constexpr bool kInTiles = false;
+  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
+  static HWY_INLINE VF Probability(VF x) { return Exp2(x); }
+};
+struct BF16Steps {
+  [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
+  static constexpr bool kInTiles = kHasTiles;
+  static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
+  static HWY_INLINE VF Probability(VF x) { return CoarseExp2(x); }
+};
+
+struct Matrix {
+  float* data;
+  int64_t stride;
+};
+
+enum class Start { kZero, kLoad };
+
+// c[r][v] (+)= sum over steps of a[r][step] b[step][v] for kRows rows and kVecs vectors.
+template <typename Steps, int64_t kRows, int64_t kVecs, Start kStart>
+HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
+  VF sum[kRows][kVecs];
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) {
+      sum[r][v] = kStart == Start::kZero ? hn::Zero(kDF) : hn::Load(kDF, c.data + r * c.stride + v * kLanes);
+    }
+  }
+  for (int64_t step = 0; step < num_steps; ++step) {
+    VF row[kVecs];
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + step * b.stride + v * kLanes);
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) {
+      const VF x = hn::Set(kDF, a.data[r * a.stride + step]);
+      HW_UNROLL
+      for (int64_t v = 0; v < kVecs; ++v) sum[r][v] = Steps::Dot(x, row[v], sum[r][v]);
+    }
+  }
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) hn::Store(sum[r][v], kDF, c.data + r * c.stride + v * kLanes);
+  }
+}
+
+// kBlockRows rows of c over all its columns.
+template <typename Steps, Start kStart>
+void BlockProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
+  int64_t column = 0;
+  for (; column + kBlockVecs * kLanes <= num_columns; column += kBlockVecs * kLanes) {
+    MicroKernel<Steps, kBlockRows, kBlockVecs, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride},
+                                                       num_steps);
+  }
+  for (; column < num_columns; column += kLanes) {
+    MicroKernel<Steps, kBlockRows, 1, kStart>(a, {b.data + column, b.stride}, {c.data + column, c.stride}, num_steps);
+  }
+}
+
+// How one kind of steps is multiplied. c [rows, columns] = a [rows, steps] . b [steps][columns], columns in groups of
+// 16; of a and c there is memory to the next multiple of kRows rows.
+template <typename Steps>
+class VectorProducts {
+ public:
+  static constexpr int64_t kRows = kBlockRows;        // of one call, at most
+  static constexpr int64_t kTileKeys = kPrefillKeys;  // that are converted together
+  // What steps are padded to, with zeros.
+  static constexpr int64_t WholeSteps(int64_t num_steps) { return num_steps; }
+
+  void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,
+                int64_t num_columns) {
+    BlockProduct<Steps, Start::kZero>(a, b, c, num_steps, num_columns);
+  }
+  // The same, added to c.
+  void MultiplyAdd(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,
+                   int64_t num_columns) {
+    BlockProduct<Steps, Start::kLoad>(a, b, c, num_steps, num_columns);
+  }
+};
+
+#if HW_TILES
+
+class TileProducts {
+ public:
+  static constexpr int64_t kRows = 2 * kRegisterRows;
+  // The outputs of kRows rows stay in the first-level cache while these go by.
+  static constexpr int64_t kTileKeys = kPrefillTileKeys;
+  static constexpr int64_t WholeSteps(int64_t num_steps) {
+    return (num_steps + kRegisterSteps - 1) / kRegisterSteps * kRegisterSteps;
+  }
+
+  void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
+                int64_t num_columns) {
+    Columns<Start::kZero>(a, b, c, num_rows, num_steps, num_columns);
+  }
+  void MultiplyAdd(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
+                   int64_t num_columns) {
+    Columns<Start::kLoad>(a, b, c, num_rows, num_steps, num_columns);
+  }
+
+ private:
+  template <Start kStart>
+  void Columns(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
+               int64_t num_columns) {
+    const bool two_rows = num_rows > kRegisterRows;
+    for (int64_t column = 0; column < num_columns; column += 2 * kRegisterSteps) {
+      const Matrix columns_b = {b.data + column, b.stride};
+      const Matrix columns_c = {c.data + column, c.stride};
+      if (column + kRegisterSteps < num_columns) {
+        two_rows ? Registers<kStart, 2, 2>(a, columns_b, columns_c, num_steps)
+                 : Registers<kStart, 1, 2>(a, columns_b, columns_c, num_steps);
+      } else {
+        two_rows ? Registers<kStart, 2, 1>(a, columns_b, columns_c, num_steps)
+                 : Registers<kStart, 1, 1>(a, columns_b, columns_c, num_steps);
+      }
+    }
+  }
+
+  // Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
+  template <Start kStart, int kRowRegisters, int kColumnRegisters>
+  HWY_INLINE void Registers(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
+    constexpr bool kTwoRows = kRowRegisters == 2;
+    constexpr bool kTwoColumns = kColumnRegisters == 2;
+    const auto a_stride = a.stride * static_cast<int64_t>(sizeof(float));
+    const auto b_stride = b.stride * static_cast<int64_t>(sizeof(float));
+    Begin<kStart, 0>(c, 0, 0);
+    if constexpr (kTwoColumns) Begin<kStart, 1>(c, 0, 1);
+    if constexpr (kTwoRows) Begin<kStart, 2>(c, 1, 0);
+    if constexpr (kTwoRows && kTwoColumns) Begin<kStart, 3>(c, 1, 1);
+    for (int64_t step = 0; step < num_steps; step += kRegisterSteps) {
+      const float* from_b = b.data + step * b.stride;
+      tiles_.Load<6>(from_b, b_stride);
+      tiles_.Load<4>(a.data + step, a_stride);
+      tiles_.DotBF16<0, 4, 6>();
+      if constexpr (kTwoColumns) {
+        tiles_.Load<7>(from_b + kRegisterSteps, b_stride);
+        tiles_.DotBF16<1, 4, 7>();
+      }
+      if constexpr (kTwoRows) {
+        tiles_.Load<5>(a.data + kRegisterRows * a.stride + step, a_stride);
+        tiles_.DotBF16<2, 5, 6>();
+        if constexpr (kTwoColumns) tiles_.DotBF16<3, 5, 7>();
+      }
+    }
+    Put<0>(c, 0, 0);
+    if constexpr (kTwoColumns) Put<1>(c, 0, 1);
+    if constexpr (kTwoRows) Put<2>(c, 1, 0);
+    if constexpr (kTwoRows && kTwoColumns) Put<3>(c, 1, 1);
+  }
+
+  static float* At(const Matrix& c, int64_t row_register, int64_t column_register) {
+    return c.data + row_register * kRegisterRows * c.stride + column_register * kRegisterSteps;
+  }
+  template <Start kStart, int kTile>
+  HWY_INLINE void Begin(const Matrix& c, int64_t row_register, int64_t column_register) {
+    if constexpr (kStart == Start::kZero) {
+      tiles_.Zero<kTile>();
+    } else {
+      tiles_.Load<kTile>(At(c, row_register, column_register), c.stride * static_cast<int64_t>(sizeof(float)));
+    }
+  }
+  template <int kTile>
+  HWY_INLINE void Put(const Matrix& c, int64_t row_register, int64_t column_register) {
+    tiles_.Store<kTile>(At(c, row_register, column_register), c.stride * static_cast<int64_t>(sizeof(float)));
+  }
+
+  Tiles tiles_;
+};
+
+template <typename Steps, bool kInTiles = Steps::kInTiles>
+struct ProductsOfSteps {
+  using Type = VectorProducts<Steps>;
+};
+template <typename Steps>
+struct ProductsOfSteps<Steps, true> {
+  using Type = TileProducts;
+};
+template <typename Steps>
+using ProductsOf = typename ProductsOfSteps<Steps>::Type;
+
+#else
+
+template <typename Steps>
+using ProductsOf = VectorProducts<Steps>;
+
+#endif
+
+}  // namespace
+}  // namespace headwise::cpu::HW_ISA
+
+#endif  // HEADWISE_BACKEND_CPU_KERNELS_ATTENTION_PRODUCTS_INL_H_
