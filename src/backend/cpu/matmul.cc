@@ -85,22 +85,22 @@ void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMul
   }
 }
 
-void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
-                    const MatMulTask& task) {
+// One group of rows, which task.first_row and task.num_rows say.
+void RunFewRowsGroup(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
+                     const MatMulTask& task) {
   const MatMulPart& part = args.parts[task.part_idx];
-  const int64_t num_rows = args.x.shape[0];
   if (IsPacked(part.weight)) {
     PackedArgs packed = PackedArgsOf(args, task);
-    packed.x_int8 = input.runs_int8;
-    packed.x_f32 = input.runs_f32;
+    packed.x_int8 = input.Int8Group(task.first_row);
+    packed.x_f32 = input.FloatGroup(task.first_row);
     packed.x_row_stride = 1;
-    packed.x_run_stride = num_rows;
-    packed.num_rows = num_rows;
+    packed.x_run_stride = task.num_rows;
+    packed.num_rows = task.num_rows;
     return kernels.packed_few_rows(packed);
   }
   const PartPointers pointers = PointersOf(part, task);
-  kernels.few_rows({.x = input.interleaved,
-                    .num_rows = num_rows,
+  kernels.few_rows({.x = input.InterleavedGroup(task.first_row),
+                    .num_rows = task.num_rows,
                     .weight = pointers.weight,
                     .type = WeightTypeOf(part.weight.dtype),
                     .depth = args.x.shape[1],
@@ -111,6 +111,17 @@ void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const 
                     .add = Adds(args)});
 }
 
+// All rows, one group after the other, while the task's weights are in the second-level cache.
+void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
+                    const MatMulTask& task) {
+  MatMulTask group = task;
+  const int64_t num_rows = args.x.shape[0];
+  for (group.first_row = 0; group.first_row < num_rows; group.first_row += kMaxFewRows) {
+    group.num_rows = std::min(kMaxFewRows, num_rows - group.first_row);
+    RunFewRowsGroup(args, kernels, input, group);
+  }
+}
+
 void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
@@ -119,7 +130,7 @@ void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool
     bytes += args.parts[part_idx].weight.size_bytes();
     AddFewRowsTasks(args.parts[part_idx], part_idx, tasks);
   }
-  const FewRowsInput input = FewRowsInputOf(args, kernels, scratch);
+  const FewRowsInput input = FewRowsInputOf(args, kernels, pool, scratch);
   const Spread spread = bytes < kMinParallelBytes ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool,
            [&](int64_t task_idx, int) { RunFewRowsTask(args, kernels, input, tasks[static_cast<size_t>(task_idx)]); });
@@ -183,11 +194,20 @@ void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& 
   });
 }
 
+// Where sums are to be alike: products in int8 are, whichever way they go. Those in f32 all go the way of few rows,
+// which costs many of them less than the other way would cost few; those in bf16 are the tiles' alone.
+bool TakesFewRows(const MatMulArgs& args, RowSums sums, const MatMulKernels& kernels) {
+  const bool is_few = args.x.shape[0] <= kMaxFewRows;
+  if (sums == RowSums::kFastest || (args.compute == Compute::kInt8 && !HasPlain(args))) return is_few;
+  return args.compute != Compute::kBF16 || !kernels.has_bf16_dot;
+}
+
 }  // namespace
 
-void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+               RowSums sums) {
   if (args.x.shape[0] == 0) return;
-  if (args.x.shape[0] <= kMaxFewRows) {
+  if (TakesFewRows(args, sums, kernels)) {
     RunFewRows(args, kernels, pool, scratch);
   } else {
     RunTiles(args, kernels, pool, scratch);

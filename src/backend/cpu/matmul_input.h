@@ -60,13 +60,31 @@ inline int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// What is not needed is not made: plain weights need the first, packed ones one of the others.
+// Groups of kMaxFewRows rows, and of what is left, one behind the other. What is not needed is not made: plain weights
+// need the first, packed ones one of the others.
 struct FewRowsInput {
-  const float* interleaved = nullptr;       // [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
-  const QuantizedRun* runs_int8 = nullptr;  // [K / 32][rows]
-  const FloatRun* runs_f32 = nullptr;       // [K / 32][rows]
+  const float* interleaved = nullptr;       // of a group: [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
+  const QuantizedRun* runs_int8 = nullptr;  // of a group: [K / 32][rows]
+  const FloatRun* runs_f32 = nullptr;       // likewise
+  int64_t depth = 0;                        // K
+
+  // The group that begins with `row`.
+  const float* InterleavedGroup(int64_t row) const {
+    return interleaved + row * CeilDiv(depth, kFewRowsBlock) * kFewRowsBlock;
+  }
+  const QuantizedRun* Int8Group(int64_t row) const {
+    return runs_int8 == nullptr ? nullptr : runs_int8 + row * (depth / kRunElements);
+  }
+  const FloatRun* FloatGroup(int64_t row) const {
+    return runs_f32 == nullptr ? nullptr : runs_f32 + row * (depth / kRunElements);
+  }
 };
-FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, MatMulScratch& scratch);
+FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool,
+                            MatMulScratch& scratch);
+
+// Whether any part's weights lie in panels, or as in the file.
+bool HasPacked(const MatMulArgs& args);
+bool HasPlain(const MatMulArgs& args);
 
 // Packed weights read runs where there are some, and steps as plain weights do otherwise.
 struct TileInput {

@@ -6,6 +6,10 @@
 // multiplies and adds.
 //   scores [rows, 64]  = q [rows, Dp]  . k tile [steps of Dp][64]
 //   out    [rows, Dp] += p [rows, 64]  . v tile [steps of 64][Dp]
+//
+// Where partial results are asked for, every sum is that of the decode kernel (attention_decode.cc), in its order:
+// scores of even and of odd dimensions by themselves, probabilities vector by vector, and tiles of keys cut where
+// decoding cuts its blocks.
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
 #include "backend/cpu/kernels/native-inl.h"
@@ -22,11 +26,16 @@ constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
 
 struct F32Steps {
   static constexpr int64_t kPerStep = 1;
+  static constexpr bool kAsDecode = false;
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
   static HWY_INLINE VF Probability(VF x) { return Exp2(x); }
 };
+struct DecodeSteps : F32Steps {
+  static constexpr bool kAsDecode = true;
+};
 struct BF16Steps {
   [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
+  [[maybe_unused]] static constexpr bool kAsDecode = false;
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
   static HWY_INLINE VF Probability(VF x) { return CoarseExp2(x); }
 };
@@ -64,6 +73,56 @@ HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, i
   for (int64_t r = 0; r < kRows; ++r) {
     HW_UNROLL
     for (int64_t v = 0; v < kVecs; ++v) hn::Store(sum[r][v], kDF, c.data + r * c.stride + v * kLanes);
+  }
+}
+
+// c[r][v] = the sum over even steps of a[r][step] b[step][v], and that over odd ones, added in the end. As many sums at
+// once as MicroKernel has: half the rows.
+template <int64_t kRows, int64_t kVecs>
+HWY_INLINE void EvenOddKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
+  VF sum[kRows][kVecs][2];
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) sum[r][v][0] = sum[r][v][1] = hn::Zero(kDF);
+  }
+  for (int64_t pair = 0; pair < num_steps; pair += 2) {
+    HW_UNROLL
+    for (int64_t odd = 0; odd < 2; ++odd) {
+      VF row[kVecs];
+      HW_UNROLL
+      for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + (pair + odd) * b.stride + v * kLanes);
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        const VF x = hn::Set(kDF, a.data[r * a.stride + pair + odd]);
+        HW_UNROLL
+        for (int64_t v = 0; v < kVecs; ++v) sum[r][v][odd] = hn::MulAdd(row[v], x, sum[r][v][odd]);
+      }
+    }
+  }
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) {
+      hn::Store(hn::Add(sum[r][v][0], sum[r][v][1]), kDF, c.data + r * c.stride + v * kLanes);
+    }
+  }
+}
+
+// Scores of kBlockRows rows as the decode kernel adds them up.
+void EvenOddProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
+  constexpr int64_t kRows = kBlockRows / 2;
+  for (int64_t row = 0; row < kBlockRows; row += kRows) {
+    const Matrix a_rows = {a.data + row * a.stride, a.stride};
+    const Matrix c_rows = {c.data + row * c.stride, c.stride};
+    int64_t column = 0;
+    for (; column + kBlockVecs * kLanes <= num_columns; column += kBlockVecs * kLanes) {
+      EvenOddKernel<kRows, kBlockVecs>(a_rows, {b.data + column, b.stride}, {c_rows.data + column, c.stride},
+                                       num_steps);
+    }
+    for (; column < num_columns; column += kLanes) {
+      EvenOddKernel<kRows, 1>(a_rows, {b.data + column, b.stride}, {c_rows.data + column, c.stride}, num_steps);
+    }
   }
 }
 
@@ -226,15 +285,16 @@ class QueryTile {
     LoadQueries(args_.q, q_);
     const bool own_sink_query = args_.q_sink != nullptr;
     if (own_sink_query) LoadQueries(args_.q_sink, q_sink_);
-    const int64_t last_pos = args_.first_pos + args_.num_tokens - 1;
-    const int64_t sink_end = args_.mask.KeysOf(last_pos).sink_end;
-    const int64_t first_sink = args_.mask.SinkBegin(args_.first_pos);
-    const int64_t first_recent = args_.mask.RecentBegin(args_.first_pos);
-    AddRun(first_sink, sink_end, /*is_sink=*/true, own_sink_query ? q_sink_ : q_);
-    if (own_sink_query) AddTile(q_sink_);
-    AddRun(first_recent, last_pos + 1, /*is_sink=*/false, q_);
+    const Matrix& sink_query = own_sink_query ? q_sink_ : q_;
+    AddRun(args_.keys.sink_begin, args_.keys.sink_end, /*is_sink=*/true, sink_query);
+    if (own_sink_query || Steps::kAsDecode) AddTile(sink_query);
+    AddRun(args_.keys.recent_begin, args_.keys.recent_end, /*is_sink=*/false, q_);
     AddTile(q_);
-    Finish();
+    if constexpr (Steps::kAsDecode) {
+      FinishPartial();
+    } else {
+      Finish();
+    }
   }
 
  private:
@@ -242,7 +302,7 @@ class QueryTile {
 
   // Rows times scale * log2(e), as steps along D.
   void LoadQueries(const float* q, const Matrix& to) {
-    const float factor = args_.scale * kLog2E;
+    const float factor = InLog2(args_.scale);
     const int64_t dim = args_.pages.dim;
     for (int64_t row = 0; row < num_rows_ + 8; ++row) {
       const bool exists = row < num_rows_;
@@ -271,7 +331,8 @@ class QueryTile {
       if (group.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
       HW_WITH_FLOAT_KV_TYPE(group.type, (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
       tile_[num_groups_++] = {pos, begin, end, is_sink};
-      if (num_groups_ == kTileGroups) AddTile(q);
+      const bool ends_block = Steps::kAsDecode && (pos / kGroupTokens + 1) % kTileGroups == 0;
+      if (num_groups_ == kTileGroups || ends_block) AddTile(q);
     }
   }
 
@@ -283,8 +344,12 @@ class QueryTile {
       const int64_t block_rows = num_rows_ - row < kBlockRows ? num_rows_ - row : kBlockRows;
       const Visible visible = VisibleTo(TokenOf(row), TokenOf(row + block_rows - 1));
       if (visible == Visible::kNothing) continue;
-      BlockProduct<Steps, Start::kZero>({q.data + row * q.stride, q.stride}, {k_tile_, kPrefillKeys}, scores_, q_steps_,
-                                        num_keys);
+      const Matrix rows = {q.data + row * q.stride, q.stride};
+      if constexpr (Steps::kAsDecode) {
+        EvenOddProduct(rows, {k_tile_, kPrefillKeys}, scores_, q_steps_, num_keys);
+      } else {
+        BlockProduct<Steps, Start::kZero>(rows, {k_tile_, kPrefillKeys}, scores_, q_steps_, num_keys);
+      }
       for (int64_t r = 0; r < block_rows; ++r) {
         float* scores = scores_.data + r * scores_.stride;
         if (args_.score_cap != 0.0f) CapScores(scores, num_keys);
@@ -328,8 +393,9 @@ class QueryTile {
   }
 
   void CapScores(float* scores, int64_t num_keys) const {
-    const VF cap = hn::Set(kDF, args_.score_cap * kLog2E);
-    const VF inverse = hn::Set(kDF, 1.0f / (args_.score_cap * kLog2E));
+    const float score_cap = InLog2(args_.score_cap);
+    const VF cap = hn::Set(kDF, score_cap);
+    const VF inverse = hn::Set(kDF, 1.0f / score_cap);
     for (int64_t i = 0; i < num_keys; i += kLanes) {
       hn::Store(hn::Mul(cap, Tanh(hn::Mul(hn::Load(kDF, scores + i), inverse))), kDF, scores + i);
     }
@@ -337,7 +403,7 @@ class QueryTile {
 
   void AddAlibi(int64_t row, float* scores) {
     const int64_t pos = args_.first_pos + TokenOf(row);
-    const VF slope = hn::Set(kDF, args_.slopes[row % args_.num_q] * kLog2E);
+    const VF slope = hn::Set(kDF, InLog2(args_.slopes[row % args_.num_q]));
     for (int64_t i = 0; i < num_groups_; ++i) {
       const int64_t distance = tile_[i].pos - (tile_[i].is_sink ? args_.mask.SinkPos(pos) : pos);
       for (int64_t s = 0; s < kSub; ++s) {
@@ -407,7 +473,7 @@ class QueryTile {
         sum = Steps::Dot(pairs, ones, sum);
         hn::Store(pairs, kDF, p_.data + block_row * p_.stride + i / 2);
       } else {
-        sum = hn::Add(sum, hn::Add(p[0], p[1]));
+        sum = Steps::kAsDecode ? hn::Add(hn::Add(sum, p[0]), p[1]) : hn::Add(sum, hn::Add(p[0], p[1]));
         hn::Store(p[0], kDF, p_.data + block_row * p_.stride + i);
         if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
       }
@@ -429,7 +495,7 @@ class QueryTile {
       const int64_t q_idx = row % args_.num_q;
       float sink = 0.0f;
       if (args_.sink_logits != nullptr) {
-        const float logit = args_.sink_logits[q_idx] * kLog2E;
+        const float logit = InLog2(args_.sink_logits[q_idx]);
         if (logit > max_[row]) RaiseMax(row, logit);
         sink = hn::GetLane(Exp2(hn::Set(kDF, logit - max_[row])));
       }
@@ -439,6 +505,15 @@ class QueryTile {
       for (int64_t d = 0; d < args_.pages.dim; ++d) to[d] = out_.data[row * padded_dim_ + d] * inverse;
       if (args_.lse != nullptr) args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum);
     }
+  }
+
+  void FinishPartial() {
+    const PrefillPartial& partial = args_.partial;
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      partial.max[row] = max_[row];
+      partial.sum[row] = hn::GetLane(hn::SumOfLanes(kDF, hn::Load(kDF, sum_ + row * kLanes)));
+    }
+    __builtin_memcpy(partial.out, out_.data, static_cast<size_t>(num_rows_ * padded_dim_) * sizeof(float));
   }
 
   static float Log(float x) { return __builtin_logf(x); }
@@ -462,6 +537,10 @@ class QueryTile {
 }  // namespace
 
 void Prefill(const PrefillArgs& args) {
+  if (args.partial.out != nullptr) {
+    QueryTile<DecodeSteps>(args).Run();
+    return;
+  }
   if constexpr (kHasBF16Dot) {
     if (args.use_bf16) {
       QueryTile<BF16Steps>(args).Run();

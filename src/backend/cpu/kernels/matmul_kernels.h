@@ -79,7 +79,8 @@ struct PackedArgs {
   bool add;             // out += instead of out =
 };
 
-// Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes.
+// Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes. Products of few rows add up the sums
+// of as many.
 inline constexpr int64_t kTileRuns = 32;
 
 struct MatMulKernels {
@@ -87,7 +88,7 @@ struct MatMulKernels {
   void (*few_rows)(const FewRowsArgs& args);
   // An element depends on its row of x and its row of W only, bit for bit, not on the tile's bounds.
   void (*tile)(const TileArgs& args);
-  // The same two promises.
+  // The same two promises; over x_int8 also that these and packed_tile give the same bits.
   void (*packed_few_rows)(const PackedArgs& args);
   // Many rows, x_int8 only: f32 and bf16 products go through `tile`. `scratch` has kTileScratchBytes, num_outputs is at
   // most kTileOutputs.
