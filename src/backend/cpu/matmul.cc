@@ -71,8 +71,8 @@ PackedArgs PackedArgsOf(const MatMulArgs& args, const MatMulTask& task) {
   return packed;
 }
 
-// Tasks of a part in units of panels, where it has some.
-void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMulTask>& tasks) {
+// Tasks of a part in units of panels, where it has some; of all rows each.
+void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, int64_t num_rows, std::vector<MatMulTask>& tasks) {
   const int64_t unit = IsPacked(part.weight) ? kPanelRows : 1;
   const int64_t num_outputs = part.weight.shape[0];
   const int64_t num_units = CeilDiv(num_outputs, unit);
@@ -81,13 +81,32 @@ void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMul
   for (int64_t piece = 0; piece < num_pieces; ++piece) {
     const int64_t begin = piece * num_units / num_pieces * unit;
     const int64_t end = std::min(num_outputs, (piece + 1) * num_units / num_pieces * unit);
-    tasks.push_back({.part_idx = part_idx, .first_output = begin, .num_outputs = end - begin});
+    tasks.push_back({.part_idx = part_idx, .first_output = begin, .num_outputs = end - begin, .num_rows = num_rows});
   }
 }
 
-// One group of rows, which task.first_row and task.num_rows say.
-void RunFewRowsGroup(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
-                     const MatMulTask& task) {
+// So many rows that it is worth to have plain weights in f32 once for all of them.
+bool AreMany(int64_t num_rows) {
+  return num_rows >= 3 * kMaxFewRows;
+}
+
+// Blocks of whole groups of rows of one tile of outputs are neighbours.
+void AddManyRowsTasks(const MatMulPart& part, size_t part_idx, int64_t num_rows, std::vector<MatMulTask>& tasks) {
+  const int64_t num_outputs = part.weight.shape[0];
+  for (int64_t output = 0; output < num_outputs; output += kManyRowsOutputs) {
+    for (int64_t row = 0; row < num_rows; row += kTaskRows) {
+      tasks.push_back({.part_idx = part_idx,
+                       .first_output = output,
+                       .num_outputs = std::min(kManyRowsOutputs, num_outputs - output),
+                       .first_row = row,
+                       .num_rows = std::min(kTaskRows, num_rows - row)});
+    }
+  }
+}
+
+// One group of rows; of plain weights, with scratch, any number of groups.
+void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input, const MatMulTask& task,
+                float* scratch) {
   const MatMulPart& part = args.parts[task.part_idx];
   if (IsPacked(part.weight)) {
     PackedArgs packed = PackedArgsOf(args, task);
@@ -108,32 +127,49 @@ void RunFewRowsGroup(const MatMulArgs& args, const MatMulKernels& kernels, const
                     .bias = pointers.bias,
                     .out = pointers.out,
                     .out_stride = pointers.out_stride,
-                    .add = Adds(args)});
+                    .add = Adds(args),
+                    .scratch = scratch});
 }
 
-// All rows, one group after the other, while the task's weights are in the second-level cache.
+// One group of rows after the other, while the task's weights are in the second-level cache.
 void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
-                    const MatMulTask& task) {
+                    const MatMulTask& task, float* scratch) {
+  if (scratch != nullptr && !IsPacked(args.parts[task.part_idx].weight)) {
+    return RunFewRows(args, kernels, input, task, scratch);
+  }
   MatMulTask group = task;
-  const int64_t num_rows = args.x.shape[0];
-  for (group.first_row = 0; group.first_row < num_rows; group.first_row += kMaxFewRows) {
-    group.num_rows = std::min(kMaxFewRows, num_rows - group.first_row);
-    RunFewRowsGroup(args, kernels, input, group);
+  for (int64_t row = 0; row < task.num_rows; row += kMaxFewRows) {
+    group.first_row = task.first_row + row;
+    group.num_rows = std::min(kMaxFewRows, task.num_rows - row);
+    RunFewRows(args, kernels, input, group, nullptr);
   }
 }
 
-void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+void RunAllFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t num_rows = args.x.shape[0];
+  const bool are_many = AreMany(num_rows);
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t bytes = 0;
   for (size_t part_idx = 0; part_idx < args.parts.size(); ++part_idx) {
-    bytes += args.parts[part_idx].weight.size_bytes();
-    AddFewRowsTasks(args.parts[part_idx], part_idx, tasks);
+    const MatMulPart& part = args.parts[part_idx];
+    bytes += part.weight.size_bytes();
+    if (are_many && !IsPacked(part.weight)) {
+      AddManyRowsTasks(part, part_idx, num_rows, tasks);
+    } else {
+      AddFewRowsTasks(part, part_idx, num_rows, tasks);
+    }
   }
   const FewRowsInput input = FewRowsInputOf(args, kernels, pool, scratch);
-  const Spread spread = bytes < kMinParallelBytes ? Spread::kCaller : Spread::kPool;
-  ForTasks(static_cast<int64_t>(tasks.size()), spread, pool,
-           [&](int64_t task_idx, int) { RunFewRowsTask(args, kernels, input, tasks[static_cast<size_t>(task_idx)]); });
+  if (are_many) {
+    const int64_t task_rows = std::min(num_rows, kTaskRows);
+    scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(ManyRowsFloats(task_rows)) * sizeof(float));
+  }
+  const Spread spread = bytes < kMinParallelBytes && !are_many ? Spread::kCaller : Spread::kPool;
+  ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
+    float* memory = are_many ? scratch.TileOfThread(thread_idx) : nullptr;
+    RunFewRowsTask(args, kernels, input, tasks[static_cast<size_t>(task_idx)], memory);
+  });
 }
 
 void RunTileTask(const MatMulArgs& args, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
@@ -186,7 +222,7 @@ void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& 
       }
     }
   }
-  scratch.ReserveTiles(pool.num_threads());
+  scratch.ReserveTiles(pool.num_threads(), kTileScratchBytes);
   const Spread spread = products < kMinParallelProducts ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
     const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];
@@ -208,7 +244,7 @@ void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool&
                RowSums sums) {
   if (args.x.shape[0] == 0) return;
   if (TakesFewRows(args, sums, kernels)) {
-    RunFewRows(args, kernels, pool, scratch);
+    RunAllFewRows(args, kernels, pool, scratch);
   } else {
     RunTiles(args, kernels, pool, scratch);
   }

@@ -140,8 +140,12 @@ MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
   return Memory(static_cast<std::byte*>(memory));
 }
 
-void MatMulScratch::ReserveTiles(int num_threads) {
-  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(kTileScratchBytes));
+void MatMulScratch::ReserveTiles(int num_threads, size_t bytes) {
+  if (bytes > tile_bytes_) {
+    tiles_.clear();
+    tile_bytes_ = bytes;
+  }
+  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(tile_bytes_));
 }
 
 std::byte* MatMulScratch::Block::Reserve(size_t wanted) {

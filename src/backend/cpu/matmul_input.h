@@ -25,8 +25,8 @@ struct MatMulTask {
 // Memory that matrix products keep between calls; grows to what a call needs.
 class MatMulScratch {
  public:
-  // kTileScratchBytes for each of `num_threads`.
-  void ReserveTiles(int num_threads);
+  // So many bytes for each of `num_threads`.
+  void ReserveTiles(int num_threads, size_t bytes);
   float* TileOfThread(int thread_idx) {
     return reinterpret_cast<float*>(tiles_[static_cast<size_t>(thread_idx)].get());
   }
@@ -51,6 +51,7 @@ class MatMulScratch {
   };
 
   std::vector<Memory> tiles_;
+  size_t tile_bytes_ = 0;
   Block floats_;
   Block runs_;
   std::vector<MatMulTask> tasks_;

@@ -18,8 +18,10 @@ inline constexpr int64_t kMaxFewRows = 8;
 inline constexpr int64_t kFewRowsBlock = 16;
 
 struct FewRowsArgs {
-  const float* x;      // [K / kFewRowsBlock, rounded up][num_rows][kFewRowsBlock], 0 behind K; 64-byte aligned
-  int64_t num_rows;    // 1 .. kMaxFewRows
+  // [K / kFewRowsBlock, rounded up][num_rows][kFewRowsBlock], 0 behind K; 64-byte aligned. More than kMaxFewRows rows
+  // are groups of so many and of what is left, one behind the other.
+  const float* x;
+  int64_t num_rows;    // 1 .. kMaxFewRows; any number with `scratch`
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
@@ -28,7 +30,17 @@ struct FewRowsArgs {
   float* out;           // [num_rows, out_stride], first output of this piece
   int64_t out_stride;   // floats
   bool add;             // out += instead of out =
+  float* scratch;       // for many rows, of kManyRowsOutputs at most: ManyRowsFloats, 64-byte aligned; or null
 };
+
+// Many rows by the sums of few: a block of K of some outputs' weights, as f32, stays in the second-level cache while
+// all groups of rows go by, whose sums, spread over lanes, wait there for the next block. A block of K of a group of
+// rows is 32 KiB and stays in the first-level cache while the outputs go by.
+inline constexpr int64_t kManyRowsOutputs = 48;
+inline constexpr int64_t kManyRowsBlocks = 64;  // of kFewRowsBlock
+constexpr int64_t ManyRowsFloats(int64_t num_rows) {
+  return kManyRowsOutputs * ((kManyRowsBlocks + 1) * kFewRowsBlock + num_rows * 16);
+}
 
 // The product of many rows walks K in steps of 32 bits: one f32, or two neighbours as bf16, the first in the low half.
 enum class StepType : uint8_t { kF32, kBF16Pair };
