@@ -29,7 +29,10 @@ Result<DType> RandomWeightsByName(const std::string& name) {
 }
 
 BackendOptions BackendOptionsOf(const EngineOptions& engine) {
-  return {.name = engine.backend, .isa = engine.isa, .num_threads = engine.num_threads};
+  return {.name = engine.backend,
+          .isa = engine.isa,
+          .num_threads = engine.num_threads,
+          .batch_invariant = engine.batch_invariant};
 }
 
 Json MachineJson(const Ceilings& ceilings) {

@@ -21,8 +21,8 @@
 
 namespace headwise {
 
-// --model, --backend, --isa, --compute, --kv-dtype, --kv-limit-bytes, --threads, --chunk-tokens, --page-tokens. The
-// values in `options` are the defaults that --help shows. Warnings go to the log.
+// --model, --backend, --isa, --compute, --batch-invariant, --kv-dtype, --kv-limit-bytes, --threads, --chunk-tokens,
+// --page-tokens. The values in `options` are the defaults that --help shows. Warnings go to the log.
 void AddEngineOptions(CLI::App& command, EngineOptions& options);
 // What EngineOptions::on_warning and PlannerInput::on_warning are told, in the log.
 void LogWarning(std::string_view message);

@@ -47,8 +47,13 @@ struct EngineOptions {
                                  // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells
   std::string kv_dtype = "f16";  // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every
                                  // token, of heads that drop some
-  int num_threads = 0;           // 0: one per core
-  int64_t kv_limit_bytes = 0;    // hard limit on KV bytes; 0: none
+  // A token's logits do not depend, bit for bit, on which other requests share its steps, on how its text was cut into
+  // steps, on what of it was found in a prefix cache, nor on whether its request gave way to others. Slower: how much
+  // says docs/performance.md. Not with backend "cuda" nor with pages in "q4". "auto" is the backend "cpu" then, and of
+  // "f32" and "bf16" f32.
+  bool batch_invariant = false;
+  int num_threads = 0;         // 0: one per core
+  int64_t kv_limit_bytes = 0;  // hard limit on KV bytes; 0: none
   // What a request is let in by, where there is a limit. kWorstCase: all that it may come to hold is reserved for it.
   // kLikely: its prompt and as long an answer as others were; what it needs beyond that is reserved as its text grows,
   // and where the limit does not allow it the youngest request gives its memory to the older ones and comes back when
@@ -81,6 +86,7 @@ struct Arithmetic {
   std::string compute;
   std::string kv_dtype;  // "f16", or two with a comma
   int64_t chunk_tokens = 0;
+  bool batch_invariant = false;  // as asked for: chunks and batches do not show
 
   friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
 };

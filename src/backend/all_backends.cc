@@ -28,13 +28,20 @@ Result<double> MeasureCudaReadBandwidth(Backend& /*backend*/) {
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.name == "ref") return MakeRefBackend();
-  if (options.name == "cuda") return MakeCudaBackend();
-  if (options.name == "auto") {
+  if (options.name == "cuda") {
+    if (!options.batch_invariant) return MakeCudaBackend();
+    return Status::Unsupported(
+        "backend cuda: cannot be batch-invariant, its products of few and of many rows sum in different orders; "
+        "expected backend cpu or ref");
+  }
+  if (options.name == "auto" && !options.batch_invariant) {
     Result<std::unique_ptr<Backend>> cuda = MakeCudaBackend();
     if (cuda.ok() || cuda.status().code() != StatusCode::kUnsupported) return cuda;
-    return MakeBackend({.name = "cpu", .isa = options.isa, .num_threads = options.num_threads});
   }
-  if (options.name == "cpu") return MakeCpuBackend({.isa = options.isa, .num_threads = options.num_threads});
+  if (options.name == "cpu" || options.name == "auto") {
+    return MakeCpuBackend(
+        {.isa = options.isa, .num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
+  }
   return Status::InvalidInput(
       fmt::format("backend \"{}\" is unknown, expected one of: {}", options.name, fmt::join(BackendNames(), ", ")));
 }

@@ -16,9 +16,12 @@ struct BackendOptions {
   std::string name = "cpu";  // "cpu", "cuda", "ref", or "auto": cuda where a GPU is, else cpu
   std::string isa = "auto";  // cpu only
   int num_threads = 0;       // cpu only; 0: one per core
+  // Backend::is_batch_invariant(); "auto" is cpu then.
+  bool batch_invariant = false;
 };
 
-// An unknown name, or an instruction set that this machine lacks, is an error that lists what there is.
+// An unknown name, or an instruction set that this machine lacks, is an error that lists what there is. So is a backend
+// that cannot be batch-invariant and is asked to be.
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 std::vector<std::string> BackendNames();

@@ -45,6 +45,9 @@ class Backend {
   virtual bool IsFast(Compute compute) const = 0;
 
   virtual bool Has(Feature /*feature*/) const { return true; }
+  // Whether a row's bits depend neither on which other rows share a step nor on how its text was cut into steps. Not
+  // over q4 pages: which of them have aged shows where steps end.
+  virtual bool is_batch_invariant() const { return false; }
 
   // Its memory, and the queue that operations are put on.
   virtual Device& device() = 0;

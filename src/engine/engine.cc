@@ -51,6 +51,20 @@ Status CheckOptions(const EngineOptions& options) {
   return CheckNumThreads(options.num_threads);
 }
 
+// Of pages that age a step reads those that had aged when it began, so that results show where steps end.
+Status CheckInvariance(const EngineOptions& options, const KvFormats& formats, const Backend& backend) {
+  if (!options.batch_invariant) return Status::Ok();
+  if (!backend.is_batch_invariant()) {
+    return Status::Unsupported(
+        fmt::format("batch_invariant: the backend {} is not, expected cpu or ref, made for it", backend.name()));
+  }
+  if (formats.full != KvFormat::kQ4 && formats.bounded != KvFormat::kQ4) return Status::Ok();
+  return Status::Unsupported(fmt::format(
+      "batch_invariant: kv_dtype is \"{}\", but pages of q4 are made smaller between steps, so that results show where "
+      "steps end; expected f32, f16, bf16 or q8",
+      options.kv_dtype));
+}
+
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
   if (name != "auto") {
     const std::optional<Compute> compute = ComputeByName(name);
@@ -66,8 +80,10 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   return CatchNoMemory("a model", [&]() -> Result<std::unique_ptr<Engine>> {
     HW_RETURN_IF_ERROR(CheckOptions(options));
-    HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                        MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+    HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend({.name = options.backend,
+                                                                       .isa = options.isa,
+                                                                       .num_threads = options.num_threads,
+                                                                       .batch_invariant = options.batch_invariant}));
     return CreateEngine(options, std::move(backend));
   });
 }
@@ -92,6 +108,7 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   HW_RETURN_IF_ERROR(CheckOptions(options));
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(parts.memory->formats, KvFormatsByName(options.kv_dtype));
+  HW_RETURN_IF_ERROR(CheckInvariance(options, parts.memory->formats, backend));
   HW_ASSIGN_OR_RETURN(options.page_tokens, PageTokensFor(options.page_tokens, parts.memory->formats.full));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
@@ -123,9 +140,11 @@ const Tokenizer& Engine::tokenizer() const {
   return *impl_->parts().tokenizer;
 }
 std::string Engine::backend_description() const {
-  return impl_->parts().memory->backend->Description() + (impl_->parts().compute == Compute::kBF16
-                                                              ? ", bf16 prefill"
-                                                              : fmt::format(", {}", NameOf(impl_->parts().compute)));
+  const EngineImpl::Parts& parts = impl_->parts();
+  const bool is_invariant = parts.options.batch_invariant;
+  return fmt::format("{}, {}{}{}", parts.memory->backend->Description(), NameOf(parts.compute),
+                     parts.compute == Compute::kBF16 && !is_invariant ? " prefill" : "",
+                     is_invariant ? ", batch-invariant" : "");
 }
 int64_t Engine::page_tokens() const {
   return impl_->parts().options.page_tokens;
@@ -139,7 +158,8 @@ Arithmetic Engine::arithmetic() const {
           .isa = backend.isa().empty() ? "auto" : std::string(backend.isa()),
           .compute = std::string(NameOf(parts.compute)),
           .kv_dtype = NameOf(formats),
-          .chunk_tokens = parts.options.chunk_tokens};
+          .chunk_tokens = parts.options.chunk_tokens,
+          .batch_invariant = parts.options.batch_invariant};
 }
 void Engine::Warn(std::string_view message) const {
   const auto& on_warning = impl_->parts().options.on_warning;

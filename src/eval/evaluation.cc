@@ -21,11 +21,9 @@ namespace {
 // a matrix product is summed.
 Json ArithmeticOf(const Engine& engine, const EvaluationOptions& options) {
   const Arithmetic arithmetic = engine.arithmetic();
-  Json json = {{"backend", arithmetic.backend},
-               {"isa", arithmetic.isa},
-               {"compute", arithmetic.compute},
-               {"kv_dtype", arithmetic.kv_dtype},
-               {"chunk_tokens", arithmetic.chunk_tokens}};
+  Json json = {{"backend", arithmetic.backend},           {"isa", arithmetic.isa},
+               {"compute", arithmetic.compute},           {"kv_dtype", arithmetic.kv_dtype},
+               {"chunk_tokens", arithmetic.chunk_tokens}, {kBatchInvariantKey, arithmetic.batch_invariant}};
   const bool has_batch = std::ranges::any_of(options.task->options,
                                              [](const TaskOption& option) { return option.name == kBatchOption.name; });
   // As a task reads it, which has done so before.

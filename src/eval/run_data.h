@@ -115,6 +115,7 @@ inline constexpr const char* kPlansFolder = "plans";
 // Of RunInfo::options: what the engine computed in, "auto" resolved (Arithmetic in engine.h), and the batch of tasks
 // that have one, by the names of the options. Older runs do not have it, or not all of it.
 inline constexpr const char* kArithmeticKey = "arithmetic";
+inline constexpr const char* kBatchInvariantKey = "batch_invariant";  // within
 
 // The JSON values of all lines that are complete: what follows the last line end was cut off by an interruption. No
 // file: none. Errors name the file and the line.

@@ -146,6 +146,18 @@ TEST_F(RunFolderTest, AnotherArithmeticIsRefusedWithTheFlagsThatMakeItTheSame) {
   EXPECT_EQ(resumed->warning(), "");
 }
 
+// Runs from when there was no such option did without.
+TEST_F(RunFolderTest, BatchInvarianceIsPartOfTheArithmetic) {
+  info_.options[kArithmeticKey] = {{"isa", "avx512"}};
+  ASSERT_TRUE(Open(Mode::kNew).ok());
+  info_.options[kArithmeticKey] = {{"isa", "avx512"}, {kBatchInvariantKey, false}};
+  EXPECT_TRUE(Open(Mode::kResume).ok());
+  info_.options[kArithmeticKey] = {{"isa", "avx512"}, {kBatchInvariantKey, true}};
+  EXPECT_THAT(Open(Mode::kResume).status().message(),
+              AllOf(HasSubstr("batch_invariant false, this one is with batch_invariant true"),
+                    HasSubstr("give no --batch-invariant to go on")));
+}
+
 TEST_F(RunFolderTest, ARunThatDoesNotSayItsArithmeticGoesOnWithAWarning) {
   info_.options["compute"] = "auto";
   ASSERT_TRUE(Open(Mode::kNew).ok());

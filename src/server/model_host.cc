@@ -18,16 +18,18 @@ constexpr size_t kMaxPlanName = 64;
 
 std::string FingerprintOf(const Engine& engine) {
   const Arithmetic arithmetic = engine.arithmetic();
-  return fmt::format("headwise-{}-{}-{}-{}-{}", arithmetic.backend, arithmetic.isa, arithmetic.compute,
-                     arithmetic.kv_dtype, arithmetic.chunk_tokens);
+  return fmt::format("headwise-{}-{}-{}-{}-{}{}", arithmetic.backend, arithmetic.isa, arithmetic.compute,
+                     arithmetic.kv_dtype, arithmetic.chunk_tokens,
+                     arithmetic.batch_invariant ? "-batch-invariant" : "");
 }
 
 // What pages are pages of: they mean something else where any of it is otherwise.
 std::string IdentityOf(const Engine& engine) {
   const Arithmetic arithmetic = engine.arithmetic();
-  return fmt::format("weights {}, {} {} {}, kv {}, chunks of {}, pages of {}", engine.source_hash(), arithmetic.backend,
-                     arithmetic.isa, arithmetic.compute, arithmetic.kv_dtype, arithmetic.chunk_tokens,
-                     engine.page_tokens());
+  return fmt::format("weights {}, {} {} {}, kv {}, chunks of {}, pages of {}{}", engine.source_hash(),
+                     arithmetic.backend, arithmetic.isa, arithmetic.compute, arithmetic.kv_dtype,
+                     arithmetic.chunk_tokens, engine.page_tokens(),
+                     arithmetic.batch_invariant ? ", batch-invariant" : "");
 }
 
 ApiError UnknownPlan(std::string_view name, const std::string& model) {

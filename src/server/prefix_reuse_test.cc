@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/requests.h"
 #include "support/test_api.h"
 
 namespace headwise {
@@ -246,6 +247,45 @@ TEST_F(PrefixReuse, ATextGoesOnWhileItsOwnerIsRunning) {
   const Json third = Ask(Greedy(Document(), 10));
   EXPECT_EQ(CachedOf(third), PromptOf(third) - 2);
   ExpectAllComesBack();
+}
+
+// All logits but a few, of requests that read a prompt of their own and that go on from each other's.
+TEST(PrefixReuseBits, BatchInvariantHitsShowNowhere) {
+  if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda is not batch-invariant";
+  EngineOptions options = ExactOptions(SourcePath("tests/golden/tiny/llama-gqa"), {"cpu"});
+  options.batch_invariant = true;
+  options.kv_dtype = "q8,f16";
+  options.chunk_tokens = 48;
+  const auto service = *Service::Create(MustCreate(options));
+  const auto store = std::make_shared<PrefixStore>(kRoom);
+  service->UsePrefixCache(store);
+  HeadRule compensated = HeadRule::Stream(4, 40);
+  compensated.compensate = true;
+  HeadPlan plan = HeadPlan::Dense(service->engine().shape());
+  for (size_t i = 1; i < plan.rules.size(); i += 2) plan.rules[i] = compensated;
+  const auto shared_plan = std::make_shared<const HeadPlan>(std::move(plan));
+  const std::vector<int32_t> document = IdsOf(1, 330);
+  for (uint64_t question = 2; question <= 6; ++question) {
+    Request request = RequestOf(document, 20);
+    const std::vector<int32_t> ids = IdsOf(question, 7 * question);
+    request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
+    request.plan = shared_plan;
+    request.logprobs = kMaxLogprobs;
+    const auto alone = service->Run(request);
+    request.reuse_prefix = true;
+    const auto reusing = service->Run(request);
+    ASSERT_TRUE(alone.ok() && reusing.ok());
+    EXPECT_EQ(alone->metrics.reused_tokens, 0);
+    // The second leaves a fork where the questions begin.
+    EXPECT_EQ(reusing->metrics.reused_tokens > 0, question > 3);
+    ASSERT_EQ(reusing->tokens, alone->tokens);
+    for (size_t i = 0; i < alone->logprobs.size(); ++i) {
+      for (size_t rank = 0; rank < alone->logprobs[i].top.size(); ++rank) {
+        ASSERT_EQ(reusing->logprobs[i].top[rank].id, alone->logprobs[i].top[rank].id);
+        ASSERT_EQ(reusing->logprobs[i].top[rank].logprob, alone->logprobs[i].top[rank].logprob);
+      }
+    }
+  }
 }
 
 TEST_F(PrefixReuse, IsInTheMetrics) {

@@ -60,6 +60,23 @@ class Run(CliTest):
         self.assertEqual(tokens("--isa", "baseline", "--threads", 1), expected)
         self.assertEqual(tokens("--chunk-tokens", 7, "--page-tokens", 16), expected)
 
+    def test_batch_invariant(self):
+        def run(*arguments):
+            done = self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json", "--logprobs", 20,
+                                 "--max-new-tokens", 24, "--batch-invariant", *arguments)
+            answer = json.loads(done.stdout)
+            return answer["tokens"], answer["logprobs"]
+        self.assertEqual(run("--chunk-tokens", 7), run())
+        self.assertEqual(run("--kv-dtype", "q8", "--chunk-tokens", 33), run("--kv-dtype", "q8", "--threads", 1))
+        done = self.succeeds("run", "--model", MODEL, "--prompt", "x", "--max-new-tokens", 1, "--batch-invariant", "--stats")
+        self.assertIn(b"batch-invariant", done.stderr)
+        done = self.succeeds("bench", "--model", MODEL, "--batch-invariant", "--depth", 64, "--prefill", 64, "--reps", 5,
+                             "--json")
+        self.assertEqual(json.loads(done.stdout)["plans"][0]["verified"]["prefill_difference"], 0)
+        common = ("run", "--model", MODEL, "--prompt", "x", "--batch-invariant")
+        self.refuses(*common, "--kv-dtype", "q4", says=["batch_invariant", "q4", "q8"])
+        self.refuses(*common, "--backend", "cuda", says=["cuda", "cannot be batch-invariant"])
+
     def test_q8_cache(self):
         def run(kv_dtype):
             return json.loads(self.succeeds("run", "--model", MODEL, "--prompt", line_prompt("nimble-heron"), "--json",

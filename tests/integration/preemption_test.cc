@@ -107,7 +107,7 @@ int64_t LimitFor(EngineOptions options, std::shared_ptr<const HeadPlan> plan) {
   EngineImpl::Parts parts;
   parts.options = options;
   const auto memory = parts.memory = std::make_shared<KvMemory>();
-  memory->backend = *MakeBackend({.name = options.backend});
+  memory->backend = *MakeBackend({.name = options.backend, .batch_invariant = options.batch_invariant});
   parts.model = *LoadModel(options.model, *memory->backend);
   const auto engine = *MakeEngine(std::move(parts));
   const auto bytes_of = [&](int64_t max_tokens) {
@@ -120,15 +120,10 @@ int64_t LimitFor(EngineOptions options, std::shared_ptr<const HeadPlan> plan) {
 
 class Preempted : public ::testing::TestWithParam<SwapCase> {};
 
-// To host memory and back: what comes out are the bits of a request alone.
-TEST_P(Preempted, ComesBackBitForBit) {
-  EngineOptions options = LikelyOptions(1, 4000);
-  options.num_threads = 2;
-  options.backend = "ref";  // whose rows do not depend on what else shares a step
-  options.kv_dtype = GetParam().kv_dtype;
-  if (NewestFormat(KvFormatsByName(options.kv_dtype)->full) == KvFormat::kQ8) options.page_tokens = 32;
+// Three requests that do not find room together give what each gives alone, bit for bit.
+void ExpectTheBitsOfEachAlone(EngineOptions options, const std::vector<HeadRule>& rules) {
   const auto free = MustCreate(WithoutLimit(options));
-  const auto plan = PlanOf(*free, GetParam().rules);
+  const auto plan = PlanOf(*free, rules);
   std::vector<Request> requests;
   std::vector<RequestResult> alone;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -146,6 +141,16 @@ TEST_P(Preempted, ComesBackBitForBit) {
   EXPECT_EQ(results[0].metrics.num_preemptions, 0) << "the oldest always goes on";
 }
 
+// To host memory and back.
+TEST_P(Preempted, ComesBackBitForBit) {
+  EngineOptions options = LikelyOptions(1, 4000);
+  options.num_threads = 2;
+  options.backend = "ref";  // whose rows do not depend on what else shares a step
+  options.kv_dtype = GetParam().kv_dtype;
+  if (NewestFormat(KvFormatsByName(options.kv_dtype)->full) == KvFormat::kQ8) options.page_tokens = 32;
+  ExpectTheBitsOfEachAlone(options, GetParam().rules);
+}
+
 INSTANTIATE_TEST_SUITE_P(Rules, Preempted,
                          ::testing::Values(SwapCase{"Full", "f32", {HeadRule::Full()}},
                                            SwapCase{"Mixed", "f32", MixedRules()},
@@ -153,6 +158,22 @@ INSTANTIATE_TEST_SUITE_P(Rules, Preempted,
                                            SwapCase{"Ageing", "q4", {HeadRule::Full()}},
                                            SwapCase{"MixedFormats", "q4,f16", MixedRules()}),
                          [](const auto& param_info) { return param_info.param.name; });
+
+// Batch-invariant, both ways on the SIMD backend: by host memory, and by reading a text again, which chunks what was
+// decoded.
+TEST(Preemption, BatchInvariantTextsComeBackBitForBit) {
+  if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda is not batch-invariant";
+  for (const int64_t host_tokens : {4000, 0}) {
+    for (const char* kv_dtype : {"f32", "q8"}) {
+      SCOPED_TRACE(kv_dtype);
+      EngineOptions options = LikelyOptions(1, host_tokens);
+      options.kv_dtype = kv_dtype;
+      options.page_tokens = 32;
+      options.batch_invariant = true;
+      ExpectTheBitsOfEachAlone(options, MixedRules());
+    }
+  }
+}
 
 // Without host memory a text is read again. Where that is not what it was, requests have their worst case and wait.
 TEST(Preemption, WithoutHostMemoryATextIsReadAgain) {

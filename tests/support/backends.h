@@ -22,10 +22,11 @@ struct NamedBackend {
   std::unique_ptr<Backend> backend;
 };
 
-inline std::vector<NamedBackend> CpuBackends() {
+inline std::vector<NamedBackend> CpuBackends(bool batch_invariant = false) {
   std::vector<NamedBackend> backends;
   for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) {
-    backends.push_back({kernels->isa, MakeCpuBackend({.isa = kernels->isa, .num_threads = 2}).value()});
+    const CpuOptions options{.isa = kernels->isa, .num_threads = 2, .batch_invariant = batch_invariant};
+    backends.push_back({kernels->isa, MakeCpuBackend(options).value()});
   }
   return backends;
 }

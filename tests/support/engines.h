@@ -61,8 +61,10 @@ inline std::unique_ptr<Backend> FarIfAsked(std::unique_ptr<Backend> backend) {
 inline Result<std::unique_ptr<Engine>> CreateForTest(EngineOptions options) {
   if (IsTestDevice("cuda")) options.backend = "cuda";
   if (!IsTestDevice("far")) return Engine::Create(options);
-  HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
-                      MakeBackend({.name = options.backend, .isa = options.isa, .num_threads = options.num_threads}));
+  HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend({.name = options.backend,
+                                                                     .isa = options.isa,
+                                                                     .num_threads = options.num_threads,
+                                                                     .batch_invariant = options.batch_invariant}));
   return CreateEngine(options, FarIfAsked(std::move(backend)));
 }
 

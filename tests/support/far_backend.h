@@ -162,6 +162,7 @@ class FarBackend final : public Backend {
   std::string Description() const override { return "far from " + near_->Description(); }
   bool IsFast(Compute compute) const override { return near_->IsFast(compute); }
   std::string_view isa() const override { return near_->isa(); }
+  bool is_batch_invariant() const override { return near_->is_batch_invariant(); }
   // One that it shall lack.
   void Lack(Feature feature) { lacking_ = feature; }
   bool Has(Feature feature) const override { return lacking_ != feature && near_->Has(feature); }

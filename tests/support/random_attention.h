@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -61,6 +63,56 @@ class AttentionData {
  private:
   const AttentionCase case_;
 };
+
+// Of every kind that there is, some under a window of the model.
+inline ResolvedRule RandomRule(std::mt19937_64& rng, int64_t num_tokens) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  HeadRule rule = HeadRule::Stream(below(40), 1 + below(70));
+  const SequenceLimits limits{.prompt_tokens = 1 + below(num_tokens), .max_tokens = num_tokens};
+  int64_t window = kNoLimit;
+  if (below(4) == 0) window = 5 + below(60);
+  switch (below(6)) {
+    case 0:
+      rule = HeadRule::Full();
+      break;
+    case 1:
+      rule.positions = Positions::kCache;
+      break;
+    case 2:
+      rule.compensate = true;
+      window = kNoLimit;
+      break;
+    case 3:
+      rule.compensate = true;
+      rule.start = RuleStart::kEndOfPrompt;
+      break;
+    case 4:
+      rule.start = RuleStart::kEndOfPrompt;
+      break;
+    default:
+      break;
+  }
+  return ResolveRule(rule, limits, window);
+}
+
+// Random chunks that respect the ends of prompts.
+inline std::vector<int64_t> RandomChunks(std::mt19937_64& rng, const AttentionCase& test_case, int64_t max_chunk) {
+  std::set<int64_t> ends{test_case.num_tokens};
+  for (const ResolvedRule& rule : test_case.rules) {
+    if (rule.holds_from > 0 && rule.holds_from < test_case.num_tokens) ends.insert(rule.holds_from);
+  }
+  std::vector<int64_t> chunks;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    while (begin < end) {
+      const int64_t chunk =
+          std::min<int64_t>(end - begin, 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(max_chunk)));
+      chunks.push_back(chunk);
+      begin += chunk;
+    }
+  }
+  return chunks;
+}
 
 // A text of NaN, whose attention is of no use to anybody.
 inline void FillWithNan(Backend& backend, const AttentionCase& test_case, const KvPools& pools, int64_t num_tokens,

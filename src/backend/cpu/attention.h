@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
 #include "base/thread_pool.h"
 
@@ -38,7 +39,8 @@ size_t PageBytes(const KvLayout& layout);
 void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& pool);
 void CopyPages(const CopyPagesArgs& args, ThreadPool& pool);
 void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool);
-void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch);
+void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch,
+               RowSums sums = RowSums::kFastest);
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool);
 
 }  // namespace headwise::cpu

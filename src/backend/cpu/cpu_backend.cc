@@ -42,7 +42,8 @@ const float* F32(const ConstTensorView& view) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const KernelTable& kernels, int num_threads) : kernels_(kernels), pool_(num_threads) {}
+  CpuBackend(const KernelTable& kernels, int num_threads, cpu::RowSums sums)
+      : kernels_(kernels), sums_(sums), pool_(num_threads) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Description() const override {
@@ -51,8 +52,10 @@ class CpuBackend final : public Backend {
                        pool_.num_threads() == 1 ? "" : "s");
   }
   std::string_view isa() const override { return kernels_.isa; }
+  bool is_batch_invariant() const override { return sums_ == cpu::RowSums::kAlike; }
+  // Where all rows take the same sums, a decoding step pays more for bf16 than prompts gain by it.
   bool IsFast(Compute compute) const override {
-    if (compute == Compute::kBF16) return cpu::HasFastBf16(kernels_);
+    if (compute == Compute::kBF16) return !is_batch_invariant() && cpu::HasFastBf16(kernels_);
     return compute == Compute::kInt8 && kernels_.matmul.has_int8_dot;
   }
 
@@ -103,7 +106,7 @@ class CpuBackend final : public Backend {
 
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
-    cpu::RunMatMul(args, kernels_.matmul, pool_, matmul_scratch_);
+    cpu::RunMatMul(args, kernels_.matmul, pool_, matmul_scratch_, sums_);
   }
 
   void Rope(const RopeArgs& args) override {
@@ -188,7 +191,7 @@ class CpuBackend final : public Backend {
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
-    cpu::Attention(args, kernels_, pool_, attention_scratch_);
+    cpu::Attention(args, kernels_, pool_, attention_scratch_, sums_);
   }
   void Compensate(const CompensateArgs& args) override {
     Validate(args);
@@ -234,6 +237,7 @@ class CpuBackend final : public Backend {
   }
 
   const KernelTable& kernels_;
+  const cpu::RowSums sums_;
   HostDevice device_;
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
@@ -248,7 +252,8 @@ class CpuBackend final : public Backend {
 Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   HW_ASSIGN_OR_RETURN(const KernelTable* kernels, cpu::FindKernels(options.isa));
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads));
+  const cpu::RowSums sums = options.batch_invariant ? cpu::RowSums::kAlike : cpu::RowSums::kFastest;
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads, sums));
 }
 
 }  // namespace headwise

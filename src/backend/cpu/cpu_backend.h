@@ -13,6 +13,8 @@ namespace headwise {
 struct CpuOptions {
   std::string isa = "auto";  // "amx", "avx512", "avx2", "baseline"; auto takes the best of this machine
   int num_threads = 0;       // 0: one per core this process may use
+  // Every row takes the same sums, however many there are: Backend::is_batch_invariant().
+  bool batch_invariant = false;
 };
 
 // An instruction set that is unknown or that this machine lacks is an error.

@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t kTaskBytes = 128 << 10;
 constexpr int64_t kMinTaskOutputs = 32;
 
+// Rows of a task of many rows by the sums of few: whole groups.
+constexpr int64_t kTaskRows = 256;
+static_assert(kTaskRows % kMaxFewRows == 0);
+
 // Below this much work another thread would come too late: waking one takes a few microseconds.
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
@@ -67,8 +71,8 @@ PackedArgs PackedArgsOf(const MatMulArgs& args, const MatMulTask& task) {
   return packed;
 }
 
-// Tasks of a part in units of panels, where it has some.
-void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMulTask>& tasks) {
+// Tasks of a part in units of panels, where it has some; of all rows each.
+void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, int64_t num_rows, std::vector<MatMulTask>& tasks) {
   const int64_t unit = IsPacked(part.weight) ? kPanelRows : 1;
   const int64_t num_outputs = part.weight.shape[0];
   const int64_t num_units = CeilDiv(num_outputs, unit);
@@ -77,26 +81,45 @@ void AddFewRowsTasks(const MatMulPart& part, size_t part_idx, std::vector<MatMul
   for (int64_t piece = 0; piece < num_pieces; ++piece) {
     const int64_t begin = piece * num_units / num_pieces * unit;
     const int64_t end = std::min(num_outputs, (piece + 1) * num_units / num_pieces * unit);
-    tasks.push_back({.part_idx = part_idx, .first_output = begin, .num_outputs = end - begin});
+    tasks.push_back({.part_idx = part_idx, .first_output = begin, .num_outputs = end - begin, .num_rows = num_rows});
   }
 }
 
-void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
-                    const MatMulTask& task) {
+// So many rows that it is worth to have plain weights in f32 once for all of them.
+bool AreMany(int64_t num_rows) {
+  return num_rows >= 3 * kMaxFewRows;
+}
+
+// Blocks of whole groups of rows of one tile of outputs are neighbours.
+void AddManyRowsTasks(const MatMulPart& part, size_t part_idx, int64_t num_rows, std::vector<MatMulTask>& tasks) {
+  const int64_t num_outputs = part.weight.shape[0];
+  for (int64_t output = 0; output < num_outputs; output += kManyRowsOutputs) {
+    for (int64_t row = 0; row < num_rows; row += kTaskRows) {
+      tasks.push_back({.part_idx = part_idx,
+                       .first_output = output,
+                       .num_outputs = std::min(kManyRowsOutputs, num_outputs - output),
+                       .first_row = row,
+                       .num_rows = std::min(kTaskRows, num_rows - row)});
+    }
+  }
+}
+
+// One group of rows; of plain weights, with scratch, any number of groups.
+void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input, const MatMulTask& task,
+                float* scratch) {
   const MatMulPart& part = args.parts[task.part_idx];
-  const int64_t num_rows = args.x.shape[0];
   if (IsPacked(part.weight)) {
     PackedArgs packed = PackedArgsOf(args, task);
-    packed.x_int8 = input.runs_int8;
-    packed.x_f32 = input.runs_f32;
+    packed.x_int8 = input.Int8Group(task.first_row);
+    packed.x_f32 = input.FloatGroup(task.first_row);
     packed.x_row_stride = 1;
-    packed.x_run_stride = num_rows;
-    packed.num_rows = num_rows;
+    packed.x_run_stride = task.num_rows;
+    packed.num_rows = task.num_rows;
     return kernels.packed_few_rows(packed);
   }
   const PartPointers pointers = PointersOf(part, task);
-  kernels.few_rows({.x = input.interleaved,
-                    .num_rows = num_rows,
+  kernels.few_rows({.x = input.InterleavedGroup(task.first_row),
+                    .num_rows = task.num_rows,
                     .weight = pointers.weight,
                     .type = WeightTypeOf(part.weight.dtype),
                     .depth = args.x.shape[1],
@@ -104,21 +127,49 @@ void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const 
                     .bias = pointers.bias,
                     .out = pointers.out,
                     .out_stride = pointers.out_stride,
-                    .add = Adds(args)});
+                    .add = Adds(args),
+                    .scratch = scratch});
 }
 
-void RunFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+// One group of rows after the other, while the task's weights are in the second-level cache.
+void RunFewRowsTask(const MatMulArgs& args, const MatMulKernels& kernels, const FewRowsInput& input,
+                    const MatMulTask& task, float* scratch) {
+  if (scratch != nullptr && !IsPacked(args.parts[task.part_idx].weight)) {
+    return RunFewRows(args, kernels, input, task, scratch);
+  }
+  MatMulTask group = task;
+  for (int64_t row = 0; row < task.num_rows; row += kMaxFewRows) {
+    group.first_row = task.first_row + row;
+    group.num_rows = std::min(kMaxFewRows, task.num_rows - row);
+    RunFewRows(args, kernels, input, group, nullptr);
+  }
+}
+
+void RunAllFewRows(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t num_rows = args.x.shape[0];
+  const bool are_many = AreMany(num_rows);
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t bytes = 0;
   for (size_t part_idx = 0; part_idx < args.parts.size(); ++part_idx) {
-    bytes += args.parts[part_idx].weight.size_bytes();
-    AddFewRowsTasks(args.parts[part_idx], part_idx, tasks);
+    const MatMulPart& part = args.parts[part_idx];
+    bytes += part.weight.size_bytes();
+    if (are_many && !IsPacked(part.weight)) {
+      AddManyRowsTasks(part, part_idx, num_rows, tasks);
+    } else {
+      AddFewRowsTasks(part, part_idx, num_rows, tasks);
+    }
   }
-  const FewRowsInput input = FewRowsInputOf(args, kernels, scratch);
-  const Spread spread = bytes < kMinParallelBytes ? Spread::kCaller : Spread::kPool;
-  ForTasks(static_cast<int64_t>(tasks.size()), spread, pool,
-           [&](int64_t task_idx, int) { RunFewRowsTask(args, kernels, input, tasks[static_cast<size_t>(task_idx)]); });
+  const FewRowsInput input = FewRowsInputOf(args, kernels, pool, scratch);
+  if (are_many) {
+    const int64_t task_rows = std::min(num_rows, kTaskRows);
+    scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(ManyRowsFloats(task_rows)) * sizeof(float));
+  }
+  const Spread spread = bytes < kMinParallelBytes && !are_many ? Spread::kCaller : Spread::kPool;
+  ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
+    float* memory = are_many ? scratch.TileOfThread(thread_idx) : nullptr;
+    RunFewRowsTask(args, kernels, input, tasks[static_cast<size_t>(task_idx)], memory);
+  });
 }
 
 void RunTileTask(const MatMulArgs& args, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
@@ -154,10 +205,11 @@ int64_t RowBlockBegin(int64_t block, int64_t num_blocks, int64_t num_rows) {
   return block == num_blocks ? num_rows : block * CeilDiv(num_rows, kUnit) / num_blocks * kUnit;
 }
 
-void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+              RowSums sums) {
   const int64_t num_rows = args.x.shape[0];
   const int64_t depth = args.x.shape[1];
-  const TileInput input = TileInputOf(args, kernels, pool, scratch);
+  const TileInput input = TileInputOf(args, kernels, pool, scratch, sums);
   const TileLimits& limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
   const int64_t num_row_blocks = CeilDiv(num_rows, limits.num_rows);
   std::vector<MatMulTask>& tasks = scratch.tasks();
@@ -178,7 +230,7 @@ void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& 
       }
     }
   }
-  scratch.ReserveTiles(pool.num_threads(), limits.scratch_bytes);
+  scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(limits.scratch_bytes));
   const Spread spread = products < kMinParallelProducts ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
     const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];
@@ -186,14 +238,24 @@ void RunTiles(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& 
   });
 }
 
+// Where sums are to be alike: products in int8 are, whichever way they go (on tile registers they do not go). Those in
+// f32 all go the way of few rows, which costs many of them less than the other way would cost few; those in bf16 are
+// the tiles' alone.
+bool TakesFewRows(const MatMulArgs& args, RowSums sums, const MatMulKernels& kernels) {
+  const bool is_few = args.x.shape[0] <= kMaxFewRows;
+  if (sums == RowSums::kFastest || (args.compute == Compute::kInt8 && !HasPlain(args))) return is_few;
+  return args.compute != Compute::kBF16 || !kernels.has_bf16_dot;
+}
+
 }  // namespace
 
-void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+               RowSums sums) {
   if (args.x.shape[0] == 0) return;
-  if (args.x.shape[0] <= kMaxFewRows) {
-    RunFewRows(args, kernels, pool, scratch);
+  if (TakesFewRows(args, sums, kernels)) {
+    RunAllFewRows(args, kernels, pool, scratch);
   } else {
-    RunTiles(args, kernels, pool, scratch);
+    RunTiles(args, kernels, pool, scratch, sums);
   }
 }
 

@@ -5,13 +5,15 @@
 
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/matmul_input.h"
+#include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
 #include "base/thread_pool.h"
 
 namespace headwise::cpu {
 
 // Requires: Validate(args) passed.
-void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch);
+void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+               RowSums sums = RowSums::kFastest);
 
 }  // namespace headwise::cpu
 

@@ -18,46 +18,6 @@ constexpr int64_t kCopyTaskElements = 64 << 10;
 // Floats: 2 KiB, half of what separates two addresses of one set in the usual first-level cache.
 constexpr int64_t kBadStride = 512;
 
-const float* InterleavedRows(const ConstTensorView& x, MatMulScratch& scratch) {
-  const int64_t num_rows = x.shape[0];
-  const int64_t depth = x.shape[1];
-  const int64_t num_blocks = CeilDiv(depth, kFewRowsBlock);
-  float* const blocks = scratch.Floats(static_cast<size_t>(num_blocks * num_rows * kFewRowsBlock));
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const float* from = static_cast<const float*>(x.data) + row * depth;
-    for (int64_t block = 0; block < num_blocks; ++block, from += kFewRowsBlock) {
-      float* to = blocks + (block * num_rows + row) * kFewRowsBlock;
-      const int64_t num = std::min(kFewRowsBlock, depth - block * kFewRowsBlock);
-      std::copy_n(from, num, to);
-      std::fill_n(to + num, kFewRowsBlock - num, 0.0f);
-    }
-  }
-  return blocks;
-}
-
-const FloatRun* FloatRuns(const ConstTensorView& x, MatMulScratch& scratch) {
-  const int64_t num_rows = x.shape[0];
-  const int64_t depth = x.shape[1];
-  const int64_t num_runs = depth / kRunElements;
-  auto* const runs = scratch.Runs<FloatRun>(static_cast<size_t>(num_runs * num_rows));
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const float* from = static_cast<const float*>(x.data) + row * depth;
-    for (int64_t run = 0; run < num_runs; ++run, from += kRunElements) {
-      FloatRun& to = runs[run * num_rows + row];
-      std::copy_n(from, kRunElements, to.values);
-      to.sum = std::accumulate(from, from + kRunElements, 0.0f);
-    }
-  }
-  return runs;
-}
-
-bool HasPacked(const MatMulArgs& args) {
-  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsPacked(part.weight); });
-}
-bool HasPlain(const MatMulArgs& args) {
-  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsPacked(part.weight); });
-}
-
 // body(row) for all rows of x, several to a task where they are short.
 template <typename Body>
 void ForRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
@@ -69,6 +29,64 @@ void ForRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
       body(row, static_cast<const float*>(x.data) + row * x.shape[1]);
     }
   });
+}
+
+// Where a row of x is among groups of kMaxFewRows.
+struct FewRowsPlace {
+  int64_t first_row;  // of its group
+  int64_t row;        // in its group
+  int64_t num_rows;   // of its group
+};
+// body(row of x, its place) for all rows; a few of them are not worth a thread.
+template <typename Body>
+void ForFewRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
+  const int64_t num_rows = x.shape[0];
+  const auto run = [&](int64_t row, const float* from) {
+    const int64_t first = row / kMaxFewRows * kMaxFewRows;
+    body(from, FewRowsPlace{first, row - first, std::min(kMaxFewRows, num_rows - first)});
+  };
+  if (num_rows > kMaxFewRows) return ForRows(x, pool, run);
+  for (int64_t row = 0; row < num_rows; ++row) run(row, static_cast<const float*>(x.data) + row * x.shape[1]);
+}
+
+const float* InterleavedRows(const ConstTensorView& x, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t depth = x.shape[1];
+  const int64_t num_blocks = CeilDiv(depth, kFewRowsBlock);
+  float* const blocks = scratch.Floats(static_cast<size_t>(num_blocks * x.shape[0] * kFewRowsBlock));
+  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
+    float* to = blocks + (place.first_row * num_blocks + place.row) * kFewRowsBlock;
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      const int64_t num = std::min(kFewRowsBlock, depth - block * kFewRowsBlock);
+      std::copy_n(from, num, to);
+      std::fill_n(to + num, kFewRowsBlock - num, 0.0f);
+      from += kFewRowsBlock;
+      to += place.num_rows * kFewRowsBlock;
+    }
+  });
+  return blocks;
+}
+
+const FloatRun* FloatRuns(const ConstTensorView& x, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t num_runs = x.shape[1] / kRunElements;
+  auto* const runs = scratch.Runs<FloatRun>(static_cast<size_t>(num_runs * x.shape[0]));
+  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
+    FloatRun* to = runs + place.first_row * num_runs + place.row;
+    for (int64_t run = 0; run < num_runs; ++run, from += kRunElements, to += place.num_rows) {
+      std::copy_n(from, kRunElements, to->values);
+      to->sum = std::accumulate(from, from + kRunElements, 0.0f);
+    }
+  });
+  return runs;
+}
+
+const QuantizedRun* QuantizedRuns(const ConstTensorView& x, const MatMulKernels& kernels, ThreadPool& pool,
+                                  MatMulScratch& scratch) {
+  const int64_t num_runs = x.shape[1] / kRunElements;
+  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(num_runs * x.shape[0]));
+  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
+    kernels.quantize_row(from, x.shape[1], runs + place.first_row * num_runs + place.row, place.num_rows);
+  });
+  return runs;
 }
 
 // Rows of bf16 pairs in the order of tile registers: of each 16 rows 16 steps one behind the other.
@@ -145,11 +163,12 @@ MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
   return Memory(static_cast<std::byte*>(memory));
 }
 
-void MatMulScratch::ReserveTiles(int num_threads, int64_t bytes) {
-  if (bytes > tile_bytes_) tiles_.clear();
-  tile_bytes_ = std::max(tile_bytes_, bytes);
-  while (tiles_.size() < static_cast<size_t>(num_threads))
-    tiles_.push_back(NewMemory(static_cast<size_t>(tile_bytes_)));
+void MatMulScratch::ReserveTiles(int num_threads, size_t bytes) {
+  if (bytes > tile_bytes_) {
+    tiles_.clear();
+    tile_bytes_ = bytes;
+  }
+  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(tile_bytes_));
 }
 
 std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
@@ -162,27 +181,31 @@ std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
   return memory.get();
 }
 
-FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, MatMulScratch& scratch) {
+bool HasPacked(const MatMulArgs& args) {
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsPacked(part.weight); });
+}
+bool HasPlain(const MatMulArgs& args) {
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsPacked(part.weight); });
+}
+
+FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool,
+                            MatMulScratch& scratch) {
   FewRowsInput input;
-  const int64_t num_rows = args.x.shape[0];
-  const int64_t depth = args.x.shape[1];
-  if (HasPlain(args)) input.interleaved = InterleavedRows(args.x, scratch);
+  input.depth = args.x.shape[1];
+  if (HasPlain(args)) input.interleaved = InterleavedRows(args.x, pool, scratch);
   if (!HasPacked(args)) return input;
-  if (args.compute != Compute::kInt8) {
-    input.runs_f32 = FloatRuns(args.x, scratch);
-    return input;
+  if (args.compute == Compute::kInt8) {
+    input.runs_int8 = QuantizedRuns(args.x, kernels, pool, scratch);
+  } else {
+    input.runs_f32 = FloatRuns(args.x, pool, scratch);
   }
-  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(depth / kRunElements * num_rows));
-  for (int64_t row = 0; row < num_rows; ++row) {
-    kernels.quantize_row(static_cast<const float*>(args.x.data) + row * depth, depth, runs + row, num_rows);
-  }
-  input.runs_int8 = runs;
   return input;
 }
 
-TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch) {
+TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+                      RowSums sums) {
   TileInput input;
-  const bool in_int8 = args.compute == Compute::kInt8 && !kernels.has_tiles;
+  const bool in_int8 = args.compute == Compute::kInt8 && (sums == RowSums::kAlike || !kernels.has_tiles);
   if (HasPlain(args) || !in_int8) MakeSteps(args, kernels, pool, scratch, input);
   if (HasPacked(args) && in_int8) MakeRuns(args, kernels, pool, scratch, input);
   return input;

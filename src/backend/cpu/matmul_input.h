@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
 #include "base/thread_pool.h"
 
@@ -25,8 +26,8 @@ struct MatMulTask {
 // Memory that matrix products keep between calls; grows to what a call needs.
 class MatMulScratch {
  public:
-  // `bytes` for each of `num_threads`.
-  void ReserveTiles(int num_threads, int64_t bytes);
+  // So many bytes for each of `num_threads`.
+  void ReserveTiles(int num_threads, size_t bytes);
   float* TileOfThread(int thread_idx) {
     return reinterpret_cast<float*>(tiles_[static_cast<size_t>(thread_idx)].get());
   }
@@ -51,7 +52,7 @@ class MatMulScratch {
   };
 
   std::vector<Memory> tiles_;
-  int64_t tile_bytes_ = 0;
+  size_t tile_bytes_ = 0;
   Block floats_;
   Block runs_;
   std::vector<MatMulTask> tasks_;
@@ -61,13 +62,31 @@ inline int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// What is not needed is not made: plain weights need the first, packed ones one of the others.
+// Groups of kMaxFewRows rows, and of what is left, one behind the other. What is not needed is not made: plain weights
+// need the first, packed ones one of the others.
 struct FewRowsInput {
-  const float* interleaved = nullptr;       // [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
-  const QuantizedRun* runs_int8 = nullptr;  // [K / 32][rows]
-  const FloatRun* runs_f32 = nullptr;       // [K / 32][rows]
+  const float* interleaved = nullptr;       // of a group: [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
+  const QuantizedRun* runs_int8 = nullptr;  // of a group: [K / 32][rows]
+  const FloatRun* runs_f32 = nullptr;       // likewise
+  int64_t depth = 0;                        // K
+
+  // The group that begins with `row`.
+  const float* InterleavedGroup(int64_t row) const {
+    return interleaved + row * CeilDiv(depth, kFewRowsBlock) * kFewRowsBlock;
+  }
+  const QuantizedRun* Int8Group(int64_t row) const {
+    return runs_int8 == nullptr ? nullptr : runs_int8 + row * (depth / kRunElements);
+  }
+  const FloatRun* FloatGroup(int64_t row) const {
+    return runs_f32 == nullptr ? nullptr : runs_f32 + row * (depth / kRunElements);
+  }
 };
-FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, MatMulScratch& scratch);
+FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool,
+                            MatMulScratch& scratch);
+
+// Whether any part's weights lie in panels, or as in the file.
+bool HasPacked(const MatMulArgs& args);
+bool HasPlain(const MatMulArgs& args);
 
 // Packed weights read runs where there are some, and steps as plain weights do otherwise.
 struct TileInput {
@@ -77,7 +96,9 @@ struct TileInput {
   const QuantizedRun* runs = nullptr;  // [rows, runs_stride]
   int64_t runs_stride = 0;
 };
-TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch);
+// On tile registers block formats are bf16 steps in int8 too, unless all rows are to have the sums of few.
+TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+                      RowSums sums);
 
 }  // namespace headwise::cpu
 

@@ -11,6 +11,7 @@ class RefBackend final : public Backend {
   std::string Description() const override { return "ref: plain loops, 1 thread"; }
   std::string_view isa() const override { return ""; }
   bool IsFast(Compute /*compute*/) const override { return false; }
+  bool is_batch_invariant() const override { return true; }
 
   Device& device() override { return device_; }
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override { return host; }

@@ -85,12 +85,14 @@ struct Block {
   }
 };
 
-// The block that begins with group number `first`.
+// The block that begins with group number `first`. Blocks end at multiples of their size, whatever they begin with: two
+// queries that see a key see it with the same others, but for what is hidden from either.
 HWY_INLINE Block BlockAt(const DecodeArgs& args, const Pieces& pieces, int64_t first) {
   const bool is_sink = first < pieces.num_sink_groups;
   const int64_t left = (is_sink ? pieces.num_sink_groups : pieces.num_groups) - first;
+  const int64_t most = kBlockGroups - pieces.groups[first].pos / kGroupTokens % kBlockGroups;
   Block block;
-  block.num_groups = left < kBlockGroups ? left : kBlockGroups;
+  block.num_groups = left < most ? left : most;
   block.groups = pieces.groups + first;
   block.begin = is_sink ? args.sink_begin : args.recent_begin;
   block.end = is_sink ? args.sink_end : args.recent_end;
@@ -212,8 +214,11 @@ class OnlineSoftmax {
 
   HWY_INLINE static void AddAlibi(const Block& block, float slope, float* row) {
     for (int64_t i = 0; i < block.num_groups; ++i) {
-      for (int64_t lane = 0; lane < kGroupTokens; ++lane) {
-        row[i * kGroupTokens + lane] += slope * static_cast<float>(block.groups[i].pos + lane - block.query_pos);
+      const int64_t distance = block.groups[i].pos - block.query_pos;
+      for (int64_t s = 0; s < kSub; ++s) {
+        float* to = row + i * kGroupTokens + s * kLanes;
+        const VF offset = hn::Iota(kDF, static_cast<float>(distance + s * kLanes));
+        hn::StoreU(hn::MulAdd(offset, hn::Set(kDF, slope), hn::LoadU(kDF, to)), kDF, to);
       }
     }
   }

@@ -108,12 +108,20 @@ inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
   return softmax + query + weights + steps + 20 * 16;
 }
 
+// What rows have of some of their keys, before it is divided by anything; as in DecodeArgs.
+struct PrefillPartial {
+  float* out;  // [rows, Dp]; null: not asked for
+  float* max;  // [rows]
+  float* sum;  // [rows], 0 where a row reads none of them
+};
+
 // A tile of consecutive tokens of one sequence, all G query heads of one KV head: rows are [token][query head].
 struct PrefillArgs {
   KvPages pages;
   int64_t num_tokens;
   int64_t num_q;  // G
   int64_t first_pos;
+  KeyRanges keys;       // of which each row reads what the mask allows it
   const float* q;       // [num_tokens, G*D], tokens `stride` floats apart
   const float* q_sink;  // or null
   float* out;           // as q
@@ -127,6 +135,9 @@ struct PrefillArgs {
   KeyMask mask;
   bool use_bf16;       // products in bf16; ignored where the machine has no bf16 dot
   std::byte* scratch;  // PrefillScratchBytes, 64-byte aligned
+  // Asked for: `out`, `lse` and `sink_logits` are passed over, and a row's result is that of the decode kernel over the
+  // same keys, bit for bit, where no page is q8 or q4.
+  PrefillPartial partial;
 };
 inline constexpr int64_t kPrefillKeys = 64;       // whose scores lie side by side
 inline constexpr int64_t kPrefillTileKeys = 256;  // that are converted together, at most

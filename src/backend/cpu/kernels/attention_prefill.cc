@@ -6,6 +6,10 @@
 // multiplied and added at once.
 //   scores [rows, 64]  = q [rows, Dp]  . k block [steps of Dp][64]
 //   out    [rows, Dp] += p [rows, 64]  . v block [steps of 64][Dp]
+//
+// Where partial results are asked for, every sum is that of the decode kernel (attention_decode.cc), in its order:
+// scores of even and of odd dimensions by themselves, probabilities vector by vector, and tiles of keys cut where
+// decoding cuts its blocks.
 #include "backend/cpu/kernels/attention_products-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
@@ -167,15 +171,16 @@ class QueryTile {
     LoadQueries(args_.q, q_);
     const bool own_sink_query = args_.q_sink != nullptr;
     if (own_sink_query) LoadQueries(args_.q_sink, q_sink_);
-    const int64_t last_pos = args_.first_pos + args_.num_tokens - 1;
-    const int64_t sink_end = args_.mask.KeysOf(last_pos).sink_end;
-    const int64_t first_sink = args_.mask.SinkBegin(args_.first_pos);
-    const int64_t first_recent = args_.mask.RecentBegin(args_.first_pos);
-    AddRun(first_sink, sink_end, /*is_sink=*/true, own_sink_query ? q_sink_ : q_);
-    if (own_sink_query) AddTile(q_sink_);
-    AddRun(first_recent, last_pos + 1, /*is_sink=*/false, q_);
+    const Matrix& sink_query = own_sink_query ? q_sink_ : q_;
+    AddRun(args_.keys.sink_begin, args_.keys.sink_end, /*is_sink=*/true, sink_query);
+    if (own_sink_query || Steps::kAsDecode) AddTile(sink_query);
+    AddRun(args_.keys.recent_begin, args_.keys.recent_end, /*is_sink=*/false, q_);
     AddTile(q_);
-    Finish();
+    if constexpr (Steps::kAsDecode) {
+      FinishPartial();
+    } else {
+      Finish();
+    }
   }
 
  private:
@@ -183,7 +188,7 @@ class QueryTile {
 
   // Rows times scale * log2(e), as steps along D.
   void LoadQueries(const float* q, const Matrix& to) {
-    const float factor = args_.scale * kLog2E;
+    const float factor = InLog2(args_.scale);
     const int64_t dim = args_.pages.dim;
     for (int64_t row = 0; row < PrefillRows(num_rows_); ++row) {
       const bool exists = row < num_rows_;
@@ -213,7 +218,8 @@ class QueryTile {
       if (group.type == KvType::kQ8) ConvertQ8Group<Steps>(group, begin, end, padded_dim_, k_tile, v_tile);
       HW_WITH_FLOAT_KV_TYPE(group.type, (ConvertGroup<Steps, kType>(group, begin, end, padded_dim_, k_tile, v_tile)));
       tile_[num_groups_++] = {pos, begin, end, is_sink};
-      if (num_groups_ == Products::kTileKeys / kGroupTokens) AddTile(q);
+      const bool ends_block = Steps::kAsDecode && (pos / kGroupTokens + 1) % kBlockGroups == 0;
+      if (num_groups_ == Products::kTileKeys / kGroupTokens || ends_block) AddTile(q);
     }
   }
 
@@ -288,8 +294,9 @@ class QueryTile {
   }
 
   void CapScores(float* scores, int64_t num_keys) const {
-    const VF cap = hn::Set(kDF, args_.score_cap * kLog2E);
-    const VF inverse = hn::Set(kDF, 1.0f / (args_.score_cap * kLog2E));
+    const float score_cap = InLog2(args_.score_cap);
+    const VF cap = hn::Set(kDF, score_cap);
+    const VF inverse = hn::Set(kDF, 1.0f / score_cap);
     for (int64_t i = 0; i < num_keys; i += kLanes) {
       hn::Store(hn::Mul(cap, Tanh(hn::Mul(hn::Load(kDF, scores + i), inverse))), kDF, scores + i);
     }
@@ -297,7 +304,7 @@ class QueryTile {
 
   void AddAlibi(int64_t row, float* scores, const Block& block) {
     const int64_t pos = args_.first_pos + TokenOf(row);
-    const VF slope = hn::Set(kDF, args_.slopes[row % args_.num_q] * kLog2E);
+    const VF slope = hn::Set(kDF, InLog2(args_.slopes[row % args_.num_q]));
     for (int64_t i = 0; i < block.num_groups; ++i) {
       const TileGroup& group = tile_[block.first_group + i];
       const int64_t distance = group.pos - (group.is_sink ? args_.mask.SinkPos(pos) : pos);
@@ -368,7 +375,7 @@ class QueryTile {
         sum = Steps::Dot(pairs, ones, sum);
         hn::Store(pairs, kDF, p_.data + block_row * p_.stride + i / 2);
       } else {
-        sum = hn::Add(sum, hn::Add(p[0], p[1]));
+        sum = Steps::kAsDecode ? hn::Add(hn::Add(sum, p[0]), p[1]) : hn::Add(sum, hn::Add(p[0], p[1]));
         hn::Store(p[0], kDF, p_.data + block_row * p_.stride + i);
         if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
       }
@@ -392,7 +399,7 @@ class QueryTile {
       const int64_t q_idx = row % args_.num_q;
       float sink = 0.0f;
       if (args_.sink_logits != nullptr) {
-        const float logit = args_.sink_logits[q_idx] * kLog2E;
+        const float logit = InLog2(args_.sink_logits[q_idx]);
         if (logit > max_[row]) RaiseMax(row, logit);
         sink = hn::GetLane(Exp2(hn::Set(kDF, logit - max_[row])));
       }
@@ -402,6 +409,15 @@ class QueryTile {
       for (int64_t d = 0; d < args_.pages.dim; ++d) to[d] = out_.data[row * padded_dim_ + d] * inverse;
       if (args_.lse != nullptr) args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum);
     }
+  }
+
+  void FinishPartial() {
+    const PrefillPartial& partial = args_.partial;
+    for (int64_t row = 0; row < num_rows_; ++row) {
+      partial.max[row] = max_[row];
+      partial.sum[row] = hn::GetLane(hn::SumOfLanes(kDF, hn::Load(kDF, sum_ + row * kLanes)));
+    }
+    __builtin_memcpy(partial.out, out_.data, static_cast<size_t>(num_rows_ * padded_dim_) * sizeof(float));
   }
 
   static float Log(float x) { return __builtin_logf(x); }
@@ -426,6 +442,10 @@ class QueryTile {
 }  // namespace
 
 void Prefill(const PrefillArgs& args) {
+  if (args.partial.out != nullptr) {
+    QueryTile<DecodeSteps>(args).Run();
+    return;
+  }
   if constexpr (kMultipliesBF16) {
     if (args.use_bf16) {
       QueryTile<BF16Steps>(args).Run();

@@ -18,12 +18,17 @@ constexpr int64_t kBlockVecs = kSub == 1 ? 4 : 2;
 struct F32Steps {
   static constexpr int64_t kPerStep = 1;
   static constexpr bool kInTiles = false;
+  static constexpr bool kAsDecode = false;
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return hn::MulAdd(a, b, sum); }
   static HWY_INLINE VF Probability(VF x) { return Exp2(x); }
+};
+struct DecodeSteps : F32Steps {
+  static constexpr bool kAsDecode = true;
 };
 struct BF16Steps {
   [[maybe_unused]] static constexpr int64_t kPerStep = 2;  // the baseline has no products of bf16
   static constexpr bool kInTiles = kHasTiles;
+  [[maybe_unused]] static constexpr bool kAsDecode = false;
   static HWY_INLINE VF Dot(VF a, VF b, VF sum) { return BF16Dot(sum, a, b); }
   static HWY_INLINE VF Probability(VF x) { return CoarseExp2(x); }
 };
@@ -64,6 +69,56 @@ HWY_INLINE void MicroKernel(const Matrix& a, const Matrix& b, const Matrix& c, i
   }
 }
 
+// c[r][v] = the sum over even steps of a[r][step] b[step][v], and that over odd ones, added in the end. As many sums at
+// once as MicroKernel has: half the rows.
+template <int64_t kRows, int64_t kVecs>
+HWY_INLINE void EvenOddKernel(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
+  VF sum[kRows][kVecs][2];
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) sum[r][v][0] = sum[r][v][1] = hn::Zero(kDF);
+  }
+  for (int64_t pair = 0; pair < num_steps; pair += 2) {
+    HW_UNROLL
+    for (int64_t odd = 0; odd < 2; ++odd) {
+      VF row[kVecs];
+      HW_UNROLL
+      for (int64_t v = 0; v < kVecs; ++v) row[v] = hn::Load(kDF, b.data + (pair + odd) * b.stride + v * kLanes);
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        const VF x = hn::Set(kDF, a.data[r * a.stride + pair + odd]);
+        HW_UNROLL
+        for (int64_t v = 0; v < kVecs; ++v) sum[r][v][odd] = hn::MulAdd(row[v], x, sum[r][v][odd]);
+      }
+    }
+  }
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) {
+      hn::Store(hn::Add(sum[r][v][0], sum[r][v][1]), kDF, c.data + r * c.stride + v * kLanes);
+    }
+  }
+}
+
+// Scores of kBlockRows rows as the decode kernel adds them up.
+void EvenOddProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
+  constexpr int64_t kRows = kBlockRows / 2;
+  for (int64_t row = 0; row < kBlockRows; row += kRows) {
+    const Matrix a_rows = {a.data + row * a.stride, a.stride};
+    const Matrix c_rows = {c.data + row * c.stride, c.stride};
+    int64_t column = 0;
+    for (; column + kBlockVecs * kLanes <= num_columns; column += kBlockVecs * kLanes) {
+      EvenOddKernel<kRows, kBlockVecs>(a_rows, {b.data + column, b.stride}, {c_rows.data + column, c.stride},
+                                       num_steps);
+    }
+    for (; column < num_columns; column += kLanes) {
+      EvenOddKernel<kRows, 1>(a_rows, {b.data + column, b.stride}, {c_rows.data + column, c.stride}, num_steps);
+    }
+  }
+}
+
 // kBlockRows rows of c over all its columns.
 template <typename Steps, Start kStart>
 void BlockProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps, int64_t num_columns) {
@@ -89,7 +144,11 @@ class VectorProducts {
 
   void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,
                 int64_t num_columns) {
-    BlockProduct<Steps, Start::kZero>(a, b, c, num_steps, num_columns);
+    if constexpr (Steps::kAsDecode) {
+      EvenOddProduct(a, b, c, num_steps, num_columns);
+    } else {
+      BlockProduct<Steps, Start::kZero>(a, b, c, num_steps, num_columns);
+    }
   }
   // The same, added to c.
   void MultiplyAdd(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,

@@ -213,7 +213,10 @@ HWY_INLINE VF Exp2(VF x) {
       break;                                  \
   }
 
-constexpr float kLog2E = 1.44269504088896340736f;
+// A score, or what it is multiplied by, in units of log 2; rounded once, as the drivers do.
+HWY_INLINE float InLog2(float x) {
+  return static_cast<float>(x * 1.44269504088896340736);
+}
 constexpr float kLn2 = 0.69314718055994530942f;
 // Below every score; finite, so that differences of two are never NaN.
 constexpr float kLowest = -1e30f;

@@ -48,6 +48,18 @@ void TileBy(const TileArgs& args) {
 }  // namespace
 
 void FewRows(const FewRowsArgs& args) {
+  if (args.scratch != nullptr) {
+    switch (args.type) {
+      case WeightType::kF32:
+        return ManyRowsOf<WeightType::kF32>(args);
+      case WeightType::kF16:
+        return ManyRowsOf<WeightType::kF16>(args);
+      case WeightType::kBF16:
+        return ManyRowsOf<WeightType::kBF16>(args);
+      default:
+        return;  // panels: PackedFewRows
+    }
+  }
   switch (args.type) {
     case WeightType::kF32:
       return kFewRowsOf<WeightType::kF32>[args.num_rows - 1](args);

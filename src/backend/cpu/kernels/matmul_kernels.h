@@ -18,8 +18,10 @@ inline constexpr int64_t kMaxFewRows = 8;
 inline constexpr int64_t kFewRowsBlock = 16;
 
 struct FewRowsArgs {
-  const float* x;      // [K / kFewRowsBlock, rounded up][num_rows][kFewRowsBlock], 0 behind K; 64-byte aligned
-  int64_t num_rows;    // 1 .. kMaxFewRows
+  // [K / kFewRowsBlock, rounded up][num_rows][kFewRowsBlock], 0 behind K; 64-byte aligned. More than kMaxFewRows rows
+  // are groups of so many and of what is left, one behind the other.
+  const float* x;
+  int64_t num_rows;    // 1 .. kMaxFewRows; any number with `scratch`
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
@@ -28,7 +30,17 @@ struct FewRowsArgs {
   float* out;           // [num_rows, out_stride], first output of this piece
   int64_t out_stride;   // floats
   bool add;             // out += instead of out =
+  float* scratch;       // for many rows, of kManyRowsOutputs at most: ManyRowsFloats, 64-byte aligned; or null
 };
+
+// Many rows by the sums of few: a block of K of some outputs' weights, as f32, stays in the second-level cache while
+// all groups of rows go by, whose sums, spread over lanes, wait there for the next block. A block of K of a group of
+// rows is 32 KiB and stays in the first-level cache while the outputs go by.
+inline constexpr int64_t kManyRowsOutputs = 48;
+inline constexpr int64_t kManyRowsBlocks = 64;  // of kFewRowsBlock
+constexpr int64_t ManyRowsFloats(int64_t num_rows) {
+  return kManyRowsOutputs * ((kManyRowsBlocks + 1) * kFewRowsBlock + num_rows * 16);
+}
 
 // The product of many rows walks K in steps of 32 bits: one f32, or two neighbours as bf16, the first in the low half.
 enum class StepType : uint8_t { kF32, kBF16Pair };
@@ -80,7 +92,8 @@ struct PackedArgs {
   bool add;             // out += instead of out =
 };
 
-// Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes.
+// Runs of K of one int8 tile: its unpacked codes and scales fit kTileScratchBytes. Products of few rows add up the sums
+// of as many.
 inline constexpr int64_t kTileRuns = 32;
 
 // What one call of `tile` takes at most.
@@ -106,7 +119,7 @@ struct MatMulKernels {
   void (*few_rows)(const FewRowsArgs& args);
   // An element depends on its row of x and its row of W only, bit for bit, not on the tile's bounds.
   void (*tile)(const TileArgs& args);
-  // The same two promises.
+  // The same two promises; over x_int8 also that these and packed_tile give the same bits.
   void (*packed_few_rows)(const PackedArgs& args);
   // Many rows, x_int8 only: f32 and bf16 products go through `tile`. `scratch` has kTileScratchBytes, num_outputs is at
   // most kTileOutputs.

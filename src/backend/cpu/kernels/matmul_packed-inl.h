@@ -26,29 +26,41 @@ HWY_INLINE VI StartOf(const QuantizedRun& x) {
     return hn::Set(DI(), x.start_32[kHalf]);
 }
 
+// Sums of one block of runs; those behind the first join what it has stored.
+enum class RunBlock { kFirst, kLater };
+
 template <int64_t kRows>
-HWY_INLINE void StoreRows(const VF (&sum)[kRows], const PackedArgs& args, int64_t first_row, int64_t output) {
-  const int64_t num_outputs = args.num_outputs - output < kLanes ? args.num_outputs - output : kLanes;
+HWY_INLINE void StoreRows(const VF (&sum)[kRows], const PackedArgs& args, int64_t first_row, int64_t output,
+                          RunBlock block = RunBlock::kFirst) {
+  const float* bias = args.bias != nullptr && block == RunBlock::kFirst ? args.bias + output : nullptr;
+  const bool add = args.add || block == RunBlock::kLater;
+  const int64_t num_outputs = args.num_outputs - output;
   for (int64_t r = 0; r < kRows; ++r) {
     float* out = args.out + (first_row + r) * args.out_stride + output;
+    if (num_outputs >= kLanes) {
+      VF value = bias != nullptr ? hn::Add(sum[r], hn::LoadU(kDF, bias)) : sum[r];
+      if (add) value = hn::Add(hn::LoadU(kDF, out), value);
+      hn::StoreU(value, kDF, out);
+      continue;
+    }
     alignas(64) float values[kLanes];
     hn::Store(sum[r], kDF, values);
     for (int64_t i = 0; i < num_outputs; ++i) {
-      const float value = args.bias != nullptr ? values[i] + args.bias[output + i] : values[i];
-      out[i] = args.add ? out[i] + value : value;
+      const float value = bias != nullptr ? values[i] + bias[i] : values[i];
+      out[i] = add ? out[i] + value : value;
     }
   }
 }
 
+// Runs [begin, end), which begin with a block of the format.
 template <WeightType kType, int64_t kRows>
-HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row,
-                             VF (&sum)[kRows]) {
+HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row, int64_t begin,
+                             int64_t end, VF (&sum)[kRows]) {
   PanelReader<kType> reader(panel, sub);
   constexpr int kBits = PanelReader<kType>::kCodeBits;
   constexpr PackedFormat kFormat = FormatOf(kType);
-  const QuantizedRun* x = args.x_int8 + first_row * args.x_row_stride;
-  const int64_t num_runs = args.depth / kRunElements;
-  for (int64_t run = 0; run < num_runs; ++run, x += args.x_run_stride) {
+  const QuantizedRun* x = args.x_int8 + first_row * args.x_row_stride + begin * args.x_run_stride;
+  for (int64_t run = begin; run < end; ++run, x += args.x_run_stride) {
     reader.BeginRun(run);
     reader.Prefetch();
     VI dot[kFormat.has_half_runs ? 2 : 1][kRows];
@@ -117,20 +129,40 @@ HWY_INLINE void SubPanelF32(const PackedArgs& args, const void* panel, int64_t s
   }
 }
 
+// In blocks of kTileRuns runs, whose sums are added one after the other: as the tiles of many rows have it
+// (matmul_packed_tile-inl.h), so that the two give the same bits.
+template <WeightType kType, int64_t kRows>
+HWY_INLINE void Int8Outputs(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row, int64_t output) {
+  const int64_t num_runs = args.depth / kRunElements;
+  for (int64_t first = 0; first == 0 || first < num_runs; first += kTileRuns) {
+    VF sum[kRows];
+    HW_UNROLL
+    for (int64_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(kDF);
+    const int64_t end = num_runs - first < kTileRuns ? num_runs : first + kTileRuns;
+    SubPanelInt8<kType, kRows>(args, panel, sub, first_row, first, end, sum);
+    StoreRows<kRows>(sum, args, first_row, output, first == 0 ? RunBlock::kFirst : RunBlock::kLater);
+  }
+}
+
+template <WeightType kType, int64_t kRows>
+HWY_INLINE void F32Outputs(const PackedArgs& args, const void* panel, int64_t sub, int64_t first_row, int64_t output) {
+  VF sum[kRows];
+  HW_UNROLL
+  for (int64_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(kDF);
+  SubPanelF32<kType, kRows>(args, panel, sub, first_row, sum);
+  StoreRows<kRows>(sum, args, first_row, output);
+}
+
 template <WeightType kType, int64_t kRows>
 void PackedRows(const PackedArgs& args, int64_t first_row) {
   const auto* panel = static_cast<const uint8_t*>(args.weight);
   for (int64_t output = 0; output < args.num_outputs; output += kPanelRows, panel += PanelBytes(kType, args.depth)) {
     for (int64_t sub = 0; sub < kSubPanels && output + sub * kLanes < args.num_outputs; ++sub) {
-      VF sum[kRows];
-      HW_UNROLL
-      for (int64_t r = 0; r < kRows; ++r) sum[r] = hn::Zero(kDF);
       if (args.x_int8 != nullptr) {
-        SubPanelInt8<kType, kRows>(args, panel, sub, first_row, sum);
+        Int8Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
       } else {
-        SubPanelF32<kType, kRows>(args, panel, sub, first_row, sum);
+        F32Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
       }
-      StoreRows<kRows>(sum, args, first_row, output + sub * kLanes);
     }
   }
 }
