@@ -94,6 +94,10 @@ void MetricsPage::AppendPrefixes(std::string& text) const {
                           NameOf(static_cast<PrefixMiss>(i)), row.prefixes.num_misses[i]);
     }
   }
+  lines("prefix_cache_wait_requests_total", "counter", "Prompts that waited for what another request was reading.",
+        &PrefixStats::num_waits);
+  lines("prefix_cache_wait_hit_requests_total", "counter", "Of these, those that went on from there.",
+        &PrefixStats::num_wait_hits);
   lines("prefix_cache_evictions_total", "counter", "Texts that gave way to others or to requests.",
         &PrefixStats::num_evicted);
   lines("prefix_cache_entries", "gauge", "Texts that are kept.", &PrefixStats::num_entries);

@@ -248,6 +248,29 @@ TEST_F(PrefixReuse, ATextGoesOnWhileItsOwnerIsRunning) {
   ExpectAllComesBack();
 }
 
+// However far the first has come when the others come in: they wait for it, or find what it has left.
+TEST_F(PrefixReuse, ClientsWhoComeAtOnceReadOnce) {
+  const std::string body = Greedy(Document(90), 6).dump();
+  Json many = Greedy(Document(90), 6);
+  many["n"] = 2;
+  std::vector<Reply> replies;
+  for (int i = 0; i < 3; ++i) replies.push_back(api_.Begin("POST", "/v1/completions", body));
+  replies.push_back(api_.Begin("POST", "/v1/completions", many.dump()));
+  int64_t num_read = 0;
+  int64_t num_prompt = 0;
+  for (const Reply& reply : replies) {
+    reply->Await();
+    ASSERT_EQ(reply->status(), 200) << reply->Text();
+    num_prompt = PromptOf(reply->Object());
+    num_read += num_prompt - CachedOf(reply->Object());
+    EXPECT_EQ(TextOf(reply->Object()), TextOf(replies.front()->Object()));
+  }
+  EXPECT_GT(num_prompt, 1300);
+  EXPECT_LE(num_read, num_prompt + 3 * 2);
+  EXPECT_EQ(store().stats().num_waits, store().stats().num_wait_hits);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, IsInTheMetrics) {
   const Json body = Greedy(Document(), 5);
   api_.Complete(body);
@@ -259,6 +282,8 @@ TEST_F(PrefixReuse, IsInTheMetrics) {
   };
   EXPECT_THAT(text, HasSubstr(line("queries_total", 2 * PromptOf(again))));
   EXPECT_THAT(text, HasSubstr(line("hits_total", CachedOf(again))));
+  EXPECT_THAT(text, HasSubstr(line("wait_requests_total", 0)));
+  EXPECT_THAT(text, HasSubstr(line("wait_hit_requests_total", 0)));
   EXPECT_THAT(text, HasSubstr(line("entries", store().stats().num_entries)));
   EXPECT_THAT(text, HasSubstr(line("bytes", store().stats().bytes)));
   EXPECT_THAT(text, HasSubstr("prefix_cache_miss_requests_total" + label + ",reason=\"unknown\"} 1\n"));

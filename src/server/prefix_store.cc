@@ -106,6 +106,16 @@ void PrefixStore::NoteMiss(PrefixMiss why, int64_t num_ids) {
   ++stats_.num_misses[static_cast<size_t>(why)];
 }
 
+void PrefixStore::NoteWait() {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_waits;
+}
+
+void PrefixStore::NoteWaitHit() {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_wait_hits;
+}
+
 bool PrefixStore::Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) {
   if (bytes > budget_bytes_) return false;
   const std::lock_guard lock(mutex_);

@@ -24,6 +24,8 @@ struct PrefixStats {
   int64_t hit_tokens = 0;    // of these, found
   int64_t num_hits = 0;
   std::array<int64_t, kNumPrefixMisses> num_misses{};  // by PrefixMiss
+  int64_t num_waits = 0;      // requests that waited for what another was reading
+  int64_t num_wait_hits = 0;  // those of them that went on from there
   int64_t num_entries = 0;
   int64_t bytes = 0;
   int64_t budget_bytes = 0;
@@ -58,6 +60,9 @@ class PrefixStore : public PrefixCache {
   Lookup Find(const HeadPlan& plan, std::span<const int32_t> ids) override;
   void NoteHit(const Kept& used, int64_t num_ids) override;
   void NoteMiss(PrefixMiss why, int64_t num_ids) override;
+  void NoteWait() override;
+  void NoteWaitHit() override;
+  bool AreAlike(const HeadPlan& a, const HeadPlan& b) const override { return &a == &b; }
   bool Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) override;
   void Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int32_t> ids,
             std::shared_ptr<const Sequence> sequence, int64_t bytes) override;
