@@ -178,6 +178,38 @@ TEST_F(PrefixReuse, RulesFromTheEndOfAPromptShareWhatIsBeforeIt) {
   ExpectAllComesBack();
 }
 
+TEST_F(PrefixReuse, PlansThatReadAPromptAlikeShareIt) {
+  HeadRule rule = HeadRule::Stream(4, 32);
+  rule.start = RuleStart::kEndOfPrompt;
+  AddPlan("cut", rule);
+  rule.recent = 16;
+  rule.compensate = true;
+  AddPlan("cut-more", rule);
+  Json body = Greedy(Document(), 12);
+  const Json first = Ask(body);
+  for (const char* plan : {"cut", "cut-more"}) {
+    body["plan"] = plan;
+    EXPECT_EQ(CachedOf(Ask(body)), PromptOf(first) - 2) << plan;
+  }
+  body["plan"] = "two-heads";
+  EXPECT_EQ(CachedOf(Ask(body)), 0) << "reads otherwise";
+  // The other way round, and with an answer that was read in full.
+  body["plan"] = "cut";
+  body["prompt"] = "In short: " + Document();
+  EXPECT_EQ(CachedOf(Ask(body)), 0);
+  body["plan"] = "full";
+  const Json full = Ask(body);
+  EXPECT_EQ(CachedOf(full), PromptOf(full) - 2);
+  body["plan"] = "cut-more";
+  body["prompt"] = "In short: " + Document() + TextOf(full) + " and so on";
+  EXPECT_GT(CachedOf(Ask(body)), PromptOf(full));
+  // A plan that goes takes what was read under it, and nobody else's.
+  ASSERT_FALSE(api_.model().RemovePlan("cut-more"));
+  body["plan"] = "cut";
+  EXPECT_GT(CachedOf(Ask(body)), PromptOf(full) - 3);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, ElasticRulesOfAnotherLengthMiss) {
   HeadRule rule;
   rule.kind = HeadRule::Kind::kElasticMoa;

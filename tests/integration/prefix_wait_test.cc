@@ -60,7 +60,7 @@ class PrefixWaits : public ::testing::Test {
                                                                       .formats = memory_->formats,
                                                                       .limit_bytes = limit_bytes});
     engine_ = std::make_unique<EngineImpl>(std::move(parts));
-    store_ = std::make_shared<PrefixStore>(prefix_bytes);
+    store_ = std::make_shared<PrefixStore>(prefix_bytes, nullptr, PrefixStore::Sharing::kReadAlike);
     engine_->prefixes().SetCache(store_);
   }
   void TearDown() override {
@@ -303,6 +303,25 @@ TEST_F(PrefixWaits, OtherRulesAndTextsDoNotWait) {
   }
   Steps(1);
   EXPECT_FALSE(IsRunning());
+}
+
+TEST_F(PrefixWaits, PlansThatReadAPromptAlikeShareIt) {
+  HeadRule cut = HeadRule::Stream(4, 32);
+  cut.start = RuleStart::kEndOfPrompt;
+  cut.compensate = true;
+  const ClientPtr full = Ask(TextOf(1));
+  UsePlan(cut, HeadRule::Full());
+  const ClientPtr half_cut = Ask(TextOf(2));
+  UsePlan(cut, cut);
+  const ClientPtr all_cut = Ask(TextOf(3));
+  Await({all_cut});
+  UsePlan(cut, HeadRule::Full());
+  Await({half_cut});
+  plan_ = nullptr;
+  Await({full});
+  EXPECT_EQ(half_cut->num_reused(), kBranch);
+  EXPECT_EQ(all_cut->num_reused(), kBranch);
+  ExpectWaits(2, 2);
 }
 
 // A sequence of a program's, as the prompt of several choices has.

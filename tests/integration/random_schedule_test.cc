@@ -85,7 +85,7 @@ class Schedule {
                                                                       .limit_bytes = limit_bytes_});
     engine_ = std::make_unique<EngineImpl>(std::move(parts));
     engine_->WaitForKept();
-    store_ = std::make_shared<PrefixStore>(limit_bytes_ / 4);
+    store_ = std::make_shared<PrefixStore>(limit_bytes_ / 4, nullptr, PrefixStore::Sharing::kReadAlike);
     engine_->prefixes().SetCache(store_);
     MakePlans();
     // Half of them begin alike.
