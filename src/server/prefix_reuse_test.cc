@@ -322,6 +322,29 @@ TEST_F(PrefixReuse, IsInTheMetrics) {
   EXPECT_GT(store().stats().bytes, 0);
 }
 
+TEST_F(PrefixReuse, BytesByClassOfHeadsAreInTheMetrics) {
+  const auto bytes_of = [&](const std::string& head_class) {
+    const std::string text = api_.Ask("GET", "/metrics")->Text();
+    const std::string name = "headwise:kv_cache_bytes{model_name=\"headwise-17m\",head_class=\"" + head_class + "\"} ";
+    const size_t begin = text.find(name);
+    EXPECT_NE(begin, std::string::npos) << text;
+    return std::stoll(text.substr(begin + name.size()));
+  };
+  Json body = Greedy(Document(), 5);
+  const Json full = api_.Complete(body);
+  EXPECT_TRUE(WaitUntil([&] { return bytes_of("full") > 0; })) << "what is kept";
+  EXPECT_EQ(bytes_of("bounded"), 0);
+  body["plan"] = "two-heads";
+  api_.Complete(body);
+  EXPECT_TRUE(WaitUntil([&] { return bytes_of("bounded") > 0; }));
+  EXPECT_TRUE(WaitUntil([&] {
+    const ServiceStats stats = api_.model().service().stats();
+    return bytes_of("full") + bytes_of("bounded") == stats.kv_bytes;
+  }));
+  ExpectAllComesBack();
+  EXPECT_EQ(bytes_of("full") + bytes_of("bounded"), 0);
+}
+
 class SmallPrefixCache : public PrefixReuse {
  protected:
   SmallPrefixCache() : PrefixReuse(0, 12 << 20) {}
