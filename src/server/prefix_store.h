@@ -1,5 +1,5 @@
 // Texts that a server keeps in the KV cache of a model once they have been read, so that requests which begin alike go
-// on from there: a tree of token ids for each plan, within a budget of bytes.
+// on from there: a tree of token ids for each plan, or for all that read a prompt alike, within a budget of bytes.
 #ifndef HEADWISE_SERVER_PREFIX_STORE_H_
 #define HEADWISE_SERVER_PREFIX_STORE_H_
 
