@@ -48,6 +48,9 @@ struct ServiceStats {
   int64_t num_waiting = 0;   // for memory, or for the step under way to end
   int64_t num_finished = 0;  // since the beginning, however they ended
   int64_t kv_bytes = 0;      // held now, by running requests and kept sequences
+  // Of these: in pages of heads that keep every token, and of heads that drop some. What forks share counts once.
+  int64_t kv_bytes_full = 0;
+  int64_t kv_bytes_bounded = 0;
   int64_t kv_peak_bytes = 0;
   int64_t kv_reserved_bytes = 0;  // promised; 0 without a limit
   int64_t kv_limit_bytes = 0;     // 0: none

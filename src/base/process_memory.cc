@@ -1,5 +1,7 @@
 #include "base/process_memory.h"
 
+#include <malloc.h>
+
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -23,6 +25,12 @@ ProcessMemory ReadProcessMemory() {
 
 void ResetPeakResident() {
   std::ofstream("/proc/self/clear_refs") << "5\n";  // man proc: 5 resets VmHWM to VmRSS
+}
+
+void ReturnFreeMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace headwise

@@ -18,6 +18,10 @@ ProcessMemory ReadProcessMemory();
 // Makes the peak begin again at what is resident now; nothing where the system cannot.
 void ResetPeakResident();
 
+// Gives back to the system what was freed and the heaps of threads keep for later, which after one large piece of work
+// may be all of it once for every thread. Takes milliseconds; nothing where the C library cannot.
+void ReturnFreeMemory();
+
 }  // namespace headwise
 
 #endif  // HEADWISE_BASE_PROCESS_MEMORY_H_

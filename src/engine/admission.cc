@@ -235,7 +235,7 @@ void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool
   Sort(step);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RunningRequest& request = **it;
-    if (NeedsMemory(request) && is_short) {
+    if ((NeedsMemory(request) && is_short) || prefixes_->ShouldWait(request, active)) {
       ++it;
       continue;
     }

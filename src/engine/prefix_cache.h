@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,11 @@ class PrefixCache {
   // What came of looking for `num_ids` tokens.
   virtual void NoteHit(const Kept& used, int64_t num_ids) = 0;
   virtual void NoteMiss(PrefixMiss why, int64_t num_ids) = 0;
+  // A request waits for what another is reading; and one that did goes on from there now.
+  virtual void NoteWait() = 0;
+  virtual void NoteWaitHit() = 0;
+  // Whether what is read under one plan is found under the other.
+  virtual bool AreAlike(const HeadPlan& a, const HeadPlan& b) const = 0;
 
   // Whether there is anything to gain by keeping this text, which would hold so many bytes.
   virtual bool Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) = 0;
@@ -62,13 +68,26 @@ class PrefixCache {
   virtual bool Reclaim(int64_t bytes) = 0;
 };
 
+// What a request waits for that begins with what another is reading.
+struct PrefixWait {
+  int64_t owner = 0;       // the other's RequestId
+  int64_t num_tokens = 0;  // so many tokens it is to have read
+  int64_t num_read = 0;    // so many it had when somebody last looked
+  int64_t idle_steps = 0;  // since it has had as many
+};
+
 // What a request that reuses prefixes knows of its text.
 struct PrefixTrack {
   std::vector<int32_t> text;   // all ids so far; empty once they are too many to be kept
   int64_t last_mark = 0;       // the last place in its prompt where it is worth to keep the text
   std::vector<int64_t> marks;  // ascending: a step ends with so many tokens in the cache, and a fork of them is kept
   bool was_refused = false;    // what is kept of this text is of no use under these limits
+  std::optional<PrefixWait> wait;  // while it lasts
+  int64_t num_waits = 0;           // begun so far
+  int64_t awaited_tokens = 0;      // of the last of them
 
+  // Requires: place <= last_mark.
+  void AddMark(int64_t place);
   // How much of a step of `num_tokens` there is before the next mark.
   int64_t CutAtMark(int64_t num_cached, int64_t num_tokens) const;
   void Add(int32_t id);

@@ -10,12 +10,6 @@
 namespace headwise {
 namespace {
 
-// What a mark has to save: each ends a step early, which takes about as long as one more token of the answer, and less
-// is read again in a step of its own.
-constexpr int64_t kLeastKept = 64;
-// Branch points are multiples of it: texts that share a document also share the first words of what follows, but not
-// all of them the same number. Whole pages, besides, are never copied.
-constexpr int64_t kBranchTokens = 32;
 // Of so much that is read anew a fork is kept some way before its end too, where a question about it may begin: who
 // comes next reads little again, and leaves a fork where the two really differ.
 constexpr int64_t kLongTokens = 1024;
@@ -40,6 +34,11 @@ bool HasCut(const KvCache& cache) {
 int64_t PrefixTrack::CutAtMark(int64_t num_cached, int64_t num_tokens) const {
   const auto next = std::ranges::upper_bound(marks, num_cached);
   return next == marks.end() ? num_tokens : std::min(num_tokens, *next - num_cached);
+}
+
+void PrefixTrack::AddMark(int64_t place) {
+  const auto next = std::ranges::lower_bound(marks, place);
+  if (next == marks.end() || *next != place) marks.insert(next, place);
 }
 
 void PrefixTrack::Add(int32_t id) {
@@ -87,6 +86,7 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
     if (!refused) {
       num_reused = kept.num_tokens;
       cache_->NoteHit(kept, num_ids);
+      if (track.num_waits > 0 && num_reused >= track.awaited_tokens) cache_->NoteWaitHit();
       break;
     }
     // The longest would have been the best.
@@ -97,7 +97,7 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
 
   std::vector<int64_t> marks;
   // Where it was refused the text branches off from what is of no use.
-  if (!track.was_refused) marks.push_back(found.common_tokens / kBranchTokens * kBranchTokens);
+  if (!track.was_refused) marks.push_back(BranchPoint(found.common_tokens));
   if (num_ids - num_reused >= kLongTokens) {
     marks.push_back((num_ids - kMostOfQuestion) / kBeforeQuestion * kBeforeQuestion);
   }

@@ -246,6 +246,18 @@ std::optional<PrefixMiss> SequenceMaker::Adopt(Sequence& sequence, const Sequenc
   return status.ok() ? miss : PrefixMiss::kMemory;
 }
 
+bool SequenceMaker::WouldAdopt(const SequenceOptions& options, const Sequence& from, int64_t num_tokens) const {
+  if (!CheckOwn(from).ok()) return false;
+  if (RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens) != from.rope_frequencies) return false;
+  const std::vector<ResolvedRule> rules = ResolveRules(PlanOf(options), LimitsOf(options), windows_);
+  const std::vector<ResolvedRule> others = ResolveRules(*from.plan, from.limits, windows_);
+  // With two formats heads of either kind have pages of their own.
+  const bool has_one_format = memory_->formats.full == memory_->formats.bounded;
+  return std::ranges::equal(rules, others, [&](const ResolvedRule& a, const ResolvedRule& b) {
+    return (has_one_format || a.Bounded() == b.Bounded()) && SamePast(a, b, num_tokens);
+  });
+}
+
 Result<std::shared_ptr<Sequence>> SequenceMaker::ForkToKeep(const Sequence& sequence) {
   HW_RETURN_IF_ERROR(CheckOwn(sequence));
   const KvMemory::Hold hold(*memory_);

@@ -41,6 +41,10 @@ class SequenceMaker {
   // reserved as they were. Where the rules or the positions of the two do not allow it nothing happens, and it says
   // which.
   std::optional<PrefixMiss> Adopt(Sequence& sequence, const Sequence& from);
+  // What Adopt would say to such a sequence once `from` has read `num_tokens` in all, as far as that can be told
+  // before.
+  bool WouldAdopt(const SequenceOptions& options, const Sequence& from, int64_t num_tokens) const;
+  const HeadPlan& PlanOf(const SequenceOptions& options) const { return *PlanOrDense(options.plan); }
   // ---- of requests that are let in by what they are likely to need (sequence_parking.cc) ----
 
   // As New, with bytes for a text of `num_tokens` alone; for a longer one it has to Grow. With a promise its pages find

@@ -217,6 +217,8 @@ class Service::Impl {
       KvMemory& memory = *core_.parts().memory;
       const KvMemory::Hold hold(memory);
       stats.kv_bytes = memory.usage().bytes;
+      stats.kv_bytes_bounded = memory.usage().bounded_bytes;
+      stats.kv_bytes_full = stats.kv_bytes - stats.kv_bytes_bounded;
       stats.kv_peak_bytes = memory.usage().peak_bytes;
       stats.kv_reserved_bytes = memory.reserved_bytes;
       stats.kv_limit_bytes = memory.limit_bytes;

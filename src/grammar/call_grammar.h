@@ -2,6 +2,8 @@
 #ifndef HEADWISE_GRAMMAR_CALL_GRAMMAR_H_
 #define HEADWISE_GRAMMAR_CALL_GRAMMAR_H_
 
+#include <headwise/grammar.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,9 +28,11 @@ struct CallGrammar {
     kNone,    // the answer is calls and nothing else
     kBefore,  // text, and calls wherever `trigger` begins them: how `open` begins, or where that is empty every call
     kOr,      // calls, or a text that does not begin as they do: with "{"
+    kForm,    // calls, or a text that `form` has: which of the two is seen from how it begins
   };
   Text text = Text::kNone;
   std::string trigger = {};
+  GrammarSource form = {};
   // A token that comes before `open` and cannot be written as text. With kBefore anything may come until it does.
   std::optional<int32_t> marker = std::nullopt;
 };

@@ -108,7 +108,12 @@ Result<Constraint> GrammarCompiler::Compile(const GrammarSource& source) const {
 }
 
 Result<Constraint> GrammarCompiler::Compile(const CallGrammar& calls) const {
-  return CatchNoMemory(kCompiling, [&] { return engine_->Compile(calls); });
+  return CatchNoMemory(kCompiling, [&]() -> Result<Constraint> {
+    if (calls.text != CallGrammar::Text::kForm) return engine_->Compile(calls);
+    CallGrammar prepared = calls;
+    HW_ASSIGN_OR_RETURN(prepared.form.text, Prepare(calls.form));
+    return engine_->Compile(prepared);
+  });
 }
 
 }  // namespace headwise

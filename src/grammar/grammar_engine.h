@@ -22,6 +22,7 @@ class GrammarEngine {
   // Of a source that was checked. `text` is what is to be compiled: a schema as NormaliseSchema gives it, otherwise the
   // source's.
   virtual Result<Constraint> Compile(GrammarKind kind, const std::string& text) = 0;
+  // `calls.form.text` is such a text too.
   virtual Result<Constraint> Compile(const CallGrammar& calls) = 0;
 };
 

@@ -451,6 +451,63 @@ TEST_F(Grammar, MarkersComeBeforeCalls) {
   EXPECT_TRUE(text.may_end());
 }
 
+// Either is seen from how it begins, also where both begin alike.
+TEST_F(Grammar, CallsOrTextsOfAForm) {
+  const std::string call = kCall;
+  CallGrammar calls = Calls(CallGrammar::Text::kForm);
+  calls.separator = "\n";
+  calls.form = {.kind = GrammarKind::kJsonSchema,
+                .text = R"({"type":"object","properties":{"s":{"enum":["<call>"]}},"required":["s"]})"};
+  const auto either = Must(compiler_->Compile(calls));
+  ASSERT_NE(either, nullptr);
+  for (const std::string& text : {std::string(R"({"s": "<call>"})"), call, call + "\n" + call}) {
+    EXPECT_TRUE(Accepts(*either, text)) << text;
+  }
+  for (const std::string& text : {std::string(), std::string("Hi"), std::string(R"({"s": "x"})"),
+                                  R"({"s": "<call>"})" + call, call + R"({"s": "<call>"})", "Hi " + call}) {
+    EXPECT_FALSE(Accepts(*either, text)) << text;
+  }
+  calls.form = {.kind = GrammarKind::kChoice, .choices = {"left", "<ca"}};
+  const auto choice = Must(compiler_->Compile(calls));
+  ASSERT_NE(choice, nullptr);
+  for (const std::string& text : {std::string("left"), std::string("<ca"), call}) EXPECT_TRUE(Accepts(*choice, text));
+  EXPECT_FALSE(Accepts(*choice, "<cal"));
+
+  calls.calls = {{.begin = "{\"name\": \"f\", \"parameters\": ", .schema = R"({"type":"null"})", .end = "}"}};
+  calls.form = {.kind = GrammarKind::kJson};
+  const auto alike = Must(compiler_->Compile(calls));
+  ASSERT_NE(alike, nullptr);
+  EXPECT_TRUE(Accepts(*alike, R"({"name": "f", "parameters": null})"));
+  EXPECT_TRUE(Accepts(*alike, R"({"name": "g", "age": [1, 2]})"));
+  EXPECT_FALSE(Accepts(*alike, "Hello"));
+
+  calls.form = {.kind = GrammarKind::kRegex, .text = "(a"};
+  EXPECT_FALSE(compiler_->Compile(calls).ok());
+}
+
+TEST_F(Grammar, AMarkerOrATextOfAForm) {
+  CallGrammar calls = Calls(CallGrammar::Text::kForm);
+  calls.calls = {{.begin = "{\"name\": \"f\", \"arguments\": ", .schema = R"({"type":"null"})", .end = "}"}};
+  calls.open = "[";
+  calls.close = "]";
+  calls.marker = kMarker;
+  calls.form = {.kind = GrammarKind::kGbnf, .text = "root ::= \"yes\" | \"no\""};
+  const auto either = Must(compiler_->Compile(calls));
+  ASSERT_NE(either, nullptr);
+  Walk text(*either);
+  EXPECT_TRUE(text.Allows(kMarker));
+  EXPECT_FALSE(text.may_end());
+  EXPECT_TRUE(text.GoText("ye"));
+  EXPECT_FALSE(text.Allows(kMarker)) << "it is a text now";
+  EXPECT_TRUE(text.GoText("s") && text.may_end());
+  Walk call(*either);
+  call.Go(kMarker);
+  EXPECT_FALSE(call.Allows(kMarker));
+  EXPECT_TRUE(call.GoText(R"([{"name": "f", "arguments": null}])"));
+  EXPECT_TRUE(call.may_end());
+  EXPECT_FALSE(Accepts(*either, "maybe"));
+}
+
 TEST_F(Grammar, EndsWhatTakesTooLong) {
   const auto engine = MakeGrammarEngine(*tokenizer_, kVocabSize, std::chrono::milliseconds(0));
   ASSERT_TRUE(engine.ok()) << engine.status().message();

@@ -57,30 +57,49 @@ auto Guard(std::string_view what, std::chrono::milliseconds limit, const Functio
   }
 }
 
+xgrammar::GrammarMatcher MatcherOf(const xgrammar::CompiledGrammar& grammar) {
+  return xgrammar::GrammarMatcher(grammar, std::nullopt, /*terminate_without_stop_token=*/true);
+}
+
+// What a grammar's texts stand behind, where a token that is no text begins calls.
+struct Before {
+  std::optional<int32_t> marker;
+  bool is_free = false;                           // any text may come before it
+  std::optional<xgrammar::CompiledGrammar> form;  // of the text that may come in place of it, and of what follows it
+};
+
 class State : public ConstraintState {
  public:
-  State(const xgrammar::CompiledGrammar& grammar, int64_t vocab_size, std::optional<int32_t> marker, bool is_free)
-      : matcher_(grammar, std::nullopt, /*terminate_without_stop_token=*/true),
-        vocab_size_(vocab_size),
-        marker_(marker),
-        is_free_(is_free) {}
+  State(const xgrammar::CompiledGrammar& grammar, int64_t vocab_size, const Before& before)
+      : matcher_(MatcherOf(grammar)), vocab_size_(vocab_size), marker_(before.marker), is_free_(before.is_free) {
+    if (before.form) form_ = MatcherOf(*before.form);
+  }
 
   Result<bool> FillMask(std::span<uint32_t> mask) override {
     const auto num_words = static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocab_size_)));
     HW_CHECK(mask.size() >= num_words);
-    if (marker_) return FillBeforeMarker(mask);
-    return Guard("grammar", kMaskTime, [&]() -> Result<bool> {
+    if (marker_ && !form_) return FillBeforeMarker(mask);
+    xgrammar::GrammarMatcher& matcher = form_ ? *form_ : matcher_;
+    Result<bool> may_end = Guard("grammar", kMaskTime, [&]() -> Result<bool> {
       int64_t size = 0;
       DLTensor tensor = MaskTensor(mask.first(num_words), size);
-      matcher_.FillNextTokenBitmask(&tensor);
-      return matcher_.IsCompleted();
+      matcher.FillNextTokenBitmask(&tensor);
+      return matcher.IsCompleted();
     });
+    if (marker_) AllowMarker(mask);
+    return may_end;
   }
 
   Status Accept(int32_t id) override {
-    if (marker_) {
-      if (id == *marker_) marker_.reset();
+    if (marker_ && id == *marker_) {
+      marker_.reset();
+      form_.reset();
       return Status::Ok();
+    }
+    if (marker_ && !form_) return Status::Ok();
+    if (form_) {
+      matcher_ = *std::exchange(form_, std::nullopt);
+      marker_.reset();
     }
     const Result<bool> accepted =
         Guard("grammar", kMaskTime, [&]() -> Result<bool> { return matcher_.AcceptToken(id); });
@@ -93,38 +112,56 @@ class State : public ConstraintState {
   // Where text may come before the marker, anything may; otherwise the marker comes first.
   bool FillBeforeMarker(std::span<uint32_t> mask) const {
     std::ranges::fill(mask, is_free_ ? ~uint32_t{0} : 0);
-    mask[static_cast<size_t>(*marker_) / 32] |= uint32_t{1} << (static_cast<uint32_t>(*marker_) % 32);
+    AllowMarker(mask);
     return is_free_;
+  }
+  void AllowMarker(std::span<uint32_t> mask) const {
+    mask[static_cast<size_t>(*marker_) / 32] |= uint32_t{1} << (static_cast<uint32_t>(*marker_) % 32);
   }
 
   xgrammar::GrammarMatcher matcher_;
   int64_t vocab_size_;
   std::optional<int32_t> marker_;  // that has not come yet
   bool is_free_;
+  std::optional<xgrammar::GrammarMatcher> form_;  // while nothing has come
 };
 
 class Compiled : public TokenConstraint {
  public:
-  Compiled(xgrammar::CompiledGrammar grammar, int64_t vocab_size, std::optional<int32_t> marker, bool is_free)
-      : grammar_(std::move(grammar)), vocab_size_(vocab_size), marker_(marker), is_free_(is_free) {}
+  Compiled(xgrammar::CompiledGrammar grammar, int64_t vocab_size, Before before)
+      : grammar_(std::move(grammar)), vocab_size_(vocab_size), before_(std::move(before)) {}
 
   int64_t vocab_size() const override { return vocab_size_; }
   Result<std::unique_ptr<ConstraintState>> Begin() const override {
     return Guard("grammar", kMaskTime, [&]() -> Result<std::unique_ptr<ConstraintState>> {
-      return std::unique_ptr<ConstraintState>(std::make_unique<State>(grammar_, vocab_size_, marker_, is_free_));
+      return std::unique_ptr<ConstraintState>(std::make_unique<State>(grammar_, vocab_size_, before_));
     });
   }
 
  private:
   xgrammar::CompiledGrammar grammar_;
   int64_t vocab_size_;
-  std::optional<int32_t> marker_;
-  bool is_free_;
+  Before before_;
 };
 
 xgrammar::Grammar SchemaGrammar(const std::string& schema) {
   return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt, std::nullopt,
                                            /*strict_mode=*/true, kMaxSpaces);
+}
+
+// Of a source's prepared text.
+xgrammar::Grammar MakeGrammar(GrammarKind kind, const std::string& text) {
+  switch (kind) {
+    case GrammarKind::kJson:
+    case GrammarKind::kJsonSchema:
+      return SchemaGrammar(text);
+    case GrammarKind::kRegex:
+      return xgrammar::Grammar::FromRegex(text);
+    case GrammarKind::kGbnf:
+    case GrammarKind::kChoice:
+      break;
+  }
+  return xgrammar::Grammar::FromEBNF(text);
 }
 
 // Parts of a structural tag, xgrammar's language for answers that mix text and structure.
@@ -170,7 +207,10 @@ Json FormatOf(const CallGrammar& calls) {
             {"at_least_one", false},
             {"stop_after_first", !calls.several}};
   }
-  const Json text = {{"type", "grammar"}, {"grammar", R"(root ::= "" | [^{] [^]*)"}};
+  const bool has_form = calls.text == CallGrammar::Text::kForm;
+  const std::string other =
+      has_form ? MakeGrammar(calls.form.kind, calls.form.text).ToString() : R"(root ::= "" | [^{] [^]*)";
+  const Json text = {{"type", "grammar"}, {"grammar", other}};
   return {{"type", "or"}, {"elements", {CallList(calls, tags), text}}};
 }
 
@@ -180,30 +220,26 @@ class XgrammarEngine : public GrammarEngine {
       : vocabulary_(std::move(vocabulary)), vocab_size_(vocab_size), compile_time_(compile_time) {}
 
   Result<Constraint> Compile(GrammarKind kind, const std::string& text) override {
-    return Compile(WhatOf(kind), std::nullopt, false, [&] {
-      switch (kind) {
-        case GrammarKind::kJson:
-        case GrammarKind::kJsonSchema:
-          return SchemaGrammar(text);
-        case GrammarKind::kRegex:
-          return xgrammar::Grammar::FromRegex(text);
-        case GrammarKind::kGbnf:
-        case GrammarKind::kChoice:
-          break;
-      }
-      return xgrammar::Grammar::FromEBNF(text);
+    return Compile(WhatOf(kind), [&](xgrammar::GrammarCompiler& compiler) {
+      return std::pair(compiler.CompileGrammar(MakeGrammar(kind, text)), Before());
     });
   }
 
   Result<Constraint> Compile(const CallGrammar& calls) override {
     HW_CHECK(!calls.calls.empty());
-    return Compile("tools", calls.marker, calls.text != CallGrammar::Text::kNone, [&] {
+    return Compile("tools", [&](xgrammar::GrammarCompiler& compiler) {
+      Before before{.marker = calls.marker,
+                    .is_free = calls.text == CallGrammar::Text::kBefore || calls.text == CallGrammar::Text::kOr,
+                    .form = std::nullopt};
+      if (calls.marker && calls.text == CallGrammar::Text::kForm) {
+        before.form = compiler.CompileGrammar(MakeGrammar(calls.form.kind, calls.form.text));
+      }
       const Json tag = {{"type", "structural_tag"}, {"format", FormatOf(calls)}};
       auto made = xgrammar::Grammar::FromStructuralTag(tag.dump());
       if (auto* error = std::get_if<xgrammar::StructuralTagError>(&made)) {
         std::visit([](const auto& each) { throw std::runtime_error(each.what()); }, *error);
       }
-      return std::get<xgrammar::Grammar>(std::move(made));
+      return std::pair(compiler.CompileGrammar(std::get<xgrammar::Grammar>(made)), std::move(before));
     });
   }
 
@@ -223,14 +259,14 @@ class XgrammarEngine : public GrammarEngine {
   }
 
   template <typename Make>
-  Result<Constraint> Compile(const char* what, std::optional<int32_t> marker, bool is_free, const Make& make) {
+  Result<Constraint> Compile(const char* what, const Make& make) {
     // One at a time: what two would take at once is memory, and threads that others decode on.
     const std::lock_guard lock(mutex_);
     try {
       return Guard(what, compile_time_, [&]() -> Result<Constraint> {
-        const xgrammar::Grammar grammar = make();
         if (!compiler_) compiler_.emplace(vocabulary_, /*max_threads=*/1, /*cache_enabled=*/true, kCacheBytes);
-        return Constraint(std::make_shared<Compiled>(compiler_->CompileGrammar(grammar), vocab_size_, marker, is_free));
+        auto [grammar, before] = make(*compiler_);
+        return Constraint(std::make_shared<Compiled>(std::move(grammar), vocab_size_, std::move(before)));
       });
     } catch (const std::bad_alloc&) {
       // Its cache would go on giving the error to who asks for the same.

@@ -227,11 +227,11 @@ TEST(PagePool, MemoryThatRunsOutIsAnAnswer) {
   PagePool pool(device, {.layout = {.head_dim = 64}, .page_bytes = 1 << 20});
   ASSERT_TRUE(pool.MakeRoom(PageUse::kGrowing, 3).ok());
   std::vector<uint32_t> pages;
-  for (int i = 0; i < 3; ++i) pages.push_back(pool.Allocate(PageUse::kGrowing));
+  for (int i = 0; i < 3; ++i) pages.push_back(pool.Allocate(PageUse::kGrowing, HeadClass::kFull));
   EXPECT_EQ(pool.MakeRoom(PageUse::kGrowing, 2).code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(pool.extent_bytes(), 4 << 20) << "what was taken in vain is given back";
   ASSERT_TRUE(pool.MakeRoom(PageUse::kGrowing, 1).ok());
-  pages.push_back(pool.Allocate(PageUse::kGrowing));
+  pages.push_back(pool.Allocate(PageUse::kGrowing, HeadClass::kFull));
   for (const uint32_t page : pages) pool.Release(page);
   EXPECT_EQ(pool.pages_in_use(), 0);
 }

@@ -117,10 +117,10 @@ uint32_t KvCache::Take(const Head& head, PagePool& pool, PageUse use, From from)
   BytesOf(head) += pool.page_bytes();
   peak_bytes_ = std::max(peak_bytes_, bytes_.total());
   std::vector<uint32_t>& spare = spare_[SpareOf(pool, use)];
-  if (from == From::kPool || spare.empty()) return pool.Allocate(use);
+  if (from == From::kPool || spare.empty()) return pool.Allocate(use, ClassOf(head));
   const uint32_t page = spare.back();
   spare.pop_back();
-  pool.Reclaim(page);
+  pool.Reclaim(page, ClassOf(head));
   return page;
 }
 

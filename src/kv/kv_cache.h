@@ -173,6 +173,7 @@ class KvCache {
   FlatTable<uint32_t>& Entries() const { return pools_.tables->pages; }
   int64_t PagesOf(int64_t num_tokens) const { return (num_tokens + page_tokens_ - 1) / page_tokens_; }
   uint32_t PageOf(const Head& head, int64_t page_idx) const { return Entries()[head.PlaceOf(page_idx)]; }
+  static HeadClass ClassOf(const Head& head) { return head.rule.Bounded() ? HeadClass::kBounded : HeadClass::kFull; }
   int64_t& BytesOf(const Head& head) { return head.rule.Bounded() ? bytes_.bounded : bytes_.full; }
   // Pages of sinks that are there, or come with the step, and are not read once `num_tokens` are in.
   std::vector<int64_t> LostSinks(const Head& head, int64_t num_tokens) const;

@@ -103,12 +103,12 @@ void KvCache::TakeSaved(const KvSnapshot& from) {
     Head& head = heads_[i];
     for (const int64_t p : from.heads[i].pages) {
       PagePool& pool = head.PoolOf(p);
-      const uint32_t page = pool.Allocate(head.SavedUseOf(p));
+      const uint32_t page = pool.Allocate(head.SavedUseOf(p), ClassOf(head));
       Entries().Set(head.PlaceOf(p), page);
       copy(head, pool, page);
     }
     if (!from.heads[i].has_state) continue;
-    head.state = pools_.states->Allocate(PageUse::kSliding);
+    head.state = pools_.states->Allocate(PageUse::kSliding, ClassOf(head));
     copy(head, *pools_.states, head.state);
   }
   peak_bytes_ = from.peak_bytes;

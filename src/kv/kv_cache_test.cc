@@ -298,6 +298,7 @@ TEST(KvCache, GoesOnFromASnapshot) {
         if (fork == nullptr) {
           EXPECT_EQ(memory.usage.bytes, bytes);
           EXPECT_EQ(moves->PeakBytes(), stays->PeakBytes());
+          EXPECT_EQ(memory.usage.bounded_bytes, moves->Bytes().bounded + stays->Bytes().bounded);
         }
         if (moves->num_tokens() > 0) ExpectPages(memory, formats, *moves);
         if (round % 2 == 1 && stays->num_tokens() > 100 && fork == nullptr) fork = moves->Fork();
@@ -350,7 +351,30 @@ TEST(KvCache, MemoryReturns) {
     EXPECT_GT(fork->Bytes().total(), 0);
     fork.reset();
     EXPECT_EQ(memory.usage.bytes, 0) << names;
+    EXPECT_EQ(memory.usage.bounded_bytes, 0) << names;
   }
+}
+
+// What forks share counts once, as what it was read as: not as what a head that goes on from it is.
+TEST(KvCache, BytesCountByTheClassOfHeads) {
+  Memory memory(KvFormatsByName("f16").value());
+  HeadRule cut = HeadRule::Stream(4, 30);
+  cut.start = RuleStart::kEndOfPrompt;
+  const auto full = memory.NewCache(SameForAll(ResolveRule(HeadRule::Full(), {})));
+  Read(memory, *full, 1, 10 * kPageTokens);
+  const int64_t bytes = memory.usage.bytes;
+  EXPECT_EQ(memory.usage.bounded_bytes, 0);
+  const SequenceLimits limits{.prompt_tokens = 11 * kPageTokens, .max_tokens = 20 * kPageTokens};
+  auto bounded = full->ForkAs(SameForAll(ResolveRule(cut, limits)));
+  ASSERT_NE(bounded, nullptr);
+  EXPECT_EQ(memory.usage.bytes, bytes);
+  EXPECT_EQ(memory.usage.bounded_bytes, 0);
+  Read(memory, *bounded, 1, kPageTokens);
+  EXPECT_EQ(memory.usage.bounded_bytes, memory.usage.bytes - bytes);
+  EXPECT_GT(memory.usage.bounded_bytes, 0);
+  bounded.reset();
+  EXPECT_EQ(memory.usage.bounded_bytes, 0);
+  EXPECT_EQ(memory.usage.bytes, bytes);
 }
 
 // A window that slides drops pages that have aged: the pools hold what its heads own and no more.

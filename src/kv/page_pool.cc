@@ -67,6 +67,7 @@ Status PagePool::NewExtent(PageUse use) {
   extent.use = use;
   extent.bytes = bytes;
   extent.holders.resize(num_pages);
+  extent.classes.resize(num_pages);
   extent.free_pages.reserve(num_pages);
   for (size_t i = 0; i < num_pages; ++i) extent.free_pages.push_back(static_cast<uint32_t>(num_pages - 1 - i));
   std::set<uint32_t> place{idx};
@@ -116,14 +117,26 @@ void PagePool::FreeEmptyExtents() {
   }
 }
 
-void PagePool::Count(int64_t num_pages) {
-  pages_in_use_ += num_pages;
+void PagePool::CountHeld(uint32_t page, HeadClass head_class) {
+  HoldersOf(page) = 1;
+  extents_[page >> shift_].classes[page & mask_] = head_class;
+  ++pages_in_use_;
   if (options_.usage == nullptr) return;
-  options_.usage->bytes += num_pages * options_.page_bytes;
-  options_.usage->peak_bytes = std::max(options_.usage->peak_bytes, options_.usage->bytes);
+  PoolUsage& usage = *options_.usage;
+  usage.bytes += options_.page_bytes;
+  if (head_class == HeadClass::kBounded) usage.bounded_bytes += options_.page_bytes;
+  usage.peak_bytes = std::max(usage.peak_bytes, usage.bytes);
 }
 
-uint32_t PagePool::Allocate(PageUse use) {
+void PagePool::CountFree(uint32_t page) {
+  --pages_in_use_;
+  if (options_.usage == nullptr) return;
+  options_.usage->bytes -= options_.page_bytes;
+  const bool is_bounded = extents_[page >> shift_].classes[page & mask_] == HeadClass::kBounded;
+  if (is_bounded) options_.usage->bounded_bytes -= options_.page_bytes;
+}
+
+uint32_t PagePool::Allocate(PageUse use, HeadClass head_class) {
   std::set<uint32_t>& candidates = with_free_pages_[IndexOf(use)];
   HW_CHECK(!candidates.empty(), "no room was made for a page");
   const uint32_t extent_idx = *candidates.begin();
@@ -132,22 +145,20 @@ uint32_t PagePool::Allocate(PageUse use) {
   extent.free_pages.pop_back();
   if (extent.free_pages.empty()) extent.unlisted = candidates.extract(candidates.begin());
   --num_free_[IndexOf(use)];
-  HoldersOf(page) = 1;
-  Count(1);
+  CountHeld(page, head_class);
   return page;
 }
 
 bool PagePool::Retire(uint32_t page) {
   HW_CHECK(HoldersOf(page) > 0, "page {} released twice", page);
   if (--HoldersOf(page) > 0) return false;
-  Count(-1);
+  CountFree(page);
   return true;
 }
 
-void PagePool::Reclaim(uint32_t page) {
+void PagePool::Reclaim(uint32_t page, HeadClass head_class) {
   HW_CHECK(HoldersOf(page) == 0, "page {} is held", page);
-  HoldersOf(page) = 1;
-  Count(1);
+  CountHeld(page, head_class);
 }
 
 void PagePool::Forget(uint32_t page) {

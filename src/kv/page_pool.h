@@ -22,9 +22,14 @@ namespace headwise {
 enum class PageUse { kGrowing, kSliding };
 inline constexpr int kNumPageUses = 2;
 
+// What a page was taken for: a head that keeps every token, or one that drops some. It counts as that as long as
+// anybody holds it, whatever the head's rule in a fork that shares it.
+enum class HeadClass : uint8_t { kFull, kBounded };
+
 // What the pages of several pools take together.
 struct PoolUsage {
   int64_t bytes = 0;
+  int64_t bounded_bytes = 0;  // of these, of HeadClass::kBounded
   int64_t peak_bytes = 0;
   int64_t limit_bytes = 0;  // hard: no page is handed out beyond it; 0: none
 
@@ -63,7 +68,7 @@ class PagePool {
   // Gives back to the system what no page in use lies in.
   void FreeEmptyExtents();
   // A page with unspecified content, held once. Requires: MakeRoom.
-  uint32_t Allocate(PageUse use);
+  uint32_t Allocate(PageUse use, HeadClass head_class);
   void Retain(uint32_t page) { ++HoldersOf(page); }
   void Release(uint32_t page);
   // True if someone else holds it too: copy before writing.
@@ -72,9 +77,9 @@ class PagePool {
 
   // The same in two parts, for pages that work under way still reads: what Retire gives up counts no longer, but comes
   // into other hands only by Reclaim (by whoever knows that this is in order) or after Forget.
-  bool Retire(uint32_t page);   // whether nobody holds it now
-  void Reclaim(uint32_t page);  // held once again
-  void Forget(uint32_t page);   // free
+  bool Retire(uint32_t page);                         // whether nobody holds it now
+  void Reclaim(uint32_t page, HeadClass head_class);  // held once again
+  void Forget(uint32_t page);                         // free
 
   int64_t pages_in_use() const { return pages_in_use_; }
   // What the pool holds from the system: at least its pages in use.
@@ -85,6 +90,7 @@ class PagePool {
     PageUse use = PageUse::kGrowing;
     size_t bytes = 0;
     std::vector<uint32_t> holders;     // per page
+    std::vector<HeadClass> classes;    // per page; of those that nobody holds it means nothing
     std::vector<uint32_t> free_pages;  // in the extent; at first in order, so that runs are contiguous
     // The extent's place in with_free_pages_ while it has none: giving a page back must not take memory.
     std::set<uint32_t>::node_type unlisted;
@@ -96,7 +102,9 @@ class PagePool {
   Status NewExtent(PageUse use);
   void FreeExtent(uint32_t extent_idx);
   int64_t HeldBytes() const;  // by all pools that share a limit
-  void Count(int64_t num_pages);
+  // A page that is held from here on, or no longer.
+  void CountHeld(uint32_t page, HeadClass head_class);
+  void CountFree(uint32_t page);
 
   Device* device_;
   Options options_;

@@ -150,9 +150,10 @@ TEST_F(AnswerForm, SaysWhatIsWrong) {
        "\"fly\" is none of tools"},
       {{{"tools", Json::parse(kTools)}, {"tool_choice", "sometimes"}}, "tool_choice", "is \"sometimes\""},
       {{{"tool_choice", "required"}}, "tool_choice", "without tools"},
-      {{{"tools", Json::parse(kTools)}, {"response_format", {{"type", "json_object"}}}},
+      {{{"tools", Json::parse(kTools)}, {"response_format", Schema(R"({"type": "widget"})")}},
        "response_format",
-       "beside tools"},
+       "schema: #: type: is \"widget\""},
+      {{{"tools", Json::parse(kTools)}, {"grammar", "root ::= x"}}, "grammar", "grammar:"},
       {{{"functions", {1}}}, "functions", "not supported"},
   };
   for (const auto& [fields, param, message] : cases) {
@@ -284,6 +285,59 @@ TEST_F(AnswerForm, IsACallOnceOneHasBegun) {
   EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
   EXPECT_GE(choice["message"]["tool_calls"].size(), 1u);
   server.Shutdown();
+}
+
+// An answer is calls, or a text of the form: nothing else, in no syntax.
+TEST_F(AnswerForm, IsACallOrTheSchemas) {
+  const SchemaValidator of_call(Json::parse(kTools)[0]["function"]["parameters"]);
+  const SchemaValidator of_text(Json::parse(kPerson));
+  for (const SyntaxCase& syntax : kSyntaxes) {
+    SCOPED_TRACE(static_cast<int>(syntax.syntax));
+    const auto host = HostWith(syntax);
+    ApiServer server(*host, {});
+    Json body = Chat(
+        {{"tools", {Json::parse(kTools)[0]}}, {"response_format", Schema(kPerson)}, {"parallel_tool_calls", false}});
+    int num_calls = 0;
+    int num_texts = 0;
+    for (const int seed : {1, 2, 3, 4}) {
+      body["seed"] = seed;
+      // The first token of calls, in three syntaxes not that of the form.
+      if (seed > 2 && syntax.syntax != ToolSyntax::kLlama) {
+        const std::string begin = syntax.syntax == ToolSyntax::kMistral ? "[" : "<";
+        const auto ids = host->models().front()->engine().tokenizer().Encode(begin);
+        ASSERT_TRUE(ids.ok());
+        body["logit_bias"] = {{std::to_string(ids->back()), 100}};
+      }
+      const Json choice = Post(server, body);
+      const Json& message = choice["message"];
+      if (choice["finish_reason"] == "tool_calls") {
+        ++num_calls;
+        EXPECT_TRUE(message["content"].is_null());
+        for (const Json& call : message["tool_calls"]) {
+          EXPECT_TRUE(of_call.Accepts(Json::parse(call["function"]["arguments"].get<std::string>())));
+        }
+      } else {
+        ++num_texts;
+        EXPECT_EQ(choice["finish_reason"], "stop");
+        EXPECT_FALSE(message.contains("tool_calls"));
+        EXPECT_TRUE(of_text.Accepts(Json::parse(message["content"].get<std::string>()))) << message;
+      }
+      Json streamed = body;
+      streamed["stream"] = true;
+      const Json assembled = Assemble(Post(server, streamed));
+      EXPECT_EQ(assembled["finish_reason"], choice["finish_reason"]);
+      EXPECT_EQ(assembled["content"], message["content"].is_null() ? Json("") : message["content"]);
+    }
+    EXPECT_GT(num_texts, 0);
+    EXPECT_TRUE(num_calls > 0 || syntax.syntax == ToolSyntax::kLlama);
+    // Nobody has to be asked for both: a call that has to come is one, and without functions it is the form's.
+    body.erase("logit_bias");
+    body["tool_choice"] = "required";
+    EXPECT_EQ(Post(server, body)["finish_reason"], "tool_calls");
+    body["tool_choice"] = "none";
+    EXPECT_TRUE(of_text.Accepts(Json::parse(Post(server, body)["message"]["content"].get<std::string>())));
+    server.Shutdown();
+  }
 }
 
 TEST(AnswerFormOfABuildWithout, IsRefusedByName) {

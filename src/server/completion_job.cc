@@ -18,6 +18,7 @@
 #include "base/no_memory.h"
 #include "engine/sequence.h"
 #include "engine/token_logprobs.h"
+#include "server/answer_form.h"
 #include "server/openai_response.h"
 #include "server/prompt_encoding.h"
 
@@ -122,17 +123,16 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     if (request_.logprobs && !model_.engine().has_tokenizer()) {
       return InvalidField("logprobs", "logprobs: the model has no tokenizer, whose texts they have", "unsupported");
     }
-    if (ConstraintParam() != nullptr && !GrammarCompiler::IsBuilt()) {
-      return InvalidField(ConstraintParam(),
-                          fmt::format("{}: {}", ConstraintParam(), model_.Grammars().status().message()),
-                          "unsupported");
+    const char* form = FormParam(request_);
+    if (form != nullptr && !GrammarCompiler::IsBuilt()) {
+      return InvalidField(form, fmt::format("{}: {}", form, model_.Grammars().status().message()), "unsupported");
     }
     if (auto error = EncodePrompts()) return error;
     for (size_t i = 0; i < prompts_.size(); ++i) {
       usage_.prompt_tokens += static_cast<int64_t>(prompts_[i].ids.size());
       for (int64_t n = 0; n < request_.n; ++n) {
         choices_.emplace_back().prompt = i;
-        if (HasTools()) choices_.back().reader.emplace(model_.tool_syntax());
+        choices_.back().reader = CallReaderFor(model_, request_);
       }
     }
     usage_.plan = plan_.name;
@@ -189,24 +189,20 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   bool Shares(const JobPrompt& prompt) const {
     return request_.n > 1 && prompt.ids.size() >= kLeastShared && prompt.max_new_tokens > 0;
   }
-  bool HasTools() const { return !request_.tools.tools.empty(); }
-  // The field that asks for answers of a certain form; null where none does.
-  const char* ConstraintParam() const {
-    if (HasTools()) return "tools";
-    return request_.grammar ? request_.grammar->param.c_str() : nullptr;
-  }
   bool HasToWait() const {
-    return ConstraintParam() != nullptr || WantsRows() ||
+    return FormParam(request_) != nullptr || WantsRows() ||
            std::ranges::any_of(prompts_, [&](const JobPrompt& prompt) { return Shares(prompt); });
   }
 
   // On a worker, prompt by prompt.
   void RunPrompts() {
-    if (ConstraintParam() != nullptr) {
-      if (auto error = CompileConstraint()) {
+    if (FormParam(request_) != nullptr) {
+      ApiResult<AnswerForm> form = CompileForm(model_, request_);
+      if (!form.ok()) {
         const std::lock_guard lock(mutex_);
-        return Fail(*error);
+        return Fail(form.status());
       }
+      form_ = *std::move(form);
     }
     for (size_t i = 0; i < prompts_.size() && !is_gone_; ++i) {
       auto error = RunPrompt(i);
@@ -214,25 +210,6 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       if (is_over_) return;
       if (error) return Fail(*error);
     }
-  }
-
-  std::optional<ApiError> CompileConstraint() {
-    const auto compile = [&]() -> Result<std::shared_ptr<const TokenConstraint>> {
-      HW_ASSIGN_OR_RETURN(const GrammarCompiler* grammars, model_.Grammars());
-      if (!HasTools()) return grammars->Compile(request_.grammar->source);
-      marker_ = CallMarker(model_.tool_syntax(), model_.engine().tokenizer());
-      return grammars->Compile(MakeCallGrammar(model_.tool_syntax(), request_.tools, marker_));
-    };
-    Result<std::shared_ptr<const TokenConstraint>> compiled = compile();
-    if (compiled.ok()) {
-      constraint_ = *std::move(compiled);
-      return std::nullopt;
-    }
-    ApiError error = ToApiError(compiled.status());
-    if (error.status != 400) return error;
-    error.param = ConstraintParam();
-    error.message = fmt::format("{}: {}", error.param, error.message);
-    return error;
   }
 
   std::optional<ApiError> RunPrompt(size_t prompt_idx) {
@@ -341,7 +318,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     request.stop = request_.stop;
     request.stop_tokens = request_.stop_token_ids;
     request.eos = request_.ignore_eos ? EosMode::kIgnore : EosMode::kStop;
-    request.constraint = constraint_;
+    request.constraint = form_.constraint;
     request.logprobs = request_.logprobs;
     request.priority = request_.priority;
     request.client = request_.client;
@@ -442,7 +419,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       piece.calls.insert(piece.calls.end(), more.calls.begin(), more.calls.end());
     };
     // Special tokens have no text of their own.
-    if (marker_ && event.token == marker_) add(choice.reader->Push(kMistralMarker));
+    if (form_.marker && event.token == form_.marker) add(choice.reader->Push(kMistralMarker));
     if (event.result) add(choice.reader->Finish());
     return piece;
   }
@@ -567,8 +544,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   NamedPlan plan_;
   ResponseHead head_;
   uint64_t first_seed_ = 0;
-  std::shared_ptr<const TokenConstraint> constraint_;  // compiled before the first answer begins
-  std::optional<int32_t> marker_;                      // CallMarker
+  AnswerForm form_;  // compiled before the first answer begins
   std::vector<JobPrompt> prompts_;
 
   std::mutex mutex_;

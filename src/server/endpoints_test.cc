@@ -57,7 +57,8 @@ TEST(Endpoints, HealthAndMetrics) {
         "headwise:time_to_first_token_seconds_count{model_name=\"headwise-17m\"} 1",
         "headwise:time_per_output_token_seconds_bucket{model_name=\"headwise-17m\",le=\"+Inf\"} 1",
         "headwise:e2e_request_latency_seconds_count{model_name=\"headwise-17m\"} 1",
-        "headwise:kv_cache_bytes{model_name=\"headwise-17m\"} 0", "headwise:kv_limit_bytes{",
+        "headwise:kv_cache_bytes{model_name=\"headwise-17m\",head_class=\"full\"} 0",
+        "headwise:kv_cache_bytes{model_name=\"headwise-17m\",head_class=\"bounded\"} 0", "headwise:kv_limit_bytes{",
         "# TYPE headwise:num_preemptions_total counter\nheadwise:num_preemptions_total{model_name=\"headwise-17m\"} 0",
         "headwise:kv_host_bytes{"}) {
     EXPECT_THAT(text, HasSubstr(line));

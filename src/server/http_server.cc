@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_memory.h"
 #include "server/handler_pool.h"
 #include "server/http_connection.h"
 
@@ -35,6 +36,8 @@ using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Strand
 
 // Connections at a time that are told that there are too many; more are closed without a word.
 constexpr size_t kMaxRefused = 64;
+// Bodies whose memory is given back once they are answered.
+constexpr size_t kLongBody = size_t{1} << 20;
 // After an error of accepting, which is there to stay for a while: no descriptors, no memory.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 // Longer than any process runs; a deadline at the end of time would overflow.
@@ -207,8 +210,14 @@ class HttpServer::Impl : public ConnectionOwner, public std::enable_shared_from_
   const HttpServerOptions& options() const override { return options_; }
   bool is_stopping() const override { return is_stopping_; }
   bool Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
-    return handlers_.Run([this, request = std::make_shared<HttpRequest>(std::move(request)),
-                          exchange = std::move(exchange)] { Answer(*request, exchange); });
+    return handlers_.Run(
+        [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange = std::move(exchange)]() mutable {
+          const bool is_long = request->body.size() >= kLongBody;
+          Answer(*request, exchange);
+          request.reset();
+          // Else every handler's heap keeps what the longest body once took of it.
+          if (is_long) ReturnFreeMemory();
+        });
   }
   void Post(std::function<void()> function) override {
     asio::post(io_, [function = std::move(function)] {

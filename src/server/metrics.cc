@@ -94,6 +94,10 @@ void MetricsPage::AppendPrefixes(std::string& text) const {
                           NameOf(static_cast<PrefixMiss>(i)), row.prefixes.num_misses[i]);
     }
   }
+  lines("prefix_cache_wait_requests_total", "counter", "Prompts that waited for what another request was reading.",
+        &PrefixStats::num_waits);
+  lines("prefix_cache_wait_hit_requests_total", "counter", "Of these, those that went on from there.",
+        &PrefixStats::num_wait_hits);
   lines("prefix_cache_evictions_total", "counter", "Texts that gave way to others or to requests.",
         &PrefixStats::num_evicted);
   lines("prefix_cache_entries", "gauge", "Texts that are kept.", &PrefixStats::num_entries);
@@ -120,7 +124,13 @@ std::string MetricsPage::Text() const {
   };
   gauge("num_requests_running", "Requests in the engine's steps.", &ServiceStats::num_running);
   gauge("num_requests_waiting", "Requests that wait for memory or a step.", &ServiceStats::num_waiting);
-  gauge("kv_cache_bytes", "KV bytes held now.", &ServiceStats::kv_bytes);
+  AppendHeading(text, "kv_cache_bytes", "gauge",
+                "KV bytes held now, in heads that keep every token (full) and in heads that drop some (bounded).");
+  for (const Row& row : rows_) {
+    text += fmt::format("headwise:kv_cache_bytes{{{},head_class=\"full\"}} {}\n", row.labels, row.stats.kv_bytes_full);
+    text += fmt::format("headwise:kv_cache_bytes{{{},head_class=\"bounded\"}} {}\n", row.labels,
+                        row.stats.kv_bytes_bounded);
+  }
   gauge("kv_cache_peak_bytes", "The most KV bytes held at once.", &ServiceStats::kv_peak_bytes);
   gauge("kv_reserved_bytes", "KV bytes promised to admitted requests; 0 without a limit.",
         &ServiceStats::kv_reserved_bytes);

@@ -32,6 +32,16 @@ std::string IdentityOf(const Engine& engine) {
                      arithmetic.batch_invariant ? ", batch-invariant" : "");
 }
 
+// Whether what one plan has read of a prompt serves all that read it alike: not where heads that drop tokens have pages
+// of another format, or pages age by their sinks, or a model's own window has keys folded within a prompt.
+PrefixStore::Sharing SharingOf(const Engine& engine) {
+  const std::string kv_dtype = engine.arithmetic().kv_dtype;
+  const LayerWindows windows = LayerWindowsOf(engine.config());
+  const bool has_window = std::ranges::any_of(windows.tokens, [](int64_t tokens) { return tokens != kNoLimit; });
+  const bool has_one_format = kv_dtype.find(',') == std::string::npos && kv_dtype != "q4";
+  return has_one_format && !has_window ? PrefixStore::Sharing::kReadAlike : PrefixStore::Sharing::kSamePlan;
+}
+
 ApiError UnknownPlan(std::string_view name, const std::string& model) {
   return {.status = 404,
           .message = fmt::format("plan: \"{}\" is unknown to the model {}; GET /v1/plans has a list", name, model),
@@ -67,7 +77,8 @@ Result<std::unique_ptr<ServedModel>> ServedModel::Create(std::unique_ptr<Service
     if (model->options_.prefix_dir != nullptr) {
       saved = std::make_unique<SavedTexts>(model->options_.prefix_dir, IdentityOf(model->engine()));
     }
-    model->prefixes_ = std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes, std::move(saved));
+    model->prefixes_ =
+        std::make_shared<PrefixStore>(model->options_.prefix_cache_bytes, std::move(saved), SharingOf(model->engine()));
     model->service().UsePrefixCache(model->prefixes_);
   }
   model->FindFormat();

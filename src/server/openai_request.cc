@@ -172,9 +172,6 @@ void ReadForm(JsonFields& fields, std::string_view body, ApiRequest& request) {
   request.grammar = ReadGrammar(fields, body);
   if (request.kind == ApiKind::kChat) request.tools = ReadTools(fields, body);
   const bool has_tools = !request.tools.tools.empty();
-  if (has_tools && request.grammar) {
-    fields.Fail(request.grammar->param.c_str(), "stands beside tools, expected one of the two");
-  }
   if (request.ignore_eos && (has_tools || request.grammar)) {
     fields.Fail("ignore_eos", "is given for an answer whose form says where it ends");
   }

@@ -55,8 +55,8 @@ struct ApiRequest {
   // Log-probabilities of the drawn tokens, and of so many of the most probable.
   std::optional<int64_t> logprobs;
   bool echo = false;
-  std::optional<ApiGrammar> grammar;  // of every answer
-  ApiTools tools;                     // that it may call; never beside a grammar
+  std::optional<ApiGrammar> grammar;  // of every answer that calls nothing
+  ApiTools tools;                     // that it may call
   int64_t priority = 0;               // as Request has it
   std::string client;                 // "user", unless there are keys
   bool cache_prompt = true;           // begins with what is kept of its prompt, and is kept itself

@@ -188,11 +188,14 @@ Result<PrefixFileHead> ReadPrefixFileHead(const std::filesystem::path& path) {
 Result<std::shared_ptr<const SavedText>> ReadPrefixFile(const std::filesystem::path& path) {
   // A copy: what becomes of the file meanwhile does not matter.
   HW_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path, FileAccess::kRead));
-  const std::string_view all(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  HW_ASSIGN_OR_RETURN(const uint64_t head_bytes, CheckFront(path, all, all.size()));
-  HW_ASSIGN_OR_RETURN(PrefixFileHead head, ParseHead(path, all.substr(0, head_bytes), all.size()));
-  const std::string_view hashed = all.substr(0, all.size() - kHashBytes);
-  if (HashOf(hashed) != all.substr(hashed.size())) return Torn(path, "is not what its hash says");
+  return ParsePrefixFile({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
+}
+
+Result<std::shared_ptr<const SavedText>> ParsePrefixFile(std::string_view file, const std::filesystem::path& path) {
+  HW_ASSIGN_OR_RETURN(const uint64_t head_bytes, CheckFront(path, file, file.size()));
+  HW_ASSIGN_OR_RETURN(PrefixFileHead head, ParseHead(path, file.substr(0, head_bytes), file.size()));
+  const std::string_view hashed = file.substr(0, file.size() - kHashBytes);
+  if (HashOf(hashed) != file.substr(hashed.size())) return Torn(path, "is not what its hash says");
   Result<std::shared_ptr<const SavedText>> text = ParsePrefixPayload(hashed.substr(head_bytes), std::move(head.ids));
   if (!text.ok()) return Torn(path, text.status().message());
   return text;

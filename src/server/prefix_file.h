@@ -57,6 +57,8 @@ Status WritePrefixFile(const std::filesystem::path& path, const PrefixFileHead& 
 Result<PrefixFileHead> ReadPrefixFileHead(const std::filesystem::path& path);
 // The same errors; every byte is checked. Nothing is known of whether it fits a model.
 Result<std::shared_ptr<const SavedText>> ReadPrefixFile(const std::filesystem::path& path);
+// The same of a file's bytes; `path` is for the words of an error.
+Result<std::shared_ptr<const SavedText>> ParsePrefixFile(std::string_view file, const std::filesystem::path& path);
 
 // What is between the two hashes, which have been checked. kInvalidInput where it is no text.
 Result<std::shared_ptr<const SavedText>> ParsePrefixPayload(std::string_view payload, std::vector<int32_t> ids);

@@ -179,6 +179,38 @@ TEST_F(PrefixReuse, RulesFromTheEndOfAPromptShareWhatIsBeforeIt) {
   ExpectAllComesBack();
 }
 
+TEST_F(PrefixReuse, PlansThatReadAPromptAlikeShareIt) {
+  HeadRule rule = HeadRule::Stream(4, 32);
+  rule.start = RuleStart::kEndOfPrompt;
+  AddPlan("cut", rule);
+  rule.recent = 16;
+  rule.compensate = true;
+  AddPlan("cut-more", rule);
+  Json body = Greedy(Document(), 12);
+  const Json first = Ask(body);
+  for (const char* plan : {"cut", "cut-more"}) {
+    body["plan"] = plan;
+    EXPECT_EQ(CachedOf(Ask(body)), PromptOf(first) - 2) << plan;
+  }
+  body["plan"] = "two-heads";
+  EXPECT_EQ(CachedOf(Ask(body)), 0) << "reads otherwise";
+  // The other way round, and with an answer that was read in full.
+  body["plan"] = "cut";
+  body["prompt"] = "In short: " + Document();
+  EXPECT_EQ(CachedOf(Ask(body)), 0);
+  body["plan"] = "full";
+  const Json full = Ask(body);
+  EXPECT_EQ(CachedOf(full), PromptOf(full) - 2);
+  body["plan"] = "cut-more";
+  body["prompt"] = "In short: " + Document() + TextOf(full) + " and so on";
+  EXPECT_GT(CachedOf(Ask(body)), PromptOf(full));
+  // A plan that goes takes what was read under it, and nobody else's.
+  ASSERT_FALSE(api_.model().RemovePlan("cut-more"));
+  body["plan"] = "cut";
+  EXPECT_GT(CachedOf(Ask(body)), PromptOf(full) - 3);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, ElasticRulesOfAnotherLengthMiss) {
   HeadRule rule;
   rule.kind = HeadRule::Kind::kElasticMoa;
@@ -288,6 +320,29 @@ TEST(PrefixReuseBits, BatchInvariantHitsShowNowhere) {
   }
 }
 
+// However far the first has come when the others come in: they wait for it, or find what it has left.
+TEST_F(PrefixReuse, ClientsWhoComeAtOnceReadOnce) {
+  const std::string body = Greedy(Document(90), 6).dump();
+  Json many = Greedy(Document(90), 6);
+  many["n"] = 2;
+  std::vector<Reply> replies;
+  for (int i = 0; i < 3; ++i) replies.push_back(api_.Begin("POST", "/v1/completions", body));
+  replies.push_back(api_.Begin("POST", "/v1/completions", many.dump()));
+  int64_t num_read = 0;
+  int64_t num_prompt = 0;
+  for (const Reply& reply : replies) {
+    reply->Await();
+    ASSERT_EQ(reply->status(), 200) << reply->Text();
+    num_prompt = PromptOf(reply->Object());
+    num_read += num_prompt - CachedOf(reply->Object());
+    EXPECT_EQ(TextOf(reply->Object()), TextOf(replies.front()->Object()));
+  }
+  EXPECT_GT(num_prompt, 1300);
+  EXPECT_LE(num_read, num_prompt + 3 * 2);
+  EXPECT_EQ(store().stats().num_waits, store().stats().num_wait_hits);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, IsInTheMetrics) {
   const Json body = Greedy(Document(), 5);
   api_.Complete(body);
@@ -299,10 +354,35 @@ TEST_F(PrefixReuse, IsInTheMetrics) {
   };
   EXPECT_THAT(text, HasSubstr(line("queries_total", 2 * PromptOf(again))));
   EXPECT_THAT(text, HasSubstr(line("hits_total", CachedOf(again))));
+  EXPECT_THAT(text, HasSubstr(line("wait_requests_total", 0)));
+  EXPECT_THAT(text, HasSubstr(line("wait_hit_requests_total", 0)));
   EXPECT_THAT(text, HasSubstr(line("entries", store().stats().num_entries)));
   EXPECT_THAT(text, HasSubstr(line("bytes", store().stats().bytes)));
   EXPECT_THAT(text, HasSubstr("prefix_cache_miss_requests_total" + label + ",reason=\"unknown\"} 1\n"));
   EXPECT_GT(store().stats().bytes, 0);
+}
+
+TEST_F(PrefixReuse, BytesByClassOfHeadsAreInTheMetrics) {
+  const auto bytes_of = [&](const std::string& head_class) {
+    const std::string text = api_.Ask("GET", "/metrics")->Text();
+    const std::string name = "headwise:kv_cache_bytes{model_name=\"headwise-17m\",head_class=\"" + head_class + "\"} ";
+    const size_t begin = text.find(name);
+    EXPECT_NE(begin, std::string::npos) << text;
+    return std::stoll(text.substr(begin + name.size()));
+  };
+  Json body = Greedy(Document(), 5);
+  const Json full = api_.Complete(body);
+  EXPECT_TRUE(WaitUntil([&] { return bytes_of("full") > 0; })) << "what is kept";
+  EXPECT_EQ(bytes_of("bounded"), 0);
+  body["plan"] = "two-heads";
+  api_.Complete(body);
+  EXPECT_TRUE(WaitUntil([&] { return bytes_of("bounded") > 0; }));
+  EXPECT_TRUE(WaitUntil([&] {
+    const ServiceStats stats = api_.model().service().stats();
+    return bytes_of("full") + bytes_of("bounded") == stats.kv_bytes;
+  }));
+  ExpectAllComesBack();
+  EXPECT_EQ(bytes_of("full") + bytes_of("bounded"), 0);
 }
 
 class SmallPrefixCache : public PrefixReuse {

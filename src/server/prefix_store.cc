@@ -12,6 +12,17 @@ namespace {
 // Of a lookup: whoever is refused the longest of them will hardly be given the tenth.
 constexpr size_t kMostFound = 8;
 
+bool IsFullUntilTheEnd(const HeadRule& rule) {
+  return rule.kind == HeadRule::Kind::kFull || rule.start == RuleStart::kEndOfPrompt;
+}
+
+// Whether every prompt is read alike under both.
+bool ReadAlike(const HeadPlan& a, const HeadPlan& b) {
+  return a.shape == b.shape && std::ranges::equal(a.rules, b.rules, [](const HeadRule& x, const HeadRule& y) {
+           return x == y || (IsFullUntilTheEnd(x) && IsFullUntilTheEnd(y));
+         });
+}
+
 }  // namespace
 
 // The ids from the parent's end to this one's. But for the root, which has none, a node has an entry or a choice of
@@ -37,11 +48,20 @@ const char* NameOf(PrefixMiss miss) {
   return "";
 }
 
-PrefixStore::PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved)
-    : budget_bytes_(budget_bytes), saved_(std::move(saved)) {}
+PrefixStore::PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved, Sharing sharing)
+    : budget_bytes_(budget_bytes), saved_(std::move(saved)), sharing_(sharing) {}
 
 PrefixStore::~PrefixStore() {
   Clear();
+}
+
+bool PrefixStore::AreAlike(const HeadPlan& a, const HeadPlan& b) const {
+  return &a == &b || (sharing_ == Sharing::kReadAlike && ReadAlike(a, b));
+}
+
+PrefixStore::Node* PrefixStore::RootOf(const HeadPlan& plan) const {
+  const auto tree = std::ranges::find_if(trees_, [&](const Tree& each) { return AreAlike(*each.plan, plan); });
+  return tree == trees_.end() ? nullptr : tree->root.get();
 }
 
 PrefixStore::Walk PrefixStore::WalkDown(Node& root, std::span<const int32_t> ids) {
@@ -74,9 +94,9 @@ PrefixCache::Lookup PrefixStore::Find(const HeadPlan& plan, std::span<const int3
 PrefixCache::Lookup PrefixStore::FindInMemory(const HeadPlan& plan, std::span<const int32_t> ids) {
   const std::lock_guard lock(mutex_);
   Lookup lookup;
-  const auto root = roots_.find(&plan);
-  if (root == roots_.end()) return lookup;
-  const Walk walk = WalkDown(*root->second, ids);
+  Node* const root = RootOf(plan);
+  if (root == nullptr) return lookup;
+  const Walk walk = WalkDown(*root, ids);
   lookup.common_tokens = static_cast<int64_t>(walk.num_common);
   for (auto id = walk.seen.rbegin(); id != walk.seen.rend() && lookup.kept.size() < kMostFound; ++id) {
     const Entry& entry = entries_.at(*id);
@@ -106,12 +126,22 @@ void PrefixStore::NoteMiss(PrefixMiss why, int64_t num_ids) {
   ++stats_.num_misses[static_cast<size_t>(why)];
 }
 
+void PrefixStore::NoteWait() {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_waits;
+}
+
+void PrefixStore::NoteWaitHit() {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_wait_hits;
+}
+
 bool PrefixStore::Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) {
   if (bytes > budget_bytes_) return false;
   const std::lock_guard lock(mutex_);
-  const auto root = roots_.find(&plan);
-  if (root == roots_.end()) return true;
-  const Walk walk = WalkDown(*root->second, ids);
+  Node* const root = RootOf(plan);
+  if (root == nullptr) return true;
+  const Walk walk = WalkDown(*root, ids);
   if (walk.seen.empty()) return true;
   Entry& longest = entries_.at(walk.seen.back());
   if (longest.num_tokens < static_cast<int64_t>(ids.size())) return true;
@@ -128,11 +158,10 @@ void PrefixStore::Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int
   Shrink(budget_bytes_ - bytes, dropped);
   // What takes memory comes first: an entry is there with all that belongs to it, or not at all.
   dropped.reserve(dropped.size() + 1);
-  const HeadPlan* const key = plan.get();
   const int64_t id = ++last_id_;
   const auto it = entries_
                       .emplace(id, Entry{.node = nullptr,
-                                         .plan = std::move(plan),
+                                         .plan = plan,
                                          .sequence = std::move(sequence),
                                          .num_tokens = static_cast<int64_t>(ids.size()),
                                          .bytes = bytes,
@@ -140,12 +169,14 @@ void PrefixStore::Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int
                       .first;
   try {
     Touch(id, it->second);
-    std::unique_ptr<Node>& root = roots_[key];
-    if (root == nullptr) root = std::make_unique<Node>();
+    Node* root = RootOf(*plan);
+    if (root == nullptr) {
+      trees_.push_back({.plan = plan, .root = std::make_unique<Node>()});
+      root = trees_.back().root.get();
+    }
     it->second.node = &NodeAt(*root, ids);
   } catch (...) {
-    const auto root = roots_.find(key);
-    if (root != roots_.end() && (root->second == nullptr || root->second->children.empty())) roots_.erase(root);
+    std::erase_if(trees_, [](const Tree& tree) { return tree.root->children.empty(); });
     ranks_.erase(it->second.rank);
     entries_.erase(it);
     throw;
@@ -170,9 +201,9 @@ void PrefixStore::Fetch(const HeadPlan& plan, std::span<const int32_t> ids) {
   {
     const std::lock_guard lock(mutex_);
     // The engine has its own plan for requests that name none.
-    for (const auto& [known, root] : roots_) {
-      if (known != &plan && (known->shape != plan.shape || known->rules != plan.rules)) continue;
-      for (const int64_t id : WalkDown(*root, ids).seen) {
+    for (const Tree& tree : trees_) {
+      if (!AreAlike(*tree.plan, plan) && (tree.plan->shape != plan.shape || tree.plan->rules != plan.rules)) continue;
+      for (const int64_t id : WalkDown(*tree.root, ids).seen) {
         const int64_t num_tokens = entries_.at(id).num_tokens;
         if (num_tokens < static_cast<int64_t>(ids.size())) most_tokens = std::max(most_tokens, num_tokens);
       }
@@ -283,24 +314,24 @@ void PrefixStore::Remove(int64_t id, Dropped& dropped) {
   stats_.bytes -= entry.bytes;
   if (entry.node->entry == id) {
     entry.node->entry = 0;
-    RemoveNode(*entry.node, *entry.plan);
+    RemoveNode(*entry.node);
   }
   gone = std::move(entry);
   entries_.erase(it);
 }
 
 // What has neither an entry nor a choice of children goes.
-void PrefixStore::RemoveNode(Node& node, const HeadPlan& plan) {
+void PrefixStore::RemoveNode(Node& node) {
   if (node.entry != 0 || node.children.size() > 1) return;
   if (node.parent == nullptr) {
-    if (node.children.empty()) roots_.erase(&plan);
+    if (node.children.empty()) std::erase_if(trees_, [&](const Tree& tree) { return tree.root.get() == &node; });
     return;
   }
   Node& parent = *node.parent;
   const auto place = parent.children.find(node.edge.front());
   if (node.children.empty()) {
     parent.children.erase(place);
-    return RemoveNode(parent, plan);
+    return RemoveNode(parent);
   }
   try {
     std::vector<int32_t>& edge = node.children.begin()->second->edge;

@@ -1,5 +1,5 @@
 // Texts that a server keeps in the KV cache of a model once they have been read, so that requests which begin alike go
-// on from there: a tree of token ids for each plan, within a budget of bytes.
+// on from there: a tree of token ids for each plan, or for all that read a prompt alike, within a budget of bytes.
 #ifndef HEADWISE_SERVER_PREFIX_STORE_H_
 #define HEADWISE_SERVER_PREFIX_STORE_H_
 
@@ -24,6 +24,8 @@ struct PrefixStats {
   int64_t hit_tokens = 0;    // of these, found
   int64_t num_hits = 0;
   std::array<int64_t, kNumPrefixMisses> num_misses{};  // by PrefixMiss
+  int64_t num_waits = 0;                               // requests that waited for what another was reading
+  int64_t num_wait_hits = 0;                           // those of them that went on from there
   int64_t num_entries = 0;
   int64_t bytes = 0;
   int64_t budget_bytes = 0;
@@ -50,14 +52,25 @@ const char* NameOf(PrefixMiss miss);
 // Thread-safe. Sequences are let go outside the lock.
 class PrefixStore : public PrefixCache {
  public:
-  // What is kept is written to `saved` too, where there is one, and what is not kept any more may come back from there.
-  explicit PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved = nullptr);
+  // Whose texts a request finds.
+  enum class Sharing {
+    kSamePlan,   // those that were read under its own plan
+    kReadAlike,  // and under plans that read a prompt as its own does: rules from the end of a prompt are full until
+                 // then
+  };
+  // What is kept is written to `saved` too, where there is one, and what is not kept any more may come back from there:
+  // under its own plan alone.
+  explicit PrefixStore(int64_t budget_bytes, std::unique_ptr<SavedTexts> saved = nullptr,
+                       Sharing sharing = Sharing::kSamePlan);
   PrefixStore(const PrefixStore&) = delete;
   ~PrefixStore() override;
 
   Lookup Find(const HeadPlan& plan, std::span<const int32_t> ids) override;
   void NoteHit(const Kept& used, int64_t num_ids) override;
   void NoteMiss(PrefixMiss why, int64_t num_ids) override;
+  void NoteWait() override;
+  void NoteWaitHit() override;
+  bool AreAlike(const HeadPlan& a, const HeadPlan& b) const override;
   bool Wants(const HeadPlan& plan, std::span<const int32_t> ids, int64_t bytes) override;
   void Keep(std::shared_ptr<const HeadPlan> plan, std::span<const int32_t> ids,
             std::shared_ptr<const Sequence> sequence, int64_t bytes) override;
@@ -88,6 +101,11 @@ class PrefixStore : public PrefixCache {
   };
   // What leaves the store, to be let go where the lock is no longer held.
   using Dropped = std::vector<Entry>;
+  // Of plans that are alike.
+  struct Tree {
+    std::shared_ptr<const HeadPlan> plan;  // one of them
+    std::unique_ptr<Node> root;
+  };
   // How far down a tree some ids lead.
   struct Walk {
     Node* node = nullptr;       // the last whose edge was begun; the root where there is none
@@ -98,12 +116,14 @@ class PrefixStore : public PrefixCache {
 
   Lookup FindInMemory(const HeadPlan& plan, std::span<const int32_t> ids);
   // All of these require: mutex_.
+  // Null where nothing is kept.
+  Node* RootOf(const HeadPlan& plan) const;
   static Walk WalkDown(Node& root, std::span<const int32_t> ids);
   static Node& NodeAt(Node& root, std::span<const int32_t> ids);
   static Node& Split(Node& node, size_t num_ids);
   void Touch(int64_t id, Entry& entry);
   void Remove(int64_t id, Dropped& dropped);
-  void RemoveNode(Node& node, const HeadPlan& plan);
+  void RemoveNode(Node& node);
   // Until at most so many bytes are held.
   void Shrink(int64_t most_bytes, Dropped& dropped);
 
@@ -111,9 +131,9 @@ class PrefixStore : public PrefixCache {
 
   const int64_t budget_bytes_;
   const std::unique_ptr<SavedTexts> saved_;  // may be null
+  const Sharing sharing_;
   mutable std::mutex mutex_;
-  // By plan: one that entries hold stays alive, and with it its address.
-  std::map<const HeadPlan*, std::unique_ptr<Node>> roots_;
+  std::vector<Tree> trees_;  // none of them is empty
   std::unordered_map<int64_t, Entry> entries_;
   std::set<Rank> ranks_;
   PrefixStats stats_;

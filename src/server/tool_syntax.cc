@@ -36,6 +36,11 @@ std::string HeaderEnd(ToolSyntax syntax) {
   return fmt::format("\", \"{}\": ", syntax == ToolSyntax::kLlama ? "parameters" : "arguments");
 }
 
+std::string BeginOf(ToolSyntax syntax, const ApiTool& tool) {
+  const std::string begin = fmt::format("{}{}{}", kHeaderBegin, tool.name, HeaderEnd(syntax));
+  return IsHermes(syntax) ? fmt::format("{}\n{}", kBeginCall, begin) : begin;
+}
+
 // Mistral's templates take ids of nine letters and digits alone.
 std::string NewCallId(ToolSyntax syntax) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -153,16 +158,12 @@ std::optional<int32_t> CallMarker(ToolSyntax syntax, const Tokenizer& tokenizer)
   return id && tokenizer.IsSpecial(*id) ? id : std::nullopt;
 }
 
-CallGrammar MakeCallGrammar(ToolSyntax syntax, const ApiTools& tools, std::optional<int32_t> marker) {
+CallGrammar MakeCallGrammar(ToolSyntax syntax, const ApiTools& tools, std::optional<int32_t> marker,
+                            const GrammarSource* form) {
   CallGrammar calls;
   for (const ApiTool& tool : tools.tools) {
-    std::string begin = fmt::format("{}{}{}", kHeaderBegin, tool.name, HeaderEnd(syntax));
-    std::string end = "}";
-    if (IsHermes(syntax)) {
-      begin = fmt::format("{}\n{}", kBeginCall, begin);
-      end += fmt::format("\n{}", kEndCall);
-    }
-    calls.calls.push_back({.begin = std::move(begin), .schema = tool.schema, .end = std::move(end)});
+    const std::string end = IsHermes(syntax) ? fmt::format("}}\n{}", kEndCall) : "}";
+    calls.calls.push_back({.begin = BeginOf(syntax, tool), .schema = tool.schema, .end = end});
   }
   calls.several = tools.several;
   calls.marker = marker;
@@ -183,8 +184,20 @@ CallGrammar MakeCallGrammar(ToolSyntax syntax, const ApiTools& tools, std::optio
       calls.trigger = calls.open;
     }
   }
-  if (tools.must_call) calls.text = CallGrammar::Text::kNone;
+  if (tools.must_call) {
+    calls.text = CallGrammar::Text::kNone;
+  } else if (form != nullptr) {
+    calls.text = CallGrammar::Text::kForm;
+    calls.form = *form;
+  }
   return calls;
+}
+
+std::vector<std::string> CallBeginnings(ToolSyntax syntax, const ApiTools& tools) {
+  if (syntax == ToolSyntax::kMistral) return {std::string(kMistralMarker)};
+  std::vector<std::string> beginnings;
+  for (const ApiTool& tool : tools.tools) beginnings.push_back(BeginOf(syntax, tool));
+  return beginnings;
 }
 
 std::vector<ChatMessage> MessagesWithTools(ToolSyntax syntax, const std::vector<ChatMessage>& messages,
@@ -292,6 +305,19 @@ bool ToolCallReader::ReadAfter() {
   return true;
 }
 
+std::optional<ToolCallReader::State> ToolCallReader::ReadBegin() const {
+  const State call = syntax_ == ToolSyntax::kLlama ? State::kHeader : State::kText;
+  if (beginnings_.empty()) {
+    const size_t first = rest_.find_first_not_of(kSpaces);
+    if (first == std::string::npos) return std::nullopt;
+    return rest_[first] == '{' ? call : State::kText;
+  }
+  const auto begins = [&](const std::string& beginning) { return rest_.starts_with(beginning); };
+  if (std::ranges::any_of(beginnings_, begins)) return call;
+  const auto may_begin = [&](const std::string& beginning) { return beginning.starts_with(rest_); };
+  return std::ranges::any_of(beginnings_, may_begin) ? std::nullopt : std::optional(State::kForm);
+}
+
 ToolCallReader::Piece ToolCallReader::Push(std::string_view text) {
   Piece piece;
   rest_ += text;
@@ -299,13 +325,14 @@ ToolCallReader::Piece ToolCallReader::Push(std::string_view text) {
   while (goes_on && !rest_.empty()) {
     switch (state_) {
       case State::kBegin: {
-        const size_t first = rest_.find_first_not_of(kSpaces);
-        goes_on = first != std::string::npos;
-        if (!goes_on) break;
-        const bool is_call = syntax_ == ToolSyntax::kLlama && rest_[first] == '{';
-        state_ = is_call ? State::kHeader : State::kText;
+        const std::optional<State> next = ReadBegin();
+        goes_on = next.has_value();
+        if (next) state_ = *next;
         break;
       }
+      case State::kForm:
+        piece.text += std::exchange(rest_, {});
+        break;
       case State::kText:
         ReadText(piece);
         goes_on = state_ != State::kText;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grammar/call_grammar.h"
@@ -31,8 +32,13 @@ ToolSyntax FindToolSyntax(std::string_view chat_template);
 // The token that begins calls and is no text; nothing where the syntax or the vocabulary has none.
 std::optional<int32_t> CallMarker(ToolSyntax syntax, const Tokenizer& tokenizer);
 
-// Requires: there are tools to call.
-CallGrammar MakeCallGrammar(ToolSyntax syntax, const ApiTools& tools, std::optional<int32_t> marker);
+// Requires: there are tools to call. `form`: of answers that call nothing, where they are not text of any kind; null
+// where they are, or where every answer is a call.
+CallGrammar MakeCallGrammar(ToolSyntax syntax, const ApiTools& tools, std::optional<int32_t> marker,
+                            const GrammarSource* form = nullptr);
+// How an answer begins that is calls, with the name of one of the functions or a marker: what ToolCallReader tells it
+// by where the answer is calls or a text of a form.
+std::vector<std::string> CallBeginnings(ToolSyntax syntax, const ApiTools& tools);
 
 // A conversation as the template takes it. Arguments of calls, which OpenAI has as texts, are objects to templates;
 // under kGeneric the tools are told, and calls and results become text.
@@ -53,7 +59,9 @@ struct ToolCallDelta {
 // calls, is nobody's. A call that the answer ends in before its arguments begin is none.
 class ToolCallReader {
  public:
-  explicit ToolCallReader(ToolSyntax syntax) : syntax_(syntax) {}
+  // With `beginnings` an answer that begins with none of them is text throughout, whatever is in it.
+  explicit ToolCallReader(ToolSyntax syntax, std::vector<std::string> beginnings = {})
+      : syntax_(syntax), beginnings_(std::move(beginnings)) {}
 
   struct Piece {
     std::string text;
@@ -66,8 +74,10 @@ class ToolCallReader {
   size_t num_calls() const { return num_calls_; }
 
  private:
-  enum class State { kBegin, kText, kHeader, kArguments, kAfter, kOver };
+  enum class State { kBegin, kForm, kText, kHeader, kArguments, kAfter, kOver };
 
+  // Where it can be told what the answer is: the state that follows.
+  std::optional<State> ReadBegin() const;
   void ReadText(Piece& piece);
   bool ReadHeader(Piece& piece);
   void ReadArguments(Piece& piece);
@@ -75,6 +85,7 @@ class ToolCallReader {
   void Show(std::string_view text, Piece& piece);
 
   ToolSyntax syntax_;
+  std::vector<std::string> beginnings_;
   State state_ = State::kBegin;
   std::string rest_;   // not yet understood
   std::string space_;  // white space that is shown if text follows

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -31,8 +32,9 @@ TEST(ToolSyntax, IsFoundInTheTemplate) {
 }
 
 // What a reader makes of a text in pieces of some size: text, then "name(arguments)" of each call.
-std::vector<std::string> Read(ToolSyntax syntax, const std::string& text, size_t piece_bytes) {
-  ToolCallReader reader(syntax);
+std::vector<std::string> Read(ToolSyntax syntax, const std::string& text, size_t piece_bytes,
+                              std::vector<std::string> beginnings = {}) {
+  ToolCallReader reader(syntax, std::move(beginnings));
   std::vector<std::string> found = {""};
   const auto take = [&](const ToolCallReader::Piece& piece) {
     found[0] += piece.text;
@@ -81,6 +83,32 @@ TEST(ToolCallReader, TellsTextFromCalls) {
   for (const auto& [syntax, text, found] : cases) {
     for (const size_t piece_bytes : {size_t{1}, size_t{3}, size_t{7}, text.size()}) {
       EXPECT_EQ(Read(syntax, text, piece_bytes), found) << text << " in pieces of " << piece_bytes;
+    }
+  }
+}
+
+// Where an answer is calls or a text of a form, a text may hold what looks like a call.
+TEST(ToolCallReader, TellsTextsOfAFormFromCalls) {
+  ApiTools tools;
+  tools.tools = {{.name = "f", .schema = "{}"}, {.name = "go", .schema = "{}"}};
+  const std::string hermes = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const std::string llama = "{\"name\": \"go\", \"parameters\": {\"a\": 1}}";
+  const ReadCase cases[] = {
+      {ToolSyntax::kHermes, hermes, {"", "f({\"a\": 1}"}},
+      {ToolSyntax::kGeneric, hermes + "\n" + hermes, {"", "f({\"a\": 1}", "f({\"a\": 1}"}},
+      {ToolSyntax::kHermes, "{\"x\": \"" + hermes + "\"} ", {"{\"x\": \"" + hermes + "\"} "}},
+      {ToolSyntax::kHermes, "<tool_call>\nfly", {"<tool_call>\nfly"}},
+      {ToolSyntax::kHermes, "<tool_", {"<tool_"}},
+      {ToolSyntax::kLlama, llama, {"", "go({\"a\": 1}"}},
+      {ToolSyntax::kLlama, "{\"name\": \"gone\", \"parameters\": {}}", {"{\"name\": \"gone\", \"parameters\": {}}"}},
+      {ToolSyntax::kLlama, "{\"name\": \"go\"}", {"{\"name\": \"go\"}"}},
+      {ToolSyntax::kLlama, "[" + llama + "]", {"[" + llama + "]"}},
+      {ToolSyntax::kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]", {"", "f({}"}},
+      {ToolSyntax::kMistral, "[\"[TOOL_CALLS] [\"]", {"[\"[TOOL_CALLS] [\"]"}},
+  };
+  for (const auto& [syntax, text, found] : cases) {
+    for (const size_t piece_bytes : {size_t{1}, size_t{3}, size_t{7}, text.size()}) {
+      EXPECT_EQ(Read(syntax, text, piece_bytes, CallBeginnings(syntax, tools)), found) << text << " " << piece_bytes;
     }
   }
 }

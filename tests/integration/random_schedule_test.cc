@@ -85,7 +85,7 @@ class Schedule {
                                                                       .limit_bytes = limit_bytes_});
     engine_ = std::make_unique<EngineImpl>(std::move(parts));
     engine_->WaitForKept();
-    store_ = std::make_shared<PrefixStore>(limit_bytes_ / 4);
+    store_ = std::make_shared<PrefixStore>(limit_bytes_ / 4, nullptr, PrefixStore::Sharing::kReadAlike);
     engine_->prefixes().SetCache(store_);
     MakePlans();
     // Half of them begin alike.
@@ -193,10 +193,13 @@ class Schedule {
   void Submit() {
     if (IsFull()) return;
     const auto [prompt, plan] = AnyText();
-    Request request = RequestOf(prompts_[prompt], NumNew());
-    request.plan = plans_[plan];
-    request.reuse_prefix = !OneIn(4);
-    Enter(std::move(request), prompt, plan);
+    // Two at once wait for each other's prefix.
+    for (int64_t num = OneIn(3) ? 2 : 1; num > 0; --num) {
+      Request request = RequestOf(prompts_[prompt], NumNew());
+      request.plan = plans_[plan];
+      request.reuse_prefix = !OneIn(4);
+      Enter(std::move(request), prompt, plan);
+    }
   }
 
   // A sequence for some prompt, which a request reads.
@@ -316,6 +319,7 @@ TEST(RandomSchedule, KeepsItsPromises) {
   int64_t num_preemptions = 0;
   int64_t num_right = 0;
   int64_t num_hits = 0;
+  int64_t num_wait_hits = 0;
   for (const uint64_t seed : {uint64_t{1}, uint64_t{3}, uint64_t{6}, uint64_t{8}, fresh}) {
     SCOPED_TRACE("HEADWISE_SCHEDULE_SEED=" + std::to_string(seed));
     constexpr int64_t kLimitTokens[] = {900, 1300, 2400};
@@ -325,11 +329,13 @@ TEST(RandomSchedule, KeepsItsPromises) {
     num_preemptions += schedule.num_preemptions();
     num_right += schedule.num_right();
     num_hits += schedule.prefixes().num_hits;
+    num_wait_hits += schedule.prefixes().num_wait_hits;
     if (HasFailure()) return;
   }
   EXPECT_GT(num_preemptions, 5);
   EXPECT_GT(num_right, 50);
   EXPECT_GT(num_hits, 5);
+  EXPECT_GT(num_wait_hits, 5);
 }
 
 }  // namespace

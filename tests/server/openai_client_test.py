@@ -189,7 +189,8 @@ class Api(unittest.TestCase):
             threading.Event().wait(0.1)
         self.assertRegex(text, r'finished_reason="abort"\} [1-9]')
         self.assertRegex(text, r"(?m)^headwise:num_requests_running\{.*\} 0$")
-        self.assertRegex(text, r"(?m)^headwise:kv_cache_bytes\{.*\} 0$")
+        for head_class in ("full", "bounded"):
+            self.assertRegex(text, r'(?m)^headwise:kv_cache_bytes\{.*head_class="%s"\} 0$' % head_class)
 
     def test_tokens(self):
         ids = json.loads(self.server.ask("POST", "/tokenize", {"content": "Hello there"})[1])["tokens"]
