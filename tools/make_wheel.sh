@@ -2,7 +2,8 @@
 # What `make wheel` runs: the Python package as a wheel, on the libraries of a build that is there. Only the bindings are
 # compiled. `pip install .` does without a build, and compiles all of it.
 #
-# The package's tools come from PyPI into BUILD_DIR/python/tools. Exit status 77: PyPI cannot be reached.
+# The package's tools come from PyPI into BUILD_DIR/python/tools. Exit status 77: PyPI cannot be reached, or Python has no
+# headers here.
 # Usage: make_wheel.sh BUILD_DIR OUT_FOLDER
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,6 +12,12 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 tools=$build/python/tools
 
+python3 -c '
+import ensurepip, os, sysconfig
+assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2>/dev/null || {
+  echo "skipped: Python has no headers or no venv here; \`tools/install_deps.sh python\` installs them" >&2
+  exit 77
+}
 if [ ! -e "$tools/complete" ]; then
   python3 -m venv --clear "$tools"
   "$tools/bin/pip" install --quiet --disable-pip-version-check 'scikit-build-core>=0.10' 'nanobind>=2.4' || {

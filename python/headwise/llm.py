@@ -451,11 +451,12 @@ class LLM:
         max_tokens: all of it at most.
         prompt_tokens: of its first turn, for rules that hold from the end of the prompt.
         """
-        plan_of_it = self._plan_for(plan)
+        own = self._plan_for(plan)
         most = _convert.whole(max_tokens, "max_tokens")
-        made = self._engine.new_sequence(plan_of_it, _convert.whole(prompt_tokens, "prompt_tokens"), most)
+        prompt = _convert.whole(prompt_tokens, "prompt_tokens")
+        made = self._engine.new_sequence(own, prompt, most)
         self._warn()
-        return Sequence(self, made, most)
+        return Sequence(self, made, own, prompt, most)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from . import _convert, _core
 from ._arguments import Prompt, num_answers
 from .errors import InvalidInput
 from .head_plan import HeadPlan, StrPath
-from .sampling import Progress, RequestOutput, SamplingParams, build_request
+from .sampling import Progress, RequestOutput, SamplingParams
 from .streams import Stream
 
 if TYPE_CHECKING:
@@ -24,9 +24,13 @@ __all__ = ["Sequence"]
 class Sequence:
     """A text in the cache: it can be read on, forked, and generated from. One request runs on it at a time."""
 
-    def __init__(self, llm: LLM, sequence: _core.Sequence, max_tokens: int) -> None:
+    def __init__(
+        self, llm: LLM, sequence: _core.Sequence, plan: _core.Plan | None, prompt_tokens: int, max_tokens: int
+    ) -> None:
         self._llm = llm
         self._sequence = sequence
+        self._plan = plan
+        self._prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
 
     @property
@@ -50,26 +54,19 @@ class Sequence:
         for bit. With another plan ("full" for none), end of the prompt or length: refused where the rules would have
         treated the tokens so far otherwise."""
         engine = self._llm._engine
-        if plan is None and prompt_tokens is None and max_tokens is None:
-            return Sequence(self._llm, engine.fork(self._sequence), self.max_tokens)
+        own = self._plan if plan is None else self._llm._plan_for(plan)
+        prompt = self._prompt_tokens if prompt_tokens is None else _convert.whole(prompt_tokens, "prompt_tokens")
         most = self.max_tokens if max_tokens is None else _convert.whole(max_tokens, "max_tokens")
-        prompt = 0 if prompt_tokens is None else _convert.whole(prompt_tokens, "prompt_tokens")
-        forked = engine.fork_under(self._sequence, self._llm._plan_for(plan), prompt, most)
-        return Sequence(self._llm, forked, most)
+        if plan is None and prompt_tokens is None and max_tokens is None:
+            forked = engine.fork(self._sequence)
+        else:
+            forked = engine.fork_under(self._sequence, own, prompt, most)
+        return Sequence(self._llm, forked, own, prompt, most)
 
     def read(self, prompt: Prompt) -> None:
         """Reads on, and draws nothing. A text gets no beginning-of-text token unless it is the first."""
         _, ids = self._prompt(prompt)
-        request = build_request(self._llm, ids, SamplingParams(max_tokens=0), sequence=self._sequence)
-        waker = _core.Waker()
-        pending = _core.submit(self._llm._engine, request, waker, 0)
-        try:
-            while (result := pending.poll()) is None:
-                waker.wait()
-        except BaseException:
-            pending.cancel()
-            raise
-        result.check()
+        self._llm._run_all([(None, ids, ())], [SamplingParams(max_tokens=0)], None, self, None)
 
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, progress: Progress | None = None

@@ -197,6 +197,22 @@ def test_bounded_heads_hold_what_the_plan_says(llm):
     assert bounded.kv_bytes < dense.kv_bytes / 2
 
 
+def test_a_fork_keeps_its_plan_or_takes_another(llm):
+    plan = headwise.plan.streaming(MODEL, sink=4, recent=60, positions="text")
+    sequence = llm.sequence(400, plan=plan)
+    sequence.read(TEXT)
+    longer = sequence.fork(max_tokens=2000)
+    longer.read(" ".join([TEXT] * 40))
+    assert longer.max_tokens == 2000 and longer.kv_bytes < llm.info["shape"]["num_layers"] * 4 * 6 * 32 * 512
+    with pytest.raises(headwise.InvalidInput, match="other rules"):
+        sequence.fork(plan="full")
+    # A prompt that is not over has been read by both as by full heads.
+    late = headwise.plan.streaming(MODEL, sink=4, recent=60, positions="text", from_="end_of_prompt")
+    open_prompt = llm.sequence(400, plan=late, prompt_tokens=300)
+    open_prompt.read(TEXT)
+    assert open_prompt.fork(plan="full").num_tokens == open_prompt.num_tokens
+
+
 def test_logits_behind_a_sequence(llm):
     ids = llm.encode(TEXT)
     sequence = llm.sequence(100)
