@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak schedule harness format asan tsan
+.PHONY: build wheel deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak schedule harness format asan tsan
 FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 600
 SOAK_TOKENS ?= 1000000
@@ -9,6 +9,11 @@ build:
 	@tools/install_deps.sh test
 	@cmake --preset release >/dev/null
 	cmake --build build/release
+
+# The Python package, on the libraries of `make build`. `pip install .` makes it from nothing.
+wheel: build
+	@tools/install_deps.sh python
+	tools/make_wheel.sh build/release build/wheel
 
 # Only the packages; every target installs what it needs by itself.
 deps:
@@ -23,6 +28,7 @@ deps-cuda:
 test: build
 	@tools/install_deps.sh browser || echo "no Chromium: the report is not opened in a browser"
 	@tools/install_deps.sh clients || echo "no Python package openai: the server is not asked by OpenAI's client"
+	@tools/install_deps.sh python || echo "no headers of Python: its package is not built"
 	ctest --test-dir build/release -LE long --output-on-failure -j2
 
 # The tests of parts alone: under a minute once built, for while one works.
@@ -42,10 +48,10 @@ cuda-bundle: build
 # do as they like, a harness.
 test-long: asan tsan fuzz soak schedule harness
 
-# lm-eval scores answers through the server.
+# lm-eval scores answers through the server, and through the Python package.
 harness: build
 	@tools/install_deps.sh harness || echo "no Python package lm-eval: it scores nothing through the server"
-	ctest --test-dir build/release -R '^lm_eval$$' --output-on-failure
+	ctest --test-dir build/release -R '^lm_eval(_package)?$$' --output-on-failure
 
 # The smallest part that runs models, in the folder that `make test` goes on in: nothing is compiled twice.
 demo:

@@ -15,13 +15,13 @@ if [[ $version != *"version 14."* ]]; then
   echo "$clang_format: found \"$version\", expected version 14: \`tools/install_deps.sh test\` installs it"
   exit 1
 fi
-mapfile -d '' files < <(find apps examples include src tests \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z)
+mapfile -d '' files < <(find apps examples include python src tests \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z)
 [ ${#files[@]} -gt 0 ]
 if [ "${1:-}" = --write ]; then
   "$clang_format" -i "${files[@]}"
   exit
 fi
-empty=$(find tools apps examples include src tests -type f -empty \( -name '*.sh' -o -name '*.py' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt \))
+empty=$(find tools apps examples include python src tests -type f -empty \( -name '*.sh' -o -name '*.py' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt \))
 if [ -n "$empty" ]; then
   echo "empty, expected something in it: $empty"
   exit 1

@@ -7,6 +7,7 @@
 #   long     `make test-long`: clang for its fuzzer
 # and apart from them
 #   browser  Chromium, in which a test opens the report
+#   python   what the Python package is built with; its tools come from PyPI (tools/make_wheel.sh)
 #   clients  OpenAI's Python package in build/clients, with which a test asks the server
 #   harness  lm-eval in build/harness, 900 MB with all that it rests on, which a test has score answers through the server
 # Usage: install_deps.sh PURPOSE
@@ -20,9 +21,10 @@ case ${1:-} in
     packages+=(build-essential cmake ninja-build ccache pkg-config python3 libhwy-dev nlohmann-json3-dev libcli11-dev
       libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
   browser) packages=(chromium) ;;
+  python) packages=(python3-dev python3-venv) ;;
   clients | harness) packages=(python3-venv) ;;
   *)
-    echo "usage: install_deps.sh core|build|test|long|browser|clients|harness" >&2
+    echo "usage: install_deps.sh core|build|test|long|browser|python|clients|harness" >&2
     exit 2
     ;;
 esac

@@ -1,7 +1,6 @@
 // headwise plan: makes head plans. One subcommand per row of the planner registry, with that method's own options.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,15 +12,13 @@
 #include "common_options.h"
 #include "generate.h"
 #include "kv/plan_view.h"
-#include "model/load_config.h"
-#include "model/model.h"
 #include "planner/budget.h"
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
+#include "planner/plan_run.h"
 #include "planner/planner.h"
-#include "planner_help.h"
+#include "planner/planner_help.h"
 #include "terminal_line.h"
-#include "weights/weight_source.h"
 
 namespace headwise {
 namespace {
@@ -53,37 +50,12 @@ struct CompareOptions {
   bool json = false;
 };
 
-std::string CheckpointPath(const PlanOptions& options) {
-  return options.out + ".checkpoint";
-}
-
-PlannerInput InputForShape(const ModelConfig& config, const std::map<std::string, std::optional<std::string>>& values) {
-  PlannerInput input;
-  input.shape = config.shape();
-  input.windows = LayerWindowsOf(config);
+NamedOptions GivenOf(const std::map<std::string, std::optional<std::string>>& values) {
   std::map<std::string, std::string> given;
   for (const auto& [name, value] : values) {
     if (value) given.emplace(name, *value);
   }
-  input.options = NamedOptions(std::move(given));
-  return input;
-}
-
-// Planning needs the shape; the hash only where a folder has weights (an import may do without).
-Result<PlannerInput> InputFor(const PlanOptions& options) {
-  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
-  PlannerInput input = InputForShape(config, options.values);
-  input.model = options.model;
-  input.num_threads = options.num_threads;
-  input.checkpoint = CheckpointPath(options);
-  input.resume = options.resume ? PlannerInput::Resume::kYes : PlannerInput::Resume::kNo;
-  const auto weights = OpenModelWeights(options.model, config);
-  if (weights.ok()) {
-    input.source_hash = SourceHash(**weights);
-  } else if (weights.status().code() != StatusCode::kNotFound) {
-    return weights.status();
-  }
-  return input;
+  return NamedOptions(std::move(given));
 }
 
 Status ShowPlan(const HeadPlan& plan) {
@@ -94,29 +66,28 @@ Status ShowPlan(const HeadPlan& plan) {
 }
 
 Status RunPlan(const PlanOptions& options) {
-  HW_RETURN_IF_ERROR(CheckWritable(options.out));  // methods that run a model may take hours
-  HW_ASSIGN_OR_RETURN(PlannerInput input, InputFor(options));
   TerminalLine line;
-  input.progress = &line;
-  input.on_warning = LogWarning;
+  PlanRun run{.method = std::string(options.method->name),
+              .model = options.model,
+              .options = GivenOf(options.values),
+              .out = options.out,
+              .num_threads = options.num_threads,
+              .resume = options.resume ? PlannerInput::Resume::kYes : PlannerInput::Resume::kNo,
+              .progress = &line,
+              .on_warning = LogWarning};
   // Where work can be kept, the first Ctrl-C ends it after its current step; elsewhere Ctrl-C just ends the process.
   std::optional<InterruptGuard> interrupt;
-  const bool is_resumable = options.method->runs == PlannerMethod::Runs::kModelResumably;
-  if (is_resumable) {
+  if (options.method->runs == PlannerMethod::Runs::kModelResumably) {
     interrupt.emplace();
-    input.should_stop = [&] { return interrupt->interrupted(); };
+    run.should_stop = [&] { return interrupt->interrupted(); };
   }
-  HW_ASSIGN_OR_RETURN(const HeadPlan plan, MakePlan(options.method->name, input));
-  HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
-  std::error_code ignored;  // a checkpoint that stays is only clutter
-  if (is_resumable) std::filesystem::remove(CheckpointPath(options), ignored);
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, RunPlanner(run));
   return ShowPlan(plan);
 }
 
 Status RunRefit(const RefitOptions& options) {
-  HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.model));
   HW_ASSIGN_OR_RETURN(const HeadPlan earlier, ReadHeadPlan(options.plan));
-  HW_ASSIGN_OR_RETURN(const HeadPlan plan, RefitPlan(earlier, InputForShape(config, options.values), options.plan));
+  HW_ASSIGN_OR_RETURN(const HeadPlan plan, RefitPlanOf(options.model, earlier, GivenOf(options.values), options.plan));
   HW_RETURN_IF_ERROR(WriteHeadPlan(plan, options.out));
   return ShowPlan(plan);
 }

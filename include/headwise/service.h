@@ -58,6 +58,12 @@ struct ServiceStats {
   int64_t kv_host_bytes = 0;      // of these, in host memory now or promised room there
 };
 
+// Of a sequence, as of the last step.
+struct SequenceSize {
+  int64_t num_tokens = 0;  // in the cache
+  int64_t kv_bytes = 0;
+};
+
 // A request's events, for whoever submitted it. Dropped before the final event it cancels the request.
 class RequestStream {
  public:
@@ -102,6 +108,9 @@ class Service {
 
   // Requests here have no on_text and no on_token.
   Result<std::unique_ptr<RequestStream>> Submit(Request request);
+  // The same for programs with an event loop of their own: `on_ready` is called, on the engine's thread, for every
+  // event that can be polled. It delays all requests while it runs, and must not throw.
+  Result<std::unique_ptr<RequestStream>> SubmitPolled(Request request, std::function<void()> on_ready);
   // Events are handed to `on_event` in order, on a thread of the service that all such requests share; a slow one
   // delays the others' events, not the engine. Return false to cancel; the final event still comes. One that throws
   // cancels.
@@ -118,6 +127,9 @@ class Service {
   Result<std::shared_ptr<Sequence>> NewSequence(const SequenceOptions& options);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence);
   Result<std::shared_ptr<Sequence>> Fork(const Sequence& sequence, const SequenceOptions& options);
+
+  // What a sequence holds, whether a request runs on it or not.
+  Result<SequenceSize> SizeOf(const Sequence& sequence);
 
   // Texts that requests which ask for it (Request::reuse_prefix) go on from and leave behind; null: none. Holds for
   // those that are submitted from now on. What it keeps gives way where a sequence finds no memory.

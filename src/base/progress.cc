@@ -46,11 +46,13 @@ ProgressBar::~ProgressBar() {
 void ProgressBar::Update(int64_t done) {
   if (line_ == nullptr) return;
   const auto now = Clock::now();
-  if (drawn_ && now - last_draw_ < kRedrawInterval) return;
+  if (told_ && now - last_told_ < kRedrawInterval) return;
+  told_ = true;
+  last_told_ = now;
+  line_->Count(label_, done, total_);
   const int columns = line_->Columns();
   if (columns <= 0) return;
   drawn_ = true;
-  last_draw_ = now;
   const double elapsed_seconds = std::chrono::duration<double>(now - start_).count();
   line_->Draw(FormatProgress(label_, done, total_, elapsed_seconds, columns));
 }

@@ -22,6 +22,8 @@ class ProgressLine {
   virtual int Columns() = 0;
   virtual void Draw(std::string_view text) = 0;
   virtual void Wipe() = 0;
+  // The same in numbers, for programs that have bars of their own: called as often as Draw, whatever Columns says.
+  virtual void Count(std::string_view /*label*/, int64_t /*done*/, int64_t /*total*/) {}
 };
 
 // Thread-safety: none. The line is wiped when the bar goes out of scope.
@@ -43,8 +45,9 @@ class ProgressBar {
   std::string label_;
   int64_t total_;
   bool drawn_ = false;
+  bool told_ = false;
   Clock::time_point start_;
-  Clock::time_point last_draw_;
+  Clock::time_point last_told_;
 };
 
 }  // namespace headwise

@@ -1,5 +1,6 @@
 #include "base/progress.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,8 +33,23 @@ class RecordedLine final : public ProgressLine {
   int Columns() override { return 40; }
   void Draw(std::string_view text) override { drawn.emplace_back(text); }
   void Wipe() override { drawn.emplace_back("wiped"); }
+  void Count(std::string_view label, int64_t done, int64_t total) override {
+    counted.push_back(fmt::format("{} {}/{}", label, done, total));
+  }
 
   std::vector<std::string> drawn;
+  std::vector<std::string> counted;
+};
+
+// Of a program that draws it otherwise.
+class UnseenLine final : public ProgressLine {
+ public:
+  int Columns() override { return 0; }
+  void Draw(std::string_view) override { ADD_FAILURE() << "nobody looks"; }
+  void Wipe() override { ADD_FAILURE() << "nothing was drawn"; }
+  void Count(std::string_view, int64_t done, int64_t) override { counted.push_back(done); }
+
+  std::vector<int64_t> counted;
 };
 
 TEST(ProgressBar, IsDrawnOnTheLineItIsGivenAndWipedAtItsEnd) {
@@ -44,6 +60,17 @@ TEST(ProgressBar, IsDrawnOnTheLineItIsGivenAndWipedAtItsEnd) {
     bar.Update(6);  // too soon to draw again
   }
   EXPECT_THAT(line.drawn, ElementsAre(HasSubstr("5/10"), "wiped"));
+  EXPECT_THAT(line.counted, ElementsAre("lines 5/10"));
+}
+
+TEST(ProgressBar, CountsWhereNobodyLooks) {
+  UnseenLine line;
+  {
+    ProgressBar bar(&line, "lines", 10);
+    bar.Update(5);
+    bar.Update(6);
+  }
+  EXPECT_THAT(line.counted, ElementsAre(5));
 }
 
 TEST(ProgressBar, WithoutALineNothingIsShown) {

@@ -13,9 +13,11 @@ namespace headwise {
 // The word for "every head full" where a plan is expected.
 inline constexpr const char* kFullPlan = "full";
 
-// The plan in the file `path`. One for another model is an error; one that was made on other weights of this shape is
-// used, and Engine::Warn
-// told.
+// A plan for another model is an error; one that was made on other weights of this shape is used, and Engine::Warn
+// told. `origin` opens the messages.
+Status CheckPlanFor(const Engine& engine, const HeadPlan& plan, const std::string& origin);
+
+// The plan in the file `path`, checked so.
 Result<HeadPlan> ReadPlanFor(const Engine& engine, const std::string& path);
 
 }  // namespace headwise

@@ -83,9 +83,10 @@ class Service::Impl {
 
   const Engine& engine() const { return *engine_; }
 
-  Result<std::unique_ptr<RequestStream>> Submit(Request request) {
+  // `on_ready` may be empty.
+  Result<std::unique_ptr<RequestStream>> SubmitStream(Request request, std::function<void()> on_ready) {
     HW_RETURN_IF_ERROR(CheckRequest(request));
-    auto events = std::make_shared<EventQueue>(QueueOptions({}));
+    auto events = std::make_shared<EventQueue>(QueueOptions(std::move(on_ready)));
     HW_ASSIGN_OR_RETURN(const RequestId id, Enter(core_.Prepare(std::move(request), events)));
     RequestStream::Impl stream{.id = id, .events = std::move(events), .cancel = CancelOf(id)};
     return std::make_unique<RequestStream>(std::make_unique<RequestStream::Impl>(std::move(stream)));
@@ -117,15 +118,13 @@ class Service::Impl {
     return std::move(result.status);
   }
 
-  // `make` on the engine's thread, between steps.
-  template <typename Make>
-  Result<std::shared_ptr<Sequence>> MakeSequence(Make make) {
-    const auto made = std::make_shared<std::promise<Result<std::shared_ptr<Sequence>>>>();
-    auto sequence = made->get_future();
-    if (!mailbox_->Post([made, make = std::move(make), this] { made->set_value(make(*engine_)); })) {
-      return ShutDown();
-    }
-    return sequence.get();
+  // `ask` on the engine's thread, between steps.
+  template <typename Answer, typename Ask>
+  Result<Answer> AskEngine(Ask ask) {
+    const auto asked = std::make_shared<std::promise<Result<Answer>>>();
+    auto answer = asked->get_future();
+    if (!mailbox_->Post([asked, ask = std::move(ask), this] { asked->set_value(ask(*engine_)); })) return ShutDown();
+    return answer.get();
   }
 
   void UsePrefixCache(std::shared_ptr<PrefixCache> cache) {
@@ -270,7 +269,10 @@ const Engine& Service::engine() const {
   return impl_->engine();
 }
 Result<std::unique_ptr<RequestStream>> Service::Submit(Request request) {
-  return CatchNoMemory(kNewRequest, [&] { return impl_->Submit(std::move(request)); });
+  return CatchNoMemory(kNewRequest, [&] { return impl_->SubmitStream(std::move(request), {}); });
+}
+Result<std::unique_ptr<RequestStream>> Service::SubmitPolled(Request request, std::function<void()> on_ready) {
+  return CatchNoMemory(kNewRequest, [&] { return impl_->SubmitStream(std::move(request), std::move(on_ready)); });
 }
 Result<RequestId> Service::Submit(Request request, OnEvent on_event) {
   return CatchNoMemory(kNewRequest, [&] { return impl_->Submit(std::move(request), std::move(on_event)); });
@@ -289,16 +291,27 @@ Status Service::RunForced(const ForcedRun& run) {
 }
 Result<std::shared_ptr<Sequence>> Service::NewSequence(const SequenceOptions& options) {
   return CatchNoMemory(kNewSequence, [&] {
-    return impl_->MakeSequence([options](Engine& engine) { return engine.NewSequence(options); });
+    return impl_->AskEngine<std::shared_ptr<Sequence>>(
+        [options](Engine& engine) { return engine.NewSequence(options); });
   });
 }
 Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence) {
-  return CatchNoMemory(
-      kNewSequence, [&] { return impl_->MakeSequence([&sequence](Engine& engine) { return engine.Fork(sequence); }); });
+  return CatchNoMemory(kNewSequence, [&] {
+    return impl_->AskEngine<std::shared_ptr<Sequence>>([&sequence](Engine& engine) { return engine.Fork(sequence); });
+  });
 }
 Result<std::shared_ptr<Sequence>> Service::Fork(const Sequence& sequence, const SequenceOptions& options) {
   return CatchNoMemory(kNewSequence, [&] {
-    return impl_->MakeSequence([&sequence, options](Engine& engine) { return engine.Fork(sequence, options); });
+    return impl_->AskEngine<std::shared_ptr<Sequence>>(
+        [&sequence, options](Engine& engine) { return engine.Fork(sequence, options); });
+  });
+}
+Result<SequenceSize> Service::SizeOf(const Sequence& sequence) {
+  return CatchNoMemory("a question", [&] {
+    return impl_->AskEngine<SequenceSize>([&sequence](Engine&) -> Result<SequenceSize> {
+      if (sequence.cache == nullptr) return SequenceSize{};
+      return SequenceSize{.num_tokens = Engine::NumTokens(sequence), .kv_bytes = Engine::KvBytes(sequence)};
+    });
   });
 }
 void Service::UsePrefixCache(std::shared_ptr<PrefixCache> cache) {

@@ -28,7 +28,8 @@ struct PlannerInput {
   int num_threads = 0;     // 0: one per core
   std::string checkpoint;  // file for unfinished work, written every minute; empty: none is kept
   enum class Resume { kNo, kYes } resume = Resume::kNo;  // go on from the checkpoint
-  // Asked after every step of long work: true ends it with kCancelled, its checkpoint written. Empty: never.
+  // Asked after every step of long work: true ends it with kCancelled, its checkpoint written if it keeps one. Empty:
+  // never.
   std::function<bool()> should_stop;
   ProgressLine* progress = nullptr;                       // where long work shows how far it is; null: nowhere
   std::function<void(std::string_view)> on_warning = {};  // as in EngineOptions

@@ -77,6 +77,7 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
     HW_ASSIGN_OR_RETURN(const TokenSample sample, samples.Make(static_cast<uint64_t>(i)));
     AddHiddenMass(decoder, sample, hidden_beyond, mass);
     progress.Update(i + 1);
+    if (input.should_stop && input.should_stop()) return Status::Cancelled("plan profile: interrupted");
   }
   for (double& each : mass) {
     each /= static_cast<double>(num_samples);

@@ -273,6 +273,46 @@ TEST(Service, CallbacksRunElsewhereAndMayCancel) {
   EXPECT_NE(whole.thread, std::this_thread::get_id());
 }
 
+TEST(Service, SaysWhenThereIsSomethingToPoll) {
+  const auto service = MustServe();
+  const std::vector<int32_t> expected = TokensAlone(1, 20, 30);
+  std::atomic<int64_t> num_ready = 0;
+  auto submitted = service->SubmitPolled(RequestOf(IdsOf(1, 20), 30), [&] {
+    ++num_ready;
+    num_ready.notify_one();
+  });
+  ASSERT_TRUE(submitted.ok()) << submitted.status().message();
+  Heard heard;
+  for (int64_t num_polled = 0; !(*submitted)->is_over(); ++num_polled) {
+    num_ready.wait(num_polled);
+    const auto event = (*submitted)->Poll();
+    ASSERT_TRUE(event) << "announced and not there";
+    heard.Add(*event);
+  }
+  EXPECT_EQ(heard.tokens, expected);
+  EXPECT_EQ(num_ready, static_cast<int64_t>(expected.size()) + 1);
+}
+
+TEST(Service, KnowsTheSizeOfASequenceThatARequestRunsOn) {
+  const auto service = MustServe();
+  const auto sequence = service->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 100});
+  ASSERT_TRUE(sequence.ok());
+  EXPECT_EQ(service->SizeOf(**sequence)->num_tokens, 0);
+  Request request = RequestOf(IdsOf(1, 20), 30);
+  request.sequence = *sequence;
+  const auto stream = MustSubmit(*service, std::move(request));
+  ASSERT_TRUE(stream->Next());
+  const auto while_running = service->SizeOf(**sequence);
+  ASSERT_TRUE(while_running.ok()) << while_running.status().message();
+  EXPECT_GE(while_running->num_tokens, 20);
+  EXPECT_GT(while_running->kv_bytes, 0);
+  ASSERT_TRUE(stream->Wait().ok());
+  // The last token that was drawn is not read yet.
+  EXPECT_EQ(service->SizeOf(**sequence)->num_tokens, 49);
+  service->Shutdown();
+  EXPECT_EQ(service->SizeOf(**sequence).status().code(), StatusCode::kCancelled);
+}
+
 TEST(Service, ForcedRunsShareTheStepsAndCallBackHere) {
   const auto service = MustServe();
   const auto engine = MustCreate(TinyOptions());

@@ -1,4 +1,4 @@
-#include "planner_help.h"
+#include "planner/planner_help.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // What --help says about the options of planners; which method takes which is in the planner registry.
-#ifndef HEADWISE_APPS_PLANNER_HELP_H_
-#define HEADWISE_APPS_PLANNER_HELP_H_
+#ifndef HEADWISE_PLANNER_PLANNER_HELP_H_
+#define HEADWISE_PLANNER_PLANNER_HELP_H_
 
 #include <string>
 #include <string_view>
@@ -17,4 +17,4 @@ bool IsRequired(std::string_view method, std::string_view option);
 
 }  // namespace headwise
 
-#endif  // HEADWISE_APPS_PLANNER_HELP_H_
+#endif  // HEADWISE_PLANNER_PLANNER_HELP_H_

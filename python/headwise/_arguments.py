@@ -1,0 +1,81 @@
+"""What the methods of an engine are given, in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Union
+
+from . import _convert, _core
+from .errors import InvalidInput
+from .head_plan import StrPath
+from .sampling import SamplingParams
+
+Prompt = Union[str, Sequence[int], Mapping[str, Any]]
+"""A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+Messages = Sequence[Mapping[str, Any]]
+
+
+def engine_options(
+    model: StrPath,
+    *,
+    backend: str = "cpu",
+    isa: str = "auto",
+    compute: str = "auto",
+    kv_dtype: str = "f16",
+    num_threads: int = 0,
+    kv_limit_bytes: int = 0,
+    kv_admission: str = "worst_case",
+    host_kv_bytes: int = 0,
+    chunk_tokens: int = 512,
+    max_gap_ms: int = 0,
+    page_tokens: int = 0,
+    use_mmap: bool = True,
+) -> _core.EngineOptions:
+    options = _core.EngineOptions()
+    options.model = _convert.path(model, "model")
+    options.backend = _convert.text(backend, "backend")
+    options.isa = _convert.text(isa, "isa")
+    options.compute = _convert.text(compute, "compute")
+    options.kv_dtype = _convert.text(kv_dtype, "kv_dtype")
+    options.num_threads = _convert.whole(num_threads, "num_threads", -(2**31), 2**31 - 1)
+    options.kv_limit_bytes = _convert.whole(kv_limit_bytes, "kv_limit_bytes")
+    options.host_kv_bytes = _convert.whole(host_kv_bytes, "host_kv_bytes")
+    options.chunk_tokens = _convert.whole(chunk_tokens, "chunk_tokens")
+    options.max_gap_ms = _convert.whole(max_gap_ms, "max_gap_ms")
+    options.page_tokens = _convert.whole(page_tokens, "page_tokens")
+    options.use_mmap = bool(use_mmap)
+    if kv_admission not in ("worst_case", "likely"):
+        raise InvalidInput(f"kv_admission: found {kv_admission!r}, expected worst_case or likely")
+    options.admits_likely = kv_admission == "likely"
+    return options
+
+
+def as_list(prompts: Any) -> list[Any]:
+    """A single prompt is a list of one: a text, a mapping, or ids."""
+    if isinstance(prompts, (str, bytes, Mapping)) or hasattr(prompts, "dtype"):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise InvalidInput(f"prompts: found {type(prompts).__name__}, expected texts or lists of token ids")
+    listed = list(prompts)
+    is_ids = bool(listed) and not isinstance(listed[0], (str, Mapping)) and not isinstance(listed[0], Iterable)
+    return [listed] if is_ids else listed
+
+
+def conversations_of(messages: Any) -> list[Any]:
+    listed = list(messages)
+    return [listed] if listed and isinstance(listed[0], Mapping) else listed
+
+
+def num_answers(params: SamplingParams) -> int:
+    return _convert.whole(params.n, "n", 1, 4096)
+
+
+def params_for(given: Any, num_prompts: int) -> list[SamplingParams]:
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, SamplingParams):
+        return [given] * num_prompts
+    params = list(given)
+    if len(params) != num_prompts or not all(isinstance(each, SamplingParams) for each in params):
+        raise InvalidInput(f"sampling_params: found {len(params)}, expected one for all or one for each of {num_prompts}")
+    return params

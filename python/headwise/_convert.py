@@ -1,0 +1,118 @@
+"""Arguments as the C++ library takes them. What it would end the process for, or read otherwise than meant, raises here."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from .errors import HeadwiseWarning, InvalidInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ids = Union[Sequence[int], npt.NDArray[np.integer[Any]]]
+
+MAX_ID = 2**31 - 1
+
+
+def token_ids(value: Any, name: str = "ids") -> list[int]:
+    """A list, tuple or one-dimensional array of whole numbers as a list of ids."""
+    if isinstance(value, (str, bytes, dict)):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of token ids")
+    if hasattr(value, "dtype"):
+        if value.ndim != 1 or value.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"{name}: found an array of {value.dtype} with {value.ndim} dimensions, expected whole numbers in one"
+            )
+        ids: list[int] = value.tolist()
+    else:
+        try:
+            items = list(value)
+        except TypeError:
+            raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of token ids") from None
+        ids = []
+        for place, item in enumerate(items):
+            try:
+                if isinstance(item, bool):
+                    raise TypeError
+                ids.append(operator.index(item))
+            except TypeError:
+                raise InvalidInput(f"{name}: item {place} is {item!r}, expected a token id") from None
+    if ids and not (min(ids) >= 0 and max(ids) <= MAX_ID):
+        place = next(i for i, each in enumerate(ids) if not 0 <= each <= MAX_ID)
+        raise InvalidInput(f"{name}: item {place} is {ids[place]}, expected a token id")
+    return ids
+
+
+def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """A whole number that the library has room for; what else may be said of it the library checks."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name}: found {value!r}, expected a whole number") from None
+    if not least <= number <= most:
+        raise InvalidInput(f"{name}: found {number}, expected {least} to {most}")
+    return number
+
+
+def real(value: Any, name: str) -> float:
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name}: found {value!r}, expected a number") from None
+
+
+def text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name}: is no text that UTF-8 has: {error.reason} at character {error.start}") from None
+    return value
+
+
+def path(value: Any, name: str) -> str:
+    try:
+        return text(os.fspath(value), name)
+    except TypeError:
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a path") from None
+
+
+def options(given: dict[str, Any]) -> dict[str, str]:
+    """Keyword arguments as options of the command line: sink=4 is --sink 4. None is an option that is not given."""
+    named: dict[str, str] = {}
+    for key, value in given.items():
+        if value is not None:
+            named[key.rstrip("_").replace("_", "-")] = _option(value, key)
+    return named
+
+
+def _option(value: Any, name: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return text(value, name)
+    if hasattr(value, "__fspath__"):
+        return path(value, name)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Iterable):
+        return ",".join(_option(each, name) for each in value)
+    try:
+        return str(operator.index(value))
+    except TypeError:
+        return repr(real(value, name))
+
+
+def warn(messages: Iterable[str], stacklevel: int = 3) -> None:
+    for message in messages:
+        warnings.warn(message, HeadwiseWarning, stacklevel=stacklevel)

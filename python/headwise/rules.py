@@ -1,0 +1,98 @@
+"""What one KV head keeps: the rules of a head plan, as dataclasses. docs/head-plan.md defines them.
+
+t is the position of the query, j that of a key; all lengths are in tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from .errors import InvalidInput
+
+__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule"]
+
+Positions = Literal["text", "cache"]
+From = Literal["first_token", "end_of_prompt"]
+
+
+@dataclass(frozen=True)
+class Full:
+    """The query at t reads every key j <= t."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Sinks and a window: the query reads j < sink and t - j < recent; the token itself counts."""
+
+    sink: int
+    recent: int
+    positions: Positions = "text"
+    """"text": a key keeps its place in the text; "cache": distances are those inside the cache."""
+    start: From = "first_token"
+    """"end_of_prompt": the prompt is read densely, then the cache is cut."""
+    compensate: bool = False
+    """Fold dropped tokens into one mean key and value."""
+
+
+@dataclass(frozen=True)
+class ElasticMoa:
+    """MoA's rule: the span sink + recent is floor(alpha + beta * limit), the limit being prompt plus new tokens."""
+
+    sink: int
+    alpha: float
+    beta: float
+    positions: Positions = "text"
+    start: From = "first_token"
+    compensate: bool = False
+
+
+@dataclass(frozen=True)
+class ElasticRazor:
+    """RazorAttention's rule: recent = max(min_recent, prompt / divisor), fixed at the end of the prompt."""
+
+    sink: int
+    min_recent: int
+    divisor: float
+    positions: Positions = "text"
+    start: From = "end_of_prompt"
+    compensate: bool = True
+
+
+Rule = Union[Full, Stream, ElasticMoa, ElasticRazor]
+
+
+def rule_to_json(rule: Rule) -> dict[str, Any]:
+    """The rule as a plan file has it."""
+    if isinstance(rule, Full):
+        return {"full": True}
+    recent: Any
+    if isinstance(rule, Stream):
+        recent = rule.recent
+    elif isinstance(rule, ElasticMoa):
+        recent = {"alpha": rule.alpha, "beta": rule.beta}
+    elif isinstance(rule, ElasticRazor):
+        recent = {"min": rule.min_recent, "divisor": rule.divisor}
+    else:
+        raise InvalidInput(f"rules: found {rule!r}, expected Full, Stream, ElasticMoa or ElasticRazor")
+    return {
+        "full": False,
+        "sink": rule.sink,
+        "recent": recent,
+        "positions": rule.positions,
+        "from": rule.start,
+        "compensate": rule.compensate,
+    }
+
+
+def rule_from_json(value: dict[str, Any]) -> Rule:
+    """The same back, of a plan that the library has read: nothing is checked again."""
+    if value["full"]:
+        return Full()
+    recent = value["recent"]
+    common = {key: value[key] for key in ("positions", "compensate")} | {"start": value["from"]}
+    if not isinstance(recent, dict):
+        return Stream(value["sink"], recent, **common)
+    if "alpha" in recent:
+        return ElasticMoa(value["sink"], recent["alpha"], recent["beta"], **common)
+    return ElasticRazor(value["sink"], recent["min"], recent["divisor"], **common)

@@ -1,0 +1,60 @@
+"""What the tests of the package share. tools/python_tests.sh runs them, and says in the environment where the command and
+the tree are."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import headwise
+import numpy as np
+import pytest
+
+SOURCE = pathlib.Path(os.environ["HEADWISE_SOURCE"])
+COMMAND = os.environ["HEADWISE_COMMAND"]
+MODEL = SOURCE / "models" / "headwise-17m"
+PLAN = SOURCE / "models" / "headwise-17m-two-heads.json"
+TINY = SOURCE / "tests" / "golden" / "tiny" / "llama-gqa"  # has no tokenizer
+EXACT = {"compute": "f32", "kv_dtype": "f32"}
+EXACT_OPTIONS = ("--compute", "f32", "--kv-dtype", "f32")
+
+
+def command(*arguments: Any, expect: int = 0) -> str:
+    """Standard output of the command line."""
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=600, check=False)
+    assert done.returncode == expect, done.stderr.decode()
+    return done.stdout.decode() if expect == 0 else done.stderr.decode()
+
+
+def command_json(*arguments: Any) -> Any:
+    return json.loads(command(*arguments, "--json"))
+
+
+def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            assert entry["dtype"] == "F32"
+            tensors[name] = np.frombuffer(data[begin:end], dtype=np.float32).reshape(entry["shape"])
+    return tensors
+
+
+@pytest.fixture(scope="session")
+def llm() -> Iterator[headwise.LLM]:
+    """The bundled model, in the arithmetic of comparisons."""
+    with headwise.LLM(MODEL, num_threads=2, **EXACT) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Iterator[headwise.LLM]:
+    with headwise.LLM(TINY, num_threads=1, **EXACT) as engine:
+        yield engine

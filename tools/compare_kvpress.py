@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Presses of kvpress and head plans on the same questions, at the same real bytes of cache.
+
+Wants from pip: the package of this tree, kvpress, torch, transformers (run with 0.5.5, 2.15 and 5.2). Called as
+
+    compare_kvpress.py MODEL_FOLDER [--plan P]... [--press NAME]... [--kv-ratio 0.5,0.25] [--num-lines N] [--num-cases N]
+
+The task is `headwise eval lines`. Plans are re-planned to the ratio (equal bytes); a press is given the compression ratio that
+leaves as much of the prompt. Bytes are counted at 2 a number: a press's from the tensors of its cache when the answer begins, a
+plan's from its pages when it has ended, so that a plan's are a little more. A press sees the whole prompt, the question at its end too, before it
+drops anything; a plan that holds from the first token does not.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import headwise
+import kvpress
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+MAX_NEW_TOKENS = 40
+
+
+def cache_bytes(cache):
+    """At 2 a number: as if in f16, whatever torch computes in."""
+    return sum(2 * (layer.keys.numel() + layer.values.numel()) for layer in cache.layers)
+
+
+def answer(model, ids, press, eos):
+    """Greedy; the cache is pressed once the prompt is read. The new ids, and the cache's bytes then."""
+    cache = DynamicCache()
+    with torch.inference_mode():
+        with press(model):
+            # All but the last token, which begins the answer.
+            model(torch.tensor([ids[:-1]]), past_key_values=cache)
+        held = cache_bytes(cache)
+        token, found = ids[-1], []
+        for position in range(len(ids) - 1, len(ids) - 1 + MAX_NEW_TOKENS):
+            out = model(torch.tensor([[token]]), past_key_values=cache, position_ids=torch.tensor([[position]]),
+                        cache_position=torch.tensor([position]))
+            token = int(out.logits[0, -1].argmax())
+            if token in eos:
+                break
+            found.append(token)
+    return found, held
+
+
+def press_rows(args, cases, ratios):
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
+    with headwise.LLM(args.model) as llm:
+        for name in args.press:
+            for ratio in ratios:
+                right, held = 0, 0
+                for case in cases:
+                    press = getattr(kvpress, name)(compression_ratio=1 - ratio)
+                    ids, nbytes = answer(model, llm.encode(case["prompt"]), press, llm.info["eos_ids"])
+                    right += any(expected in llm.decode(ids) for expected in case["expected"])
+                    held = max(held, nbytes)
+                yield f"{name}@{ratio}", right, len(cases), held
+
+
+def plan_rows(args, ratios, out):
+    rows = headwise.evaluate("lines", args.model, plans=["full", *args.plan], kv_ratios=ratios if args.plan else [],
+                             out=out, num_lines=args.num_lines, num_cases=args.num_cases,
+                             engine={"compute": "f32"})
+    for row in rows:
+        if row["metric"] == "accuracy" and row["length"] is None:
+            yield row["plan"], round(row["mean"] * row["count"]), row["count"], row["kv_bytes"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--plan", action="append", default=[])
+    parser.add_argument("--press", action="append", default=[])
+    parser.add_argument("--kv-ratio", default="0.5,0.25")
+    parser.add_argument("--num-lines", type=int, default=60)
+    parser.add_argument("--num-cases", type=int, default=10)
+    args = parser.parse_args()
+    args.press = args.press or ["StreamingLLMPress", "KnormPress", "SnapKVPress", "ExpectedAttentionPress"]
+    ratios = [float(ratio) for ratio in args.kv_ratio.split(",")]
+    with tempfile.TemporaryDirectory() as holder:
+        out = pathlib.Path(holder) / "run"
+        rows = list(plan_rows(args, ratios, out))
+        cases = [json.loads(line) for line in (out / "cases.jsonl").read_text().splitlines()]
+    print(f"{'':<32} {'right':>9} {'KV MB':>8}")
+    for name, right, total, held in [*rows, *press_rows(args, cases, ratios)]:
+        print(f"{name:<32} {right:>4} of {total:<2} {held / 1e6:>7.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
