@@ -58,13 +58,14 @@ class LLM:
         max_gap_ms: int = 0,
         page_tokens: int = 0,
         use_mmap: bool = True,
+        batch_invariant: bool = False,
         max_num_seqs: int = 8,
     ) -> None:
         """Loads `model`, a Hugging Face folder or a .gguf file.
 
         plan: for requests that name none. None: every head full.
         backend: "cpu", "cuda", "ref", or "auto": cuda where a GPU is.
-        isa: of the cpu backend: "avx512", "avx2", "baseline".
+        isa: of the cpu backend: "amx", "avx512", "avx2", "baseline".
         compute: matrix products in "f32", "bf16" or "int8".
         kv_dtype: "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every token, of others.
         num_threads: 0: one per core.
@@ -75,6 +76,7 @@ class LLM:
         max_gap_ms: the longest time between two tokens of an answer beside long prompts. 0: no limit.
         page_tokens: tokens per page of one KV head. 0: by format.
         use_mmap: False reads all weights into memory first. Mapped files that become shorter end the process.
+        batch_invariant: a token's logits depend on its text alone, bit for bit, not on who shares its steps.
         max_num_seqs: how many answers of one call of `generate` run at once.
         """
         self._closed = True
@@ -92,6 +94,7 @@ class LLM:
             max_gap_ms=max_gap_ms,
             page_tokens=page_tokens,
             use_mmap=use_mmap,
+            batch_invariant=batch_invariant,
         )
         self.max_num_seqs = _convert.whole(max_num_seqs, "max_num_seqs", 1, 4096)
         self._engine = _core.Engine(options)

@@ -81,6 +81,16 @@ def test_many_threads_share_an_engine(tiny):
     assert tiny.stats()["num_running"] == 0
 
 
+def test_batch_invariant_logits_do_not_show_how_a_text_was_cut() -> None:
+    ids = list(range(1, 60))
+    found = []
+    for chunk_tokens in (3, 64):
+        with headwise.LLM(TINY, batch_invariant=True, chunk_tokens=chunk_tokens, **EXACT) as llm:
+            found.append(np.array(llm.logits(ids)))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+
 def test_the_lock_of_python_is_free_while_the_engine_works(llm):
     """Another thread runs on while one waits for its answer: it could not end the answer otherwise."""
     stream = llm.stream(TEXT, SamplingParams(max_tokens=math.inf, ignore_eos=True), collect=False,
