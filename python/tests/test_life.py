@@ -85,7 +85,7 @@ def test_batch_invariant_logits_do_not_show_how_a_text_was_cut() -> None:
     ids = list(range(1, 60))
     found = []
     for chunk_tokens in (3, 64):
-        with headwise.LLM(TINY, batch_invariant=True, chunk_tokens=chunk_tokens, **EXACT) as llm:
+        with LLM(TINY, batch_invariant=True, chunk_tokens=chunk_tokens, **EXACT) as llm:
             found.append(np.array(llm.logits(ids)))
     np.testing.assert_array_equal(found[0], found[1])
 
