@@ -205,7 +205,8 @@ FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels
 TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums) {
   TileInput input;
-  const bool in_int8 = args.compute == Compute::kInt8 && (sums == RowSums::kAlike || !kernels.has_tiles);
+  const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && args.x.shape[0] >= kMinRegisterRows;
+  const bool in_int8 = args.compute == Compute::kInt8 && !in_registers;
   if (HasPlain(args) || !in_int8) MakeSteps(args, kernels, pool, scratch, input);
   if (HasPacked(args) && in_int8) MakeRuns(args, kernels, pool, scratch, input);
   return input;

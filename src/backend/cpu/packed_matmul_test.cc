@@ -68,8 +68,8 @@ struct Problem {
 
 // Tile registers multiply bf16 where others multiply bytes.
 bool RoundsToBF16(const Problem& p, const MatMulKernels& kernels) {
-  const bool may = p.compute == Compute::kBF16 || (p.compute == Compute::kInt8 && kernels.has_tiles);
-  return may && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
+  if (p.compute == Compute::kInt8) return kernels.has_tiles && p.num_rows >= kMinRegisterRows;
+  return p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
 }
 
 // x as the product sees it.
@@ -150,7 +150,7 @@ TEST_P(PackedWeights, ProductsEqualThoseInDouble) {
     SCOPED_TRACE(kernels->isa);
     std::mt19937 rng(2);
     for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
-      for (const int64_t num_rows : {1, 2, 3, 5, 8, 9, 13, 20}) {
+      for (const int64_t num_rows : {1, 2, 3, 5, 8, 9, 13, 20, 40}) {
         const int64_t num_outputs = 16 * num_rows % 90 + num_rows % 5;
         // Also an odd number of blocks, where these are short: panels end within a stretch.
         const int64_t odd = BlockElements(GetParam()) == 32 ? 32 : 0;

@@ -106,6 +106,10 @@ struct TileLimits {
 };
 inline constexpr TileLimits kVectorTileLimits = {kTileOutputs, 256, kTileScratchBytes};
 
+// Fewer rows in int8 are faster as products of bytes than reordered to bf16 for tile registers: of 16 rows by a tenth,
+// of 64 slower by a third.
+inline constexpr int64_t kMinRegisterRows = 24;
+
 // On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block, whose reordered weights and
 // sums are its scratch.
 inline constexpr int64_t kAmxOutputs = 128;
@@ -130,8 +134,9 @@ struct MatMulKernels {
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
   TileLimits bf16_tile_limits;  // of steps of bf16 pairs; others have kVectorTileLimits
-  // Products of bf16 steps run on tile registers: x of `tile` is in their order, and block formats take them with
-  // Compute::kInt8 too, because products of bytes, whose sums are scaled every 32 elements, are slower.
+  // Products of bf16 steps run on tile registers: x of `tile` is in their order, and block formats take them from
+  // kMinRegisterRows on with Compute::kInt8 too, because products of bytes, whose sums are scaled every 32 elements,
+  // are slower.
   bool has_tiles;
   bool has_bf16_dot;  // Compute::kBF16 is faster than f32 here; elsewhere it is computed in f32
   bool has_int8_dot;
