@@ -83,22 +83,4 @@ Result<RequestResult> Generate(Engine& engine, Request request, const InterruptG
   return result;
 }
 
-const char* FinishName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kRunning:
-      return "running";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kEos:
-      return "eos";
-    case FinishReason::kStopString:
-      return "stop_string";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "unknown";
-}
-
 }  // namespace headwise

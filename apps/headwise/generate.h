@@ -34,8 +34,6 @@ class InterruptGuard {
 // Engine::Run, ended with kCancelled by Ctrl-C.
 Result<RequestResult> Generate(Engine& engine, Request request, const InterruptGuard& guard);
 
-const char* FinishName(FinishReason reason);
-
 }  // namespace headwise
 
 #endif  // HEADWISE_APPS_GENERATE_H_

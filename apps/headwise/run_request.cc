@@ -94,7 +94,7 @@ Result<int64_t> NewTokensWithin(const RunOptions& options, const Engine& engine,
 void AddAnswer(const RequestResult& result, const SamplingOptions& sampling, const Engine& engine, Json& json) {
   json["text"] = result.text;
   json["tokens"] = result.tokens;
-  json["finish"] = FinishName(result.finish);
+  json["finish"] = NameOf(result.finish);
   if (sampling.temperature > 0) json["seed"] = sampling.seed;
   if (!result.logprobs.empty()) json["logprobs"] = LogprobsJson(result.logprobs, engine.tokenizer());
 }

@@ -114,6 +114,7 @@ struct SamplingOptions {
 };
 
 enum class FinishReason { kRunning, kLength, kEos, kStopString, kCancelled, kError };
+const char* NameOf(FinishReason reason);  // "running", "length", "eos", "stop_string", "cancelled", "error"
 
 // What happened to one request; valid at any time, final once `finish` is not kRunning.
 struct RequestMetrics {

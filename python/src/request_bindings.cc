@@ -105,24 +105,6 @@ class Stream {
   std::unique_ptr<RequestStream> stream_;
 };
 
-const char* FinishName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kRunning:
-      return "running";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kEos:
-      return "eos";
-    case FinishReason::kStopString:
-      return "stop_string";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "error";
-}
-
 // (id, logprob) of the chosen token, and of the most likely ones.
 using Logprobs = std::tuple<int32_t, float, std::vector<std::pair<int32_t, float>>>;
 
@@ -198,7 +180,7 @@ void BindRequests(nb::module_& module) {
   module.attr("MAX_SEQUENCE_TOKENS") = kMaxSequenceTokens;
   BindRequest(module);
   nb::class_<RequestResult>(module, "Result")
-      .def_prop_ro("finish", [](const RequestResult& result) { return FinishName(result.finish); })
+      .def_prop_ro("finish", [](const RequestResult& result) { return NameOf(result.finish); })
       .def_ro("tokens", &RequestResult::tokens)
       .def_prop_ro("text", [](const RequestResult& result) { return TextOf(result.text); })
       .def_prop_ro("logprobs",

@@ -77,6 +77,24 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
   return !is_wide && backend.IsFast(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
 }
 
+const char* NameOf(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kRunning:
+      return "running";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStopString:
+      return "stop_string";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   return CatchNoMemory("a model", [&]() -> Result<std::unique_ptr<Engine>> {
     HW_RETURN_IF_ERROR(CheckOptions(options));

@@ -368,6 +368,24 @@ TEST(Attention, EqualsTheOracleOverManyTiles) {
   }
 }
 
+// Pages and a backend's own memory held a text of NaN before: what pads rows, keys and dimensions to whole tiles is
+// multiplied with what stands there.
+TEST(Attention, WhatMemoryHeldBeforeDoesNotShow) {
+  std::mt19937_64 rng(31);
+  constexpr int64_t kDims[] = {16, 20, 64, 80};
+  constexpr KvFormat kFormats[] = {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kF32};
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    AttentionCase test_case{.num_tokens = 40 + static_cast<int64_t>(rng() % 100), .num_q_heads = 6};
+    test_case.head_dim = kDims[seed % 4];
+    test_case.kv_formats = {kFormats[seed / 4], kFormats[seed / 4]};
+    test_case.compute = seed % 8 == 7 ? Compute::kF32 : Compute::kBF16;
+    test_case.seed = seed;
+    test_case.poisons_pages = true;
+    test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(9, 30), {})};
+    ASSERT_NO_FATAL_FAILURE(CheckCase(test_case, rng, {20, test_case.num_tokens}));
+  }
+}
+
 // Rows [begin, begin + num_rows) of a text, unrotated, into its cache.
 struct ChunkOfText {
   KvCache* cache = nullptr;

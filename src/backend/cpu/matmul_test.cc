@@ -264,6 +264,25 @@ TEST_P(MatMulTest, MoreThanOneTaskTakes) {
   }
 }
 
+// What an earlier product left in scratch, behind the end of a shorter K or of fewer rows, meets zeros at most: it must
+// not be NaN.
+TEST_P(MatMulTest, WhatScratchHeldDoesNotShow) {
+  const auto of_nan = [](DType dtype, const Shape& shape) {
+    Matrix matrix(dtype, shape);
+    for (int64_t i = 0; i < shape.num_elements(); ++i) StoreF32As(dtype, matrix.view().data, i, std::nanf(""));
+    return matrix;
+  };
+  for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+    for (const DType dtype : kWeightDTypes) {
+      const Matrix x = Matrix::Random(DType::kF32, {35, 1103}, rng_);
+      const Matrix weight = Matrix::Random(dtype, {77, 1103}, rng_);
+      const std::vector<uint32_t> before = BitsOf(Run(x, weight, 35, 0, 77, compute, 1));
+      Run(of_nan(DType::kF32, {45, 1200}), of_nan(dtype, {200, 1200}), 45, 0, 200, compute, 1);
+      EXPECT_EQ(BitsOf(Run(x, weight, 35, 0, 77, compute, 1)), before) << NameOf(dtype);
+    }
+  }
+}
+
 TEST_P(MatMulTest, NothingToDoIsNoTrouble) {
   const Matrix x(DType::kF32, {0, 5});
   const Matrix weight = Matrix::Random(DType::kF32, {3, 5}, rng_);

@@ -142,7 +142,8 @@ class QueryTile {
   explicit QueryTile(const PrefillArgs& args) : args_(args), padded_dim_(args.pages.padded_dim) {
     num_rows_ = args.num_tokens * args.num_q;
     q_steps_ = Products::WholeSteps(padded_dim_ / Steps::kPerStep);
-    const int64_t rows = PrefillRows(num_rows_);
+    // Whole blocks.
+    const int64_t rows = all_rows_ = (num_rows_ + Products::kRows - 1) / Products::kRows * Products::kRows;
     float* memory = reinterpret_cast<float*>(args.scratch);
     const auto take = [&memory](int64_t floats) {
       float* taken = memory;
@@ -190,7 +191,7 @@ class QueryTile {
   void LoadQueries(const float* q, const Matrix& to) {
     const float factor = InLog2(args_.scale);
     const int64_t dim = args_.pages.dim;
-    for (int64_t row = 0; row < PrefillRows(num_rows_); ++row) {
+    for (int64_t row = 0; row < all_rows_; ++row) {
       const bool exists = row < num_rows_;
       const float* from = q + TokenOf(exists ? row : 0) * args_.stride + row % args_.num_q * dim;
       for (int64_t step = 0; step < q_steps_; ++step) {
@@ -426,6 +427,7 @@ class QueryTile {
   const int64_t padded_dim_;
   Products products_;
   int64_t num_rows_;
+  int64_t all_rows_;  // with those that fill the last block
   int64_t q_steps_;
   Matrix q_, q_sink_;  // [rows, steps of Dp]
   Matrix out_;         // [rows, Dp]
