@@ -55,7 +55,7 @@ __device__ void StoreRow(const SpaceView& space, std::byte* page, int row, const
     const float scale = __half2float(stored);
     for (int d = lane; d < dim; d += kWarp) {
       const float code = HasCodes(scale) ? fminf(fmaxf(rintf(__fdiv_rn(x[d], scale)), -127.0f), 127.0f) : 0.0f;
-      reinterpret_cast<int8_t*>(page)[row * dim + d] = static_cast<int8_t>(code);
+      reinterpret_cast<int8_t*>(page)[Q8Byte(dim, space.page_tokens, row, d)] = static_cast<int8_t>(code);
     }
     return;
   }

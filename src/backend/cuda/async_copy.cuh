@@ -1,5 +1,5 @@
 // Hopper's bulk copies with their barriers, and the matrix instructions that every architecture from sm_80 on has.
-// [PTX ISA: mbarrier, cp.async.bulk, ldmatrix, mma.m16n8k16, movmatrix]
+// [PTX ISA: mbarrier, cp.async.bulk, ldmatrix, mma.m16n8k16, mma.m16n8k32, movmatrix]
 #ifndef HEADWISE_BACKEND_CUDA_ASYNC_COPY_CUH_
 #define HEADWISE_BACKEND_CUDA_ASYNC_COPY_CUH_
 
@@ -144,6 +144,22 @@ __device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+// c [16, 8] i32 += a [16, 32] b [32, 8] of signed bytes.
+__device__ inline void MultiplyAddBytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The integer nearest to x, |x| < 2^22, in the low byte.
+__device__ inline uint32_t NearestByte(float x) {
+  return __float_as_uint(x + 12582912.0f);
+}
+// The low bytes of four, the first lowest.
+__device__ inline uint32_t PackBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
 }  // namespace headwise::cuda

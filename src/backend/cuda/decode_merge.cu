@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(DecodeParams p) {
   const int head_idx = static_cast<int>(blockIdx.x) / kBlocksOfHead / p.group;
   const HeadPlan plan = p.heads[head_idx];
   WaitForEarlier();
-  if (plan.num_pieces == 1) return;  // its output is there
+  if (plan.num_pieces <= 1) return;  // its output is there, or not ours
   const auto* outputs = reinterpret_cast<const float4*>(p.state_outputs);
   const bool has_numbers = lane < kQuads;
   const int quad = block_of_head * kQuads + lane;

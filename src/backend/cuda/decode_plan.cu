@@ -2,15 +2,16 @@
 // and in steady decoding nobody tells it what has grown.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_plan.h"
-#include "backend/cuda/launch.cuh"
+#include "backend/cuda/kv_page.cuh"
 
 namespace headwise::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// One block a layer: plans of its heads, then the blocks' runs.
-__global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadPlan* all_heads, RunStart* all_runs) {
+// One block a layer: plans of its heads of a kind of pages, then the blocks' runs.
+__global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, PageKind kind, HeadPlan* all_heads,
+                           RunStart* all_runs) {
   const int num_heads = step.num_sequences * step.num_kv_heads;
   HeadPlan* const heads = all_heads + static_cast<int64_t>(blockIdx.x) * num_heads;
   RunStart* const runs = all_runs + static_cast<int64_t>(blockIdx.x) * (num_blocks + 1);
@@ -26,10 +27,11 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadP
     if (i < num_heads) {
       const StepRows& rows = step.sequences[i / step.num_kv_heads];
       const StepHead& head = step.heads[rows.first_head + blockIdx.x * step.num_kv_heads + i % step.num_kv_heads];
-      plan = PlanHead(head.mask, rows.first_pos, page_tokens);
+      const PageKind of_head = IsPlain(step.spaces[head.newest].format) ? PageKind::kHalves : PageKind::kCodes;
+      if (of_head == kind) plan = PlanHead(head.mask, rows.first_pos, page_tokens);
     }
-    int cost = i < num_heads ? static_cast<int>(plan.cost()) : 0;
-    int states = i < num_heads ? plan.num_pieces : 0;
+    int cost = plan.num_pieces > 0 ? static_cast<int>(plan.cost()) : 0;
+    int states = plan.num_pieces;
     const int own_cost = cost;
     const int own_states = states;
     for (int distance = 1; distance < static_cast<int>(kWarp); distance *= 2) {
@@ -75,15 +77,18 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, HeadP
 
 void PlanDecode(const KvStep& all, StepTables& tables, CudaDevice& device) {
   const KvStep step = tables.Decoding(all);
-  const KvLayout* layout = OneLayout(all);
-  if (device.facts().major < 9 || layout == nullptr || step.sequences.empty()) return;
-  if (layout->page_tokens != 32 && layout->page_tokens != 64) return;
+  const FastPages pages = FastPagesOf(all);
+  if (device.facts().major < 9 || !pages.present() || step.sequences.empty()) return;
+  if (pages.page_tokens != 32 && pages.page_tokens != 64) return;
   const int num_blocks = device.facts().num_multiprocessors;
-  tables.MakeDecodeTables(step, num_blocks);
-  if (!device.ok()) return;
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(step.num_layers)), .threads = kThreads};
-  Launch(device, "Attention: plan", shape, PlanKernel, tables.decoding_view(), num_blocks,
-         static_cast<int>(layout->page_tokens), tables.decode().heads, tables.decode().runs);
+  for (const PageKind kind : kPageKinds) {
+    if (!pages.Has(kind)) continue;
+    tables.MakeDecodeTables(step, num_blocks, kind);
+    if (!device.ok()) return;
+    const LaunchShape shape{.grid = dim3(static_cast<unsigned>(step.num_layers)), .threads = kThreads};
+    Launch(device, "Attention: plan", shape, PlanKernel, tables.decoding_view(), num_blocks,
+           static_cast<int>(pages.page_tokens), kind, tables.decode(kind).heads, tables.decode(kind).runs);
+  }
 }
 
 }  // namespace headwise::cuda

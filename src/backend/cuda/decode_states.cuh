@@ -6,6 +6,7 @@
 #include "backend/cuda/decode_plan.h"
 #include "backend/cuda/kv_page.cuh"
 #include "backend/cuda/softmax.cuh"
+#include "backend/ops.h"
 
 namespace headwise::cuda {
 
@@ -27,6 +28,14 @@ struct DecodeParams {
   float* state_outputs;   // [states, G, D], not divided by the sum
   float2* state_softmax;  // [states, G] maximum in units of log2, sum
 };
+
+namespace decode {
+
+// A layer's heads of one kind of pages, each by a kernel of its own: pages of numbers of 16 bits, and of codes.
+void DecodeHalves(const DecodeParams& params, const FastPages& pages, Compute compute, CudaDevice& device);
+void DecodeCodes(const DecodeParams& params, const FastPages& pages, CudaDevice& device);
+
+}  // namespace decode
 
 // Puts the states of heads of several pieces together.
 void MergeStates(const DecodeParams& params, int num_heads, int dim, CudaDevice& device);

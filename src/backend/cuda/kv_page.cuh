@@ -5,17 +5,17 @@
 //                   such a page into shared memory as ldmatrix reads it without bank conflicts, and wgmma takes it too
 //                   (its 128-byte swizzle)
 //   q8              int8 codes, then the scales of the 2 P rows, f16
-//   q4              codes of 4 bits, two to a byte, the first in the low half; then pairs of scale and low, f16: of the
-//                   D dimensions of keys, of the [P, ceil(D / 32)] groups of values
+//   q4              codes of 4 bits, then scales and lows, f16: of the D dimensions of keys, of the [P, ceil(D / 32)]
+//                   groups of values
+// kv_codes.h says where codes lie.
 #ifndef HEADWISE_BACKEND_CUDA_KV_PAGE_CUH_
 #define HEADWISE_BACKEND_CUDA_KV_PAGE_CUH_
 
+#include "backend/cuda/kv_codes.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/step_tables.h"
 
 namespace headwise::cuda {
-
-inline constexpr int kGroupDims = 32;  // of a value in q4
 
 __device__ inline std::byte* PageAt(const SpaceView& space, uint32_t page) {
   const uint32_t in_extent = page & ((1u << space.extent_shift) - 1);
@@ -28,9 +28,15 @@ __device__ inline int64_t CodeBytes(KvFormat format, int dim, int page_tokens) {
   return format == KvFormat::kQ8 ? num_codes : num_codes / 2;
 }
 
-__device__ inline int GroupOf(int row, int d, int dim, int page_tokens) {
-  return row < page_tokens ? d : dim + (row - page_tokens) * ((dim + kGroupDims - 1) / kGroupDims) + d / kGroupDims;
-}
+// The scale and the low of number d of a row of a q4 page, from where scales begin.
+template <typename Half>
+struct Q4Scale {
+  Half &scale, &low;
+
+  __device__ Q4Scale(Half* scales, int dim, int page_tokens, int row, int d)
+      : scale(scales[row < page_tokens ? Q4KeyScale(d) : Q4ValuePair(dim, row - page_tokens, d)]),
+        low(scales[row < page_tokens ? Q4KeyLow(dim, d) : Q4ValuePair(dim, row - page_tokens, d) + 1]) {}
+};
 
 // Numbers as they are, without scales.
 constexpr bool IsPlain(KvFormat format) {
@@ -47,7 +53,7 @@ __device__ inline int PlainIndex(KvFormat format, int dim, int page_tokens, int 
 
 // Element d of a row, as above.
 __device__ inline float LoadKv(KvFormat format, const std::byte* page, int dim, int page_tokens, int row, int d) {
-  const int i = IsPlain(format) ? PlainIndex(format, dim, page_tokens, row, d) : row * dim + d;
+  const int i = IsPlain(format) ? PlainIndex(format, dim, page_tokens, row, d) : 0;
   switch (format) {
     case KvFormat::kF32:
       return reinterpret_cast<const float*>(page)[i];
@@ -57,13 +63,15 @@ __device__ inline float LoadKv(KvFormat format, const std::byte* page, int dim, 
       return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(page)[i]);
     case KvFormat::kQ8: {
       const auto* scales = reinterpret_cast<const __half*>(page + CodeBytes(format, dim, page_tokens));
-      return __half2float(scales[row]) * static_cast<float>(reinterpret_cast<const int8_t*>(page)[i]);
+      const auto code = reinterpret_cast<const int8_t*>(page)[Q8Byte(dim, page_tokens, row, d)];
+      return __half2float(scales[row]) * static_cast<float>(code);
     }
     case KvFormat::kQ4: {
-      const auto* pairs = reinterpret_cast<const __half2*>(page + CodeBytes(format, dim, page_tokens));
-      const float2 scale_low = __half22float2(pairs[GroupOf(row, d, dim, page_tokens)]);
-      const int code = static_cast<int>(page[i / 2]) >> (i % 2 * 4) & 15;
-      return __fadd_rn(__fmul_rn(scale_low.x, static_cast<float>(code)), scale_low.y);
+      const auto* scales = reinterpret_cast<const __half*>(page + CodeBytes(format, dim, page_tokens));
+      const Q4Scale<const __half> of_group(scales, dim, page_tokens, row, d);
+      const int nibble = Q4Nibble(dim, page_tokens, row, d);
+      const int code = static_cast<int>(page[nibble / 2]) >> (nibble % 2 * 4) & 15;
+      return __fadd_rn(__fmul_rn(__half2float(of_group.scale), static_cast<float>(code)), __half2float(of_group.low));
     }
   }
   return 0;

@@ -10,6 +10,8 @@ namespace headwise::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+// Of a page in q4 with 64 tokens of 256 dimensions.
+constexpr int kAgeWords = 4096;
 
 __global__ void CopyPagesKernel(StepView step, const PageMove* moves) {
   const PageMove move = moves[blockIdx.x];
@@ -25,8 +27,9 @@ struct Group {
   int first_row, num_rows, first_dim, num_dims;
 };
 
-// One group by one thread. Neighbouring groups of keys share bytes of codes: the caller takes two.
-__device__ void AgeGroup(const std::byte* from, std::byte* to, int dim, int page_tokens, const Group& group) {
+// One group by one thread. Codes are or-ed into words that were zeros: neighbours share them.
+__device__ void AgeGroup(const std::byte* from, std::byte* to, uint32_t* words, int dim, int page_tokens,
+                         const Group& group) {
   const auto load = [&](int row, int d) { return LoadKv(KvFormat::kQ8, from, dim, page_tokens, row, d); };
   float low = INFINITY;
   float high = -INFINITY;
@@ -40,52 +43,50 @@ __device__ void AgeGroup(const std::byte* from, std::byte* to, int dim, int page
     }
   }
   if (has_nan) low = high = NAN;
-  auto* pairs = reinterpret_cast<__half2*>(to + CodeBytes(KvFormat::kQ4, dim, page_tokens));
-  const __half2 pair = {__float2half_rn(__fdiv_rn(high - low, 15.0f)), __float2half_rn(low)};
-  pairs[GroupOf(group.first_row, group.first_dim, dim, page_tokens)] = pair;
+  auto* scales = reinterpret_cast<__half*>(to + CodeBytes(KvFormat::kQ4, dim, page_tokens));
+  const Q4Scale<__half> stored(scales, dim, page_tokens, group.first_row, group.first_dim);
+  stored.scale = __float2half_rn(__fdiv_rn(high - low, 15.0f));
+  stored.low = __float2half_rn(low);
   // Codes are the nearest under scale and low as they will be read.
-  const float scale = __half2float(pair.x);
-  const float stored_low = __half2float(pair.y);
-  const bool has_codes = HasCodes(scale) && isfinite(stored_low);
+  const float scale = __half2float(stored.scale);
+  const float stored_low = __half2float(stored.low);
+  if (!HasCodes(scale) || !isfinite(stored_low)) return;
   for (int row = group.first_row; row < group.first_row + group.num_rows; ++row) {
     for (int d = group.first_dim; d < group.first_dim + group.num_dims; ++d) {
-      const float code =
-          has_codes ? fminf(fmaxf(rintf(__fdiv_rn(load(row, d) - stored_low, scale)), 0.0f), 15.0f) : 0.0f;
-      const int i = row * dim + d;
-      auto* byte = reinterpret_cast<uint8_t*>(to) + i / 2;
-      const int shift = i % 2 * 4;
-      *byte = static_cast<uint8_t>((*byte & (0xF0 >> shift)) | (static_cast<int>(code) << shift));
+      const float code = fminf(fmaxf(rintf(__fdiv_rn(load(row, d) - stored_low, scale)), 0.0f), 15.0f);
+      const int nibble = Q4Nibble(dim, page_tokens, row, d);
+      atomicOr(words + nibble / 8, static_cast<uint32_t>(code) << (nibble % 8 * 4));
     }
   }
 }
 
-__device__ void AgeValue(const std::byte* from, std::byte* to, int dim, int page_tokens, int row) {
-  for (int d = 0; d < dim; d += kGroupDims) {
-    AgeGroup(from, to, dim, page_tokens, {row, 1, d, min(kGroupDims, dim - d)});
-  }
-}
-
-__global__ void AgeKernel(StepView step, const PageMove* moves) {
+// A block a page, whose codes come together in shared memory where they fit.
+__global__ void __launch_bounds__(kThreads) AgeKernel(StepView step, const PageMove* moves, int shared_words) {
+  extern __shared__ uint32_t shared[];
   const PageMove move = moves[blockIdx.x];
   const SpaceView& space = step.spaces[move.from_space];
-  const std::byte* from = PageAt(space, move.from);
-  std::byte* to = PageAt(step.spaces[move.to_space], move.to);
+  const std::byte* const from = PageAt(space, move.from);
+  std::byte* const to = PageAt(step.spaces[move.to_space], move.to);
   const int dim = space.head_dim;
   const int num_tokens = space.page_tokens;
-  if (dim % 2 != 0) {  // rows share bytes with their neighbours: one thread for all
-    if (threadIdx.x > 0) return;
-    for (int d = 0; d < dim; ++d) AgeGroup(from, to, dim, num_tokens, {0, num_tokens, d, 1});
-    for (int row = num_tokens; row < 2 * num_tokens; ++row) AgeValue(from, to, dim, num_tokens, row);
-    return;
+  const int num_words = 2 * num_tokens * dim / 8;  // a multiple: pages have multiples of 16 tokens
+  auto* const of_page = reinterpret_cast<uint32_t*>(to);
+  const bool is_shared = num_words <= shared_words;
+  uint32_t* const words = is_shared ? shared : of_page;
+  for (int i = static_cast<int>(threadIdx.x); i < num_words; i += kThreads) words[i] = 0;
+  __syncthreads();
+  const int num_groups = NumGroups(dim);
+  for (int i = static_cast<int>(threadIdx.x); i < dim + num_tokens * num_groups; i += kThreads) {
+    const int of_values = i - dim;
+    const int first_dim = of_values % num_groups * kGroupDims;
+    const Group group =
+        i < dim ? Group{0, num_tokens, i, 1}
+                : Group{num_tokens + of_values / num_groups, 1, first_dim, min(kGroupDims, dim - first_dim)};
+    AgeGroup(from, to, words, dim, num_tokens, group);
   }
-  // Two neighbouring dimensions of keys share their bytes with no third.
-  for (int d = 2 * static_cast<int>(threadIdx.x); d < dim; d += 2 * kThreads) {
-    AgeGroup(from, to, dim, num_tokens, {0, num_tokens, d, 1});
-    AgeGroup(from, to, dim, num_tokens, {0, num_tokens, d + 1, 1});
-  }
-  for (int row = num_tokens + static_cast<int>(threadIdx.x); row < 2 * num_tokens; row += kThreads) {
-    AgeValue(from, to, dim, num_tokens, row);
-  }
+  if (!is_shared) return;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < num_words; i += kThreads) of_page[i] = words[i];
 }
 
 }  // namespace
@@ -101,8 +102,10 @@ void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device) 
   const std::span<const PageMove> ages = args.step->AgesOf(args.layer_idx);
   const PageMove* moves = device.Upload(ages);
   if (moves == nullptr || ages.empty()) return;
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(ages.size())), .threads = kThreads};
-  Launch(device, "AgeKv", shape, AgeKernel, tables.view(), moves);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(ages.size())),
+                          .threads = kThreads,
+                          .shared_bytes = kAgeWords * sizeof(uint32_t)};
+  Launch(device, "AgeKv", shape, AgeKernel, tables.view(), moves, kAgeWords);
 }
 
 }  // namespace headwise::cuda

@@ -2,9 +2,13 @@
 #ifndef HEADWISE_BACKEND_CUDA_PREFILL_CUH_
 #define HEADWISE_BACKEND_CUDA_PREFILL_CUH_
 
+#include <functional>
+#include <span>
+
 #include "backend/cuda/attention_cut.h"
 #include "backend/cuda/kv_page.cuh"
 #include "backend/cuda/softmax.cuh"
+#include "backend/ops.h"
 
 namespace headwise::cuda {
 
@@ -81,6 +85,12 @@ struct KeyRange {
 // pages of 16, 32, 64 tokens or multiples of 128.
 bool HasHopperPrefill(const PrefillParams& params, const KvLayout& layout, const CudaDevice& device);
 void HopperPrefill(const PrefillParams& params, const KvLayout& layout, int num_blocks, CudaDevice& device);
+
+// For pages of codes: what the heads of many rows read of a layer as pages of 16-bit numbers, as many heads at a time
+// as there is room for. attend(step, is_there) puts the attention of those heads on the device's stream; in `step` they
+// are those of layer 0.
+void ForWidened(const AttentionArgs& args, const StepTables& tables, const FastPages& pages, CudaDevice& device,
+                const std::function<void(const StepView& step, std::span<const bool> is_there)>& attend);
 
 }  // namespace headwise::cuda
 

@@ -3,6 +3,9 @@
 // them, and goes through the keys that they read 64 at a time (D 256: 32): the sink range, then the recent one, so that
 // a bounded head costs its window. Products by mma.m16n8k16 with an online softmax in registers; the next keys come by
 // cp.async meanwhile. Bound by what ldmatrix brings: every warp reads all keys for its 16 pairs.
+#include <span>
+#include <vector>
+
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
@@ -259,34 +262,54 @@ void LaunchFor(const PrefillParams& params, int64_t dim, int num_blocks, CudaDev
   }
 }
 
+void LaunchFor(const PrefillParams& params, const KvLayout& layout, int num_blocks, CudaDevice& device) {
+  if (HasHopperPrefill(params, layout, device)) return HopperPrefill(params, layout, num_blocks, device);
+  if (layout.format == KvFormat::kF16) {
+    LaunchFor<__half>(params, layout.head_dim, num_blocks, device);
+  } else {
+    LaunchFor<__nv_bfloat16>(params, layout.head_dim, num_blocks, device);
+  }
+}
+
 }  // namespace
 
 bool HasPrefillKernel(const AttentionArgs& args) {
-  return args.compute != Compute::kF32 && OneLayout(*args.step) != nullptr;
+  return args.compute != Compute::kF32 && FastPagesOf(*args.step).present();
 }
 
 void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, const StepTables& tables,
                       CudaDevice& device) {
-  const KvLayout layout = args.step->Head(args.layer_idx, 0).layout();
-  const PrefillParams params{.step = tables.view(),
-                             .ends = blocks.prefill_ends,
-                             .layer_idx = static_cast<int>(args.layer_idx),
-                             .num_heads = static_cast<int>(args.step->num_heads()),
-                             .group = static_cast<int>(args.group()),
-                             .scale = args.scale * kLog2E,
-                             .score_cap = args.score_cap * kLog2E,
-                             .q = F32(args.q),
-                             .q_sink = F32(args.q_sink),
-                             .alibi_slopes = F32(args.alibi_slopes),
-                             .sink_logits = F32(args.sink_logits),
-                             .out = F32(args.out),
-                             .lse = F32(args.lse)};
-  if (HasHopperPrefill(params, layout, device)) return HopperPrefill(params, layout, blocks.num_prefill_blocks, device);
-  if (layout.format == KvFormat::kF16) {
-    LaunchFor<__half>(params, layout.head_dim, blocks.num_prefill_blocks, device);
-  } else {
-    LaunchFor<__nv_bfloat16>(params, layout.head_dim, blocks.num_prefill_blocks, device);
-  }
+  const FastPages pages = FastPagesOf(*args.step);
+  PrefillParams params{.step = tables.view(),
+                       .ends = blocks.prefill_ends,
+                       .layer_idx = static_cast<int>(args.layer_idx),
+                       .num_heads = static_cast<int>(args.step->num_heads()),
+                       .group = static_cast<int>(args.group()),
+                       .scale = args.scale * kLog2E,
+                       .score_cap = args.score_cap * kLog2E,
+                       .q = F32(args.q),
+                       .q_sink = F32(args.q_sink),
+                       .alibi_slopes = F32(args.alibi_slopes),
+                       .sink_logits = F32(args.sink_logits),
+                       .out = F32(args.out),
+                       .lse = F32(args.lse)};
+  KvLayout layout{.head_dim = pages.head_dim,
+                  .page_tokens = pages.page_tokens,
+                  .format = pages.has_halves ? pages.halves : KvFormat::kBF16};
+  if (!pages.has_codes) return LaunchFor(params, layout, blocks.num_prefill_blocks, device);
+  ForWidened(args, tables, pages, device, [&](const StepView& step, std::span<const bool> is_there) {
+    std::vector<int32_t> ends;
+    int32_t num_blocks = 0;
+    for (size_t i = 0; i < is_there.size(); ++i) {
+      const int64_t num_rows = args.step->Head(args.layer_idx, static_cast<int64_t>(i)).num_rows;
+      if (is_there[i]) num_blocks += static_cast<int32_t>(CeilDiv(num_rows * args.group(), kPrefillPairs));
+      ends.push_back(num_blocks);
+    }
+    params.step = step;
+    params.layer_idx = 0;
+    params.ends = device.Upload(std::span<const int32_t>(ends));
+    if (device.ok()) LaunchFor(params, layout, num_blocks, device);
+  });
 }
 
 }  // namespace headwise::cuda

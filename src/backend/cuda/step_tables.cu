@@ -24,21 +24,43 @@ __global__ void ApplyChanges(T* entries, const Change<T>* changes, int num_chang
 
 }  // namespace
 
-const KvLayout* OneLayout(const KvStep& step) {
-  const KvLayout* layout = nullptr;
+FastPages FastPagesOf(const KvStep& step) {
+  FastPages pages;
   for (size_t i = 0; i < step.spaces.size(); ++i) {
     if (static_cast<int32_t>(i) == step.states) continue;
-    if (layout != nullptr && !(step.spaces[i].layout == *layout)) return nullptr;
-    layout = &step.spaces[i].layout;
+    const KvLayout& layout = step.spaces[i].layout;
+    const bool has_kernels = layout.head_dim == 64 || layout.head_dim == 128 || layout.head_dim == 256;
+    if (!has_kernels ||
+        (pages.present() && (layout.head_dim != pages.head_dim || layout.page_tokens != pages.page_tokens))) {
+      return {};
+    }
+    pages.head_dim = layout.head_dim;
+    pages.page_tokens = layout.page_tokens;
+    switch (layout.format) {
+      case KvFormat::kF32:
+        return {};
+      case KvFormat::kF16:
+      case KvFormat::kBF16:
+        if (pages.has_halves && pages.halves != layout.format) return {};
+        pages.halves = layout.format;
+        pages.has_halves = true;
+        break;
+      case KvFormat::kQ4:
+        pages.has_aged = true;
+        [[fallthrough]];
+      case KvFormat::kQ8:
+        pages.has_codes = true;
+        break;
+    }
   }
-  if (layout == nullptr || (layout->format != KvFormat::kF16 && layout->format != KvFormat::kBF16)) return nullptr;
-  const bool has_kernels = layout->head_dim == 64 || layout->head_dim == 128 || layout->head_dim == 256;
-  return has_kernels ? layout : nullptr;
+  return pages;
 }
 
 StepTables::~StepTables() {
-  for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_, &head_plans_, &runs_}) {
-    device_.Free(mirror->data, 0);
+  for (Mirror* mirror : {&heads_, &pages_, &extents_, &spaces_}) device_.Free(mirror->data, 0);
+  for (const PageKind kind : kPageKinds) {
+    device_.Free(head_plans_[static_cast<size_t>(kind)].data, 0);
+    device_.Free(runs_[static_cast<size_t>(kind)].data, 0);
   }
 }
 
@@ -54,13 +76,16 @@ bool StepTables::MakeRoom(Mirror& mirror, size_t num_entries, size_t entry_bytes
   return true;
 }
 
-void StepTables::MakeDecodeTables(const KvStep& step, int num_blocks) {
+void StepTables::MakeDecodeTables(const KvStep& step, int num_blocks, PageKind kind) {
   const auto num_layers = static_cast<size_t>(step.num_layers);
   const auto num_heads = static_cast<size_t>(step.num_heads());
-  const bool has_room = MakeRoom(head_plans_, num_layers * num_heads, sizeof(HeadPlan)) &&
-                        MakeRoom(runs_, num_layers * (static_cast<size_t>(num_blocks) + 1), sizeof(RunStart));
+  Mirror& heads = head_plans_[static_cast<size_t>(kind)];
+  Mirror& runs = runs_[static_cast<size_t>(kind)];
+  const bool has_room = MakeRoom(heads, num_layers * num_heads, sizeof(HeadPlan)) &&
+                        MakeRoom(runs, num_layers * (static_cast<size_t>(num_blocks) + 1), sizeof(RunStart));
   if (!has_room) return;
-  decode_ = {.heads = reinterpret_cast<HeadPlan*>(head_plans_.data), .runs = reinterpret_cast<RunStart*>(runs_.data)};
+  decode_[static_cast<size_t>(kind)] = {.heads = reinterpret_cast<HeadPlan*>(heads.data),
+                                        .runs = reinterpret_cast<RunStart*>(runs.data)};
 }
 
 template <typename T>
@@ -127,7 +152,7 @@ void StepTables::FollowSpaces(const KvStep& step) {
 
 void StepTables::Begin(const KvStep& step) {
   blocks_.clear();
-  decode_ = {};
+  for (DecodeTables& tables : decode_) tables = {};
   Follow(heads_, step.heads, step.changed_heads);
   Follow(pages_, step.pages, step.changed_pages);
   FollowSpaces(step);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "backend/cuda/attention_cut.h"
@@ -46,15 +47,32 @@ struct LayerBlocks {
   int32_t num_prefill_blocks = 0;
 };
 
-// Of a decoding step (decode_plan.h), filled on the device by the first layer's attention.
+// What decoding has a kernel for: heads whose pages hold numbers of 16 bits, and those whose pages hold codes, q8 and
+// q4.
+enum class PageKind { kHalves, kCodes };
+inline constexpr PageKind kPageKinds[] = {PageKind::kHalves, PageKind::kCodes};
+
+// Of a decoding step and the heads of one kind (decode_plan.h), filled on the device as the step begins. Heads of the
+// other kind are there, with no pieces.
 struct DecodeTables {
   HeadPlan* heads = nullptr;  // [L, B * Hkv]; null: not made for this step
   RunStart* runs = nullptr;   // [L, blocks + 1]
 };
 
-// The layout of all pages of the step, where it is one of 16-bit numbers and of a dimension that kernels are made for:
-// 64, 128 or 256. Else null.
-const KvLayout* OneLayout(const KvStep& step);
+// The pages of a step, where there are kernels for all of them: of one number of tokens and one dimension that kernels
+// are made for, 64, 128 or 256, with numbers of 16 bits, all f16 or all bf16, or codes.
+struct FastPages {
+  int64_t head_dim = 0;  // 0: there are others
+  int64_t page_tokens = 0;
+  KvFormat halves = KvFormat::kF16;  // of those of that kind
+  bool has_halves = false;
+  bool has_codes = false;
+  bool has_aged = false;  // codes of q4 too
+
+  bool present() const { return head_dim > 0; }
+  bool Has(PageKind kind) const { return kind == PageKind::kHalves ? has_halves : has_codes; }
+};
+FastPages FastPagesOf(const KvStep& step);
 
 class StepTables {
  public:
@@ -75,9 +93,9 @@ class StepTables {
   // The step of those of its sequences alone that have one row, on the host and on the device.
   KvStep Decoding(const KvStep& step) const;
   const StepView& decoding_view() const { return decoding_view_; }
-  const DecodeTables& decode() const { return decode_; }
+  const DecodeTables& decode(PageKind kind) const { return decode_[static_cast<size_t>(kind)]; }
   // Room for them.
-  void MakeDecodeTables(const KvStep& step, int num_blocks);
+  void MakeDecodeTables(const KvStep& step, int num_blocks, PageKind kind);
 
  private:
   // An array on the device that follows one on the host.
@@ -97,9 +115,10 @@ class StepTables {
   Mirror pages_;
   Mirror extents_;
   Mirror spaces_;
-  Mirror head_plans_;
-  Mirror runs_;
-  DecodeTables decode_;
+  // By kind of pages.
+  Mirror head_plans_[std::size(kPageKinds)];
+  Mirror runs_[std::size(kPageKinds)];
+  DecodeTables decode_[std::size(kPageKinds)];
   std::vector<std::byte*> known_extents_;
   std::vector<SpaceView> known_spaces_;
   StepView view_;

@@ -1,0 +1,426 @@
+// Decode attention over pages of codes, q8 and q4 mixed: one new token a sequence, D 64, 128 or 256, pages of 32 or 64
+// tokens, up to 8 query heads a KV head. One launch a layer over all heads of all sequences, as decode_attention.cu.
+//
+// Bound by reading every page once: 2 P D bytes and scales of q8, half of that of q4. What a warp does for 32 tokens
+// must fit beside: codes are multiplied as they are and never become what they stand for.
+//   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
+//       scale for 32 tokens.
+//   q4  one and makes two codes 16-bit numbers, 16 + code. The scales of key dimensions join the query for every page,
+//   in
+//       f16; the lows and the 16 add one number to all its scores. Weights carry the scale of a value's 32 dimensions,
+//       in bf16; what the 16 brought in is taken out of the outputs, and the lows are summed up by themselves.
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/decode_ring.cuh"
+
+namespace headwise::cuda {
+namespace decode {
+namespace {
+
+constexpr int kTokens = kOperandTokens;  // of a page for a warp
+
+constexpr int PageBytesOf(int code_bytes, int scale_bytes) {
+  return (code_bytes + scale_bytes + 63) / 64 * 64;
+}
+
+template <int kDim, int kPageTokens, bool kHasAged>
+struct CodeShape : RingShape<kDim, kPageTokens, PageBytesOf(2 * kPageTokens * kDim, 4 * kPageTokens), kTokens> {
+  static constexpr bool kAges = kHasAged;
+  static constexpr int kGroupsOfValue = NumGroups(kDim);
+  static constexpr int kAgedBytes = PageBytesOf(kPageTokens * kDim, 4 * (kDim + kPageTokens * kGroupsOfValue));
+  static constexpr __host__ __device__ int BytesOf(bool is_aged) {
+    return is_aged ? kAgedBytes : CodeShape::kStageBytes;
+  }
+};
+
+// Of two numbers the larger, or NaN where one is.
+__device__ inline float MaxOrNan(float x, float y) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+  return larger;
+}
+
+// Codes i and i + 4 of a word, as 16 + code in f16 and in bf16.
+template <typename T>
+__device__ inline uint32_t TwoCodes(uint32_t word, int i) {
+  constexpr bool kIsHalf = std::is_same_v<T, __half>;
+  constexpr int kPlace = kIsHalf ? 6 : 3;  // of a one, in numbers from 16 to 31
+  constexpr uint32_t kMask = 0x000f000fu << kPlace;
+  constexpr uint32_t kSixteen = kIsHalf ? 0x4c004c00u : 0x41804180u;
+  const uint32_t placed = 4 * i <= kPlace ? word << (kPlace - 4 * i) : word >> (4 * i - kPlace);
+  return (placed & kMask) | kSixteen;
+}
+constexpr uint32_t kMinusSixteens = 0xcc00cc00u;  // f16
+constexpr uint32_t kOnes = 0x3f803f80u;           // bf16
+
+template <int kSplits, bool kAges>
+struct CodeState : WarpState<kSplits> {
+  // Weights times lows, of the lane's tokens: of 32 dimensions, for two queries.
+  float lows[kAges ? kSplits / 2 : 1][2] = {};
+
+  __device__ void Scale(float factor0, float factor1) {
+    WarpState<kSplits>::Scale(factor0, factor1);
+    if constexpr (kAges) {
+#pragma unroll
+      for (auto& low : lows) {
+        low[0] *= factor0;
+        low[1] *= factor1;
+      }
+    }
+  }
+};
+
+// A lane's weights of the span: of tokens lane / 4 + 16 tile + 8 half, of queries 2 (lane % 4) + i in [tile][2 half +
+// i].
+using Weights = float[2][4];
+
+template <typename Shape>
+class CodeReader {
+ public:
+  static constexpr int kDim = Shape::kDim;
+  static constexpr int kNumGroups = Shape::kGroupsOfValue;
+
+  __device__ explicit CodeReader(const DecodeParams& params)
+      : p_(params), lane_(static_cast<int>(threadIdx.x % kWarp)), row_(lane_ / 4), quarter_(lane_ % 4) {}
+
+  __device__ void LoadQueries(const float* q) {
+    const float* const own = row_ < p_.group ? q + row_ * kDim : nullptr;
+    const float largest = LoadBytes(own);
+    scale8_ = OfQueries(largest / 127.0f * p_.scale);
+    if constexpr (Shape::kAges) {
+      // A power of two, so that f16 has room.
+      const float power = __uint_as_float(__float_as_uint(largest) & 0x7f800000u);
+      const float unit = power > 0 ? power : 1.0f;
+      LoadHalves(own, 1.0f / unit);
+      scale4_ = OfQueries(unit * p_.scale);
+    }
+  }
+  __device__ void Begin() { state_ = {}; }
+
+  __device__ void Attend(const char* page, bool is_aged, const TokenSpan& span, float slope0, float slope1) {
+    Weights x;
+    if (Shape::kAges && is_aged) {
+      ScoreAged(page, span.first_slot, x);
+    } else {
+      Score(page, span.first_slot, x);
+    }
+    const bool is_whole = span.IsWhole(kTokens);
+    if (p_.score_cap != 0 || p_.alibi_slopes != nullptr || !is_whole) {
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (p_.score_cap != 0) x[tile][i] = SoftCapped(x[tile][i], p_.score_cap);
+          const int slot = row_ + tile * 16 + i / 2 * 8;
+          x[tile][i] = ScoreOf(x[tile][i], slot, is_whole, span, i % 2 == 0 ? slope0 : slope1);
+        }
+      }
+    }
+    RaiseMaxima(fmaxf(fmaxf(x[0][0], x[0][2]), fmaxf(x[1][0], x[1][2])),
+                fmaxf(fmaxf(x[0][1], x[0][3]), fmaxf(x[1][1], x[1][3])), state_);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[tile][i] = exp2f(x[tile][i] - (i % 2 == 0 ? state_.max0 : state_.max1));
+        (i % 2 == 0 ? state_.sum0 : state_.sum1) += x[tile][i];
+      }
+    }
+    if (Shape::kAges && is_aged) {
+      AddAged(page, span, is_whole, x);
+    } else {
+      Add(page, span, is_whole, x);
+    }
+  }
+
+  __device__ void Store(const SharedTail& tail) {
+    if constexpr (Shape::kAges) {
+#pragma unroll
+      for (int group = 0; group < kNumGroups; ++group) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float low = state_.lows[group][i];
+          for (int distance = 4; distance < 32; distance *= 2) low += __shfl_xor_sync(kAllLanes, low, distance);
+#pragma unroll
+          for (int tile = 2 * group; tile < 2 * group + 2; ++tile) {
+            state_.outputs[tile][i] += low;
+            state_.outputs[tile][i + 2] += low;
+          }
+        }
+      }
+    }
+    StoreWarpState(state_, p_.group, tail);
+  }
+
+ private:
+  // What query lane / 4 has, for the lane's two columns of scores.
+  __device__ float2 OfQueries(float x) const {
+    return {__shfl_sync(kAllLanes, x, 8 * quarter_), __shfl_sync(kAllLanes, x, 8 * quarter_ + 4)};
+  }
+
+  // The lane's query, or null, as bytes; its largest magnitude, or NaN where there is one.
+  __device__ float LoadBytes(const float* q) {
+    float4 x[kDim / 16];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      x[i] = {0, 0, 0, 0};
+      if (q != nullptr) x[i] = reinterpret_cast<const float4*>(q)[i / 4 * 16 + quarter_ * 4 + i % 4];
+      largest =
+          MaxOrNan(largest, MaxOrNan(MaxOrNan(fabsf(x[i].x), fabsf(x[i].y)), MaxOrNan(fabsf(x[i].z), fabsf(x[i].w))));
+    }
+    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      bytes_[i] = PackBytes(NearestByte(x[i].x * inverse), NearestByte(x[i].y * inverse), NearestByte(x[i].z * inverse),
+                            NearestByte(x[i].w * inverse));
+    }
+    return largest;
+  }
+  // The same in f16, times a factor.
+  __device__ void LoadHalves(const float* q, float factor) {
+#pragma unroll
+    for (int word = 0; word < kWordsOfKey; ++word) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float4 x = {0, 0, 0, 0};
+        if (q != nullptr) x = *reinterpret_cast<const float4*>(q + DimOfWord(word) + 4 * i);
+        halves_[4 * word + 2 * i] = Pack<__half>(x.x * factor, x.y * factor);
+        halves_[4 * word + 2 * i + 1] = Pack<__half>(x.z * factor, x.w * factor);
+      }
+    }
+  }
+
+  // ---- q8 -----------------------------------------------------------------------------------------------------------
+
+  __device__ void Score(const char* page, int first_slot, Weights& x) const {
+    const auto* const scales = reinterpret_cast<const __half*>(page + 2 * Shape::kPageTokens * kDim);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      const int slot = first_slot + tile * 16 + row_;
+      int sums[4] = {};
+#pragma unroll
+      for (int half = 0; half < kDim / 64; ++half) {
+        const int turned = kDim % 128 == 0 ? row_ % 2 * 4 : 0;
+        const char* const at = page + slot * kDim + ((half * 4 + quarter_) ^ turned) * 16;
+        const uint4 upper = *reinterpret_cast<const uint4*>(at);
+        const uint4 lower = *reinterpret_cast<const uint4*>(at + 8 * kDim);
+        MultiplyAddBytes(sums, {upper.x, lower.x, upper.y, lower.y}, bytes_[4 * half], bytes_[4 * half + 1]);
+        MultiplyAddBytes(sums, {upper.z, lower.z, upper.w, lower.w}, bytes_[4 * half + 2], bytes_[4 * half + 3]);
+      }
+      const float scale[2] = {__half2float(scales[slot]), __half2float(scales[slot + 8])};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[tile][i] = static_cast<float>(sums[i]) * (scale[i / 2] * (i % 2 == 0 ? scale8_.x : scale8_.y));
+      }
+    }
+  }
+
+  __device__ void Add(const char* page, const TokenSpan& span, bool is_whole, Weights& x) {
+    const auto* const scales =
+        reinterpret_cast<const __half*>(page + 2 * Shape::kPageTokens * kDim) + Shape::kPageTokens + span.first_slot;
+    float largest0 = 0, largest1 = 0;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int slot = row_ + tile * 16 + half * 8;
+        float scale = __half2float(scales[slot]);
+        if (!is_whole && !span.Reads(slot)) scale = 0;  // nothing that memory holds there may show
+        x[tile][2 * half] *= scale;
+        x[tile][2 * half + 1] *= scale;
+        largest0 = MaxOrNan(largest0, x[tile][2 * half]);
+        largest1 = MaxOrNan(largest1, x[tile][2 * half + 1]);
+      }
+    }
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      largest0 = MaxOrNan(largest0, __shfl_xor_sync(kAllLanes, largest0, distance));
+      largest1 = MaxOrNan(largest1, __shfl_xor_sync(kAllLanes, largest1, distance));
+    }
+    const float inverse0 = __fdividef(127.0f, fmaxf(largest0, 1e-30f));
+    const float inverse1 = __fdividef(127.0f, fmaxf(largest1, 1e-30f));
+    const float unit0 = largest0 <= kLargest ? largest0 * (1.0f / 127) : NAN;
+    const float unit1 = largest1 <= kLargest ? largest1 * (1.0f / 127) : NAN;
+    uint32_t b[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      b[half] =
+          Transpose(PackBytes(NearestByte(x[0][2 * half] * inverse0), NearestByte(x[1][2 * half] * inverse0),
+                              NearestByte(x[0][2 * half + 1] * inverse1), NearestByte(x[1][2 * half + 1] * inverse1)));
+    }
+    const auto* const values =
+        reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + span.first_slot) * kDim) + lane_;
+#pragma unroll
+    for (int tile = 0; tile < Shape::kSplits; ++tile) {
+      const uint4 codes = values[tile * kWarp];
+      int sums[4] = {};
+      MultiplyAddBytes(sums, {codes.x, codes.y, codes.z, codes.w}, b[0], b[1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state_.outputs[tile][i] += static_cast<float>(sums[i]) * (i % 2 == 0 ? unit0 : unit1);
+    }
+  }
+
+  // ---- q4 -----------------------------------------------------------------------------------------------------------
+
+  static constexpr int kWordsOfKey = kDim / 32;  // of a lane's quarter
+  static constexpr int kWordsOfChunk = kDim == 64 ? 2 : 4;
+  // Of the lane's words the first dimension.
+  __device__ int DimOfWord(int word) const {
+    return (word / kWordsOfChunk * 4 + quarter_) * (8 * kWordsOfChunk) + word % kWordsOfChunk * 8;
+  }
+
+  // A token's words of the lane's quarter.
+  __device__ void LoadWords(const char* page, int slot, uint32_t (&words)[kWordsOfKey]) const {
+    const char* const row = page + slot * (kDim / 2);
+    if constexpr (kDim == 64) {
+      const uint2 chunk = *reinterpret_cast<const uint2*>(row + quarter_ * 8);
+      words[0] = chunk.x, words[1] = chunk.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kDim / 128; ++i) {
+        const int turned = kDim == 256 ? row_ % 2 * 4 : 0;
+        const uint4 chunk = *reinterpret_cast<const uint4*>(row + ((i * 4 + quarter_) ^ turned) * 16);
+        words[4 * i] = chunk.x, words[4 * i + 1] = chunk.y, words[4 * i + 2] = chunk.z, words[4 * i + 3] = chunk.w;
+      }
+    }
+  }
+
+  __device__ void ScoreAged(const char* page, int first_slot, Weights& x) const {
+    const auto* const scales = reinterpret_cast<const __half*>(page + Shape::kPageTokens * kDim);
+    uint32_t queries[4 * kWordsOfKey];
+    float same[4] = {};  // of all tokens
+#pragma unroll
+    for (int word = 0; word < kWordsOfKey; ++word) {
+      const uint4 scale = *reinterpret_cast<const uint4*>(scales + Q4KeyScale(DimOfWord(word)));
+      const uint4 low = *reinterpret_cast<const uint4*>(scales + Q4KeyLow(kDim, DimOfWord(word)));
+      const uint32_t of_dims[4] = {scale.x, scale.y, scale.z, scale.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) queries[4 * word + i] = Multiply(halves_[4 * word + i], of_dims[i]);
+      MultiplyAdd<__half>(same, {low.x, low.x, low.y, low.y}, halves_[4 * word], halves_[4 * word + 1]);
+      MultiplyAdd<__half>(same, {low.z, low.z, low.w, low.w}, halves_[4 * word + 2], halves_[4 * word + 3]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        MultiplyAdd<__half>(same, {kMinusSixteens, kMinusSixteens, kMinusSixteens, kMinusSixteens},
+                            queries[4 * word + 2 * i], queries[4 * word + 2 * i + 1]);
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      const int slot = first_slot + tile * 16 + row_;
+      uint32_t upper[kWordsOfKey], lower[kWordsOfKey];
+      LoadWords(page, slot, upper);
+      LoadWords(page, slot + 8, lower);
+      float sums[4] = {same[0], same[1], same[2], same[3]};
+#pragma unroll
+      for (int word = 0; word < kWordsOfKey; ++word) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          MultiplyAdd<__half>(sums,
+                              {TwoCodes<__half>(upper[word], 2 * i), TwoCodes<__half>(lower[word], 2 * i),
+                               TwoCodes<__half>(upper[word], 2 * i + 1), TwoCodes<__half>(lower[word], 2 * i + 1)},
+                              queries[4 * word + 2 * i], queries[4 * word + 2 * i + 1]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[tile][i] = sums[i] * (i % 2 == 0 ? scale4_.x : scale4_.y);
+    }
+  }
+
+  __device__ void AddAged(const char* page, const TokenSpan& span, bool is_whole, const Weights& x) {
+    using Bf16 = __nv_bfloat16;
+    const auto* const pairs = reinterpret_cast<const __half2*>(page + Shape::kPageTokens * kDim) + kDim;
+    const auto* const values =
+        reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + span.first_slot) * (kDim / 2)) + lane_;
+#pragma unroll
+    for (int group = 0; group < kNumGroups; ++group) {
+      uint32_t b[2][2];
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int slot = row_ + tile * 16 + half * 8;
+          float2 pair = __half22float2(pairs[(span.first_slot + slot) * kNumGroups + group]);
+          if (!is_whole && !span.Reads(slot)) pair = {0, 0};
+          const float weight0 = x[tile][2 * half];
+          const float weight1 = x[tile][2 * half + 1];
+          state_.lows[group][0] = fmaf(weight0, pair.y, state_.lows[group][0]);
+          state_.lows[group][1] = fmaf(weight1, pair.y, state_.lows[group][1]);
+          b[tile][half] = Transpose(Pack<Bf16>(weight0 * pair.x, weight1 * pair.x));
+        }
+      }
+      float all[4] = {};  // weights as they are multiplied
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        MultiplyAdd<Bf16>(all, {kOnes, kOnes, kOnes, kOnes}, b[tile][0], b[tile][1]);
+      }
+      const uint4 codes = values[group * kWarp];
+      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float(&outputs)[4] = state_.outputs[2 * group + i];
+        const uint32_t upper = words[2 * i];
+        const uint32_t lower = words[2 * i + 1];
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          MultiplyAdd<Bf16>(outputs,
+                            {TwoCodes<Bf16>(upper, 2 * tile), TwoCodes<Bf16>(lower, 2 * tile),
+                             TwoCodes<Bf16>(upper, 2 * tile + 1), TwoCodes<Bf16>(lower, 2 * tile + 1)},
+                            b[tile][0], b[tile][1]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) outputs[j] = fmaf(-16.0f, all[j], outputs[j]);
+      }
+    }
+  }
+
+  static __device__ uint32_t Multiply(uint32_t x, uint32_t y) {
+    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(x), reinterpret_cast<const __half2&>(y));
+    return reinterpret_cast<const uint32_t&>(product);
+  }
+
+  static constexpr float kLargest = 3.4e38f;
+
+  const DecodeParams& p_;
+  const int lane_, row_, quarter_;
+  uint32_t bytes_[kDim / 16];
+  uint32_t halves_[Shape::kAges ? kDim / 8 : 1];
+  float2 scale8_, scale4_;  // of the lane's two queries' scores
+  CodeState<Shape::kSplits, Shape::kAges> state_;
+};
+
+template <int kDim, int kPageTokens, bool kAges>
+__global__ void __launch_bounds__(kThreads, 1) DecodeCodesKernel(DecodeParams p) {
+  using Shape = CodeShape<kDim, kPageTokens, kAges>;
+  RunDecode<Shape, CodeReader<Shape>>(p);
+}
+
+template <int kDim, int kPageTokens>
+void LaunchFor(const DecodeParams& params, bool ages, CudaDevice& device) {
+  const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, false>>(params, device);
+  Launch(device, "Attention", shape,
+         ages ? DecodeCodesKernel<kDim, kPageTokens, true> : DecodeCodesKernel<kDim, kPageTokens, false>, params);
+}
+
+template <int kDim>
+void LaunchFor(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
+  if (pages.page_tokens == 64) return LaunchFor<kDim, 64>(params, pages.has_aged, device);
+  LaunchFor<kDim, 32>(params, pages.has_aged, device);
+}
+
+}  // namespace
+
+void DecodeCodes(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
+  switch (pages.head_dim) {
+    case 64:
+      return LaunchFor<64>(params, pages, device);
+    case 128:
+      return LaunchFor<128>(params, pages, device);
+    default:
+      return LaunchFor<256>(params, pages, device);
+  }
+}
+
+}  // namespace decode
+}  // namespace headwise::cuda

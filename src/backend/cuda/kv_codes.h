@@ -1,0 +1,80 @@
+// Where the codes of a q8 or q4 page lie. In the order of the operands of decoding's products where there is a kernel
+// for the shape: a lane then takes 16 bytes at a time, without bank conflicts, and what it gets is what mma wants. For
+// host and device; no std:: code.
+//
+// r and c of a token or dimension are a lane's places in a product: lane = 4 r + c holds rows r and r + 8 of the first
+// operand, and of its columns the quarter c.
+//   q8 keys    [P, D] bytes. Quarter c has 16 dimensions of every 64; of rows of 128 bytes and more the 64-byte halves
+//   of
+//              odd tokens change places, so that two tokens' bytes lie in different banks
+//   q8 values  of 32 tokens [D / 16][lane][16 bytes]: dimensions r and r + 8 of 16, each with eight tokens in the order
+//              in which their scores leave the registers of the product before: 2 c, 2 c + 16, 2 c + 1, 2 c + 17, and
+//              the same 8 further on
+//   q4 keys    [P, D] nibbles. Quarter c has 32 dimensions of every 128 (D 64: 16 of 64), eight to a word
+//   q4 values  of 32 tokens [D / 32][lane][4 words]: dimensions r, r + 8, r + 16, r + 24 of 32, each with the eight
+//   tokens
+//              of c, eight to a word
+// Nibbles i and i + 4 of a word are neighbours, of dimensions or of tokens: one and turns them into two 16-bit numbers.
+#ifndef HEADWISE_BACKEND_CUDA_KV_CODES_H_
+#define HEADWISE_BACKEND_CUDA_KV_CODES_H_
+
+namespace headwise::cuda {
+
+inline constexpr int kGroupDims = 32;      // of a value in q4, which share a scale
+inline constexpr int kOperandTokens = 32;  // whose values lie together
+
+constexpr int NumGroups(int dim) {
+  return (dim + kGroupDims - 1) / kGroupDims;
+}
+
+// Whether codes lie as operands; else row by row, [2 P, D].
+constexpr bool HasOperandOrder(int dim, int page_tokens) {
+  return (dim == 64 || dim == 128 || dim == 256) && page_tokens % kOperandTokens == 0;
+}
+
+// The byte of number d of a row of a q8 page: rows 0 .. P-1 are keys, P .. 2 P - 1 values.
+constexpr int Q8Byte(int dim, int page_tokens, int row, int d) {
+  if (!HasOperandOrder(dim, page_tokens)) return row * dim + d;
+  if (row < page_tokens) {
+    const int turned = dim % 128 == 0 ? row % 2 * 4 : 0;
+    return row * dim + ((d / 16) ^ turned) * 16 + d % 16;
+  }
+  const int token = row - page_tokens;
+  const int of_tile = token % 16;
+  const int lane = d % 8 * 4 + of_tile % 8 / 2;
+  const int word = of_tile / 8 * 2 + d % 16 / 8;
+  const int byte = of_tile % 2 * 2 + token % kOperandTokens / 16;
+  return page_tokens * dim + token / kOperandTokens * kOperandTokens * dim + d / 16 * 512 + lane * 16 + word * 4 + byte;
+}
+
+// The nibble of number d of a row of a q4 page, two to a byte, the first in the low half.
+constexpr int Q4Nibble(int dim, int page_tokens, int row, int d) {
+  if (!HasOperandOrder(dim, page_tokens)) return row * dim + d;
+  if (row < page_tokens) {
+    const int of_chunk = dim == 64 ? 16 : 32;  // dimensions
+    const int turned = dim == 256 ? row % 2 * 4 : 0;
+    const int chunk = (d / of_chunk) ^ turned;
+    return row * dim + chunk * of_chunk + d % of_chunk / 8 * 8 + d % 8 / 2 + d % 2 * 4;
+  }
+  const int token = row - page_tokens;
+  const int of_tile = token % 16;
+  const int lane = d % 8 * 4 + of_tile % 8 / 2;
+  const int nibble = token % kOperandTokens / 16 * 2 + of_tile / 8 + of_tile % 2 * 4;
+  const int of_tokens = token / kOperandTokens * kOperandTokens * dim;
+  return page_tokens * dim + of_tokens + d / kGroupDims * 1024 + lane * 32 + d % kGroupDims / 8 * 8 + nibble;
+}
+
+// Behind the codes of q4, as f16: of keys scale[D], low[D]; of values [P, groups] pairs of scale and low.
+constexpr int Q4KeyScale(int d) {
+  return d;
+}
+constexpr int Q4KeyLow(int dim, int d) {
+  return dim + d;
+}
+constexpr int Q4ValuePair(int dim, int token, int d) {
+  return 2 * (dim + token * NumGroups(dim) + d / kGroupDims);
+}
+
+}  // namespace headwise::cuda
+
+#endif  // HEADWISE_BACKEND_CUDA_KV_CODES_H_
