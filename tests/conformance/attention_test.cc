@@ -319,19 +319,21 @@ TEST(Attention, EqualsDenseAttentionUnderTheRulesMask) {
   }
 }
 
-// Kernels for the shapes of models alone (head dims 64, 128 and 256 in 16 bits) have ways of their own; on a device
+// Kernels for the shapes of models alone (head dims 64, 128 and 256) have ways of their own; on a device
 // whose kernels are those, many cases.
 TEST(Attention, EqualsDenseAttentionInTheShapesOfModels) {
   if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
   std::mt19937_64 rng(23);
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4};
+  for (uint64_t seed = 1; seed <= 90; ++seed) {
     AttentionCase test_case{.num_tokens = 1 + static_cast<int64_t>(rng() % 900)};
     test_case.head_dim = int64_t{64} << rng() % 3;
     test_case.num_kv_heads = 1 + static_cast<int64_t>(rng() % 3);
     test_case.num_q_heads = test_case.num_kv_heads * (1 + static_cast<int64_t>(rng() % 8));
     test_case.page_tokens = rng() % 2 == 0 ? 32 : 64;
-    const KvFormat format = rng() % 2 == 0 ? KvFormat::kF16 : KvFormat::kBF16;
-    test_case.kv_formats = {format, format};
+    const KvFormat format = kFormats[rng() % 4];
+    // A third of the cases mix two formats.
+    test_case.kv_formats = {format, rng() % 3 == 0 ? kFormats[rng() % 4] : format};
     test_case.compute = rng() % 2 == 0 ? Compute::kBF16 : Compute::kF32;
     test_case.alibi = rng() % 4 == 0;
     test_case.sink_logits = rng() % 4 == 0;
@@ -372,17 +374,17 @@ TEST(Attention, EqualsTheOracleOverManyTiles) {
 // multiplied with what stands there.
 TEST(Attention, WhatMemoryHeldBeforeDoesNotShow) {
   std::mt19937_64 rng(31);
-  constexpr int64_t kDims[] = {16, 20, 64, 80};
-  constexpr KvFormat kFormats[] = {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kF32};
-  for (uint64_t seed = 0; seed < 16; ++seed) {
-    AttentionCase test_case{.num_tokens = 40 + static_cast<int64_t>(rng() % 100), .num_q_heads = 6};
-    test_case.head_dim = kDims[seed % 4];
-    test_case.kv_formats = {kFormats[seed / 4], kFormats[seed / 4]};
+  constexpr int64_t kDims[] = {16, 20, 64, 80, 128};
+  constexpr KvFormat kFormats[] = {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4, KvFormat::kF32};
+  for (uint64_t seed = 0; seed < 25; ++seed) {
+    AttentionCase test_case{.num_tokens = 40 + static_cast<int64_t>(rng() % 150), .num_q_heads = 6};
+    test_case.head_dim = kDims[seed % 5];
+    test_case.kv_formats = {kFormats[seed / 5], kFormats[seed / 5]};
     test_case.compute = seed % 8 == 7 ? Compute::kF32 : Compute::kBF16;
     test_case.seed = seed;
     test_case.poisons_pages = true;
     test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(9, 30), {})};
-    ASSERT_NO_FATAL_FAILURE(CheckCase(test_case, rng, {20, test_case.num_tokens}));
+    ASSERT_NO_FATAL_FAILURE(CheckCase(test_case, rng, {1, 20, test_case.num_tokens}));
   }
 }
 

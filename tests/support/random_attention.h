@@ -232,7 +232,8 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
                       .compute = test_case.compute});
     step.Finish();
     backend.device().CopyToHost(out.data() + begin * q_dim, out_buffer.data(), static_cast<size_t>(chunk * q_dim) * 4);
-    EXPECT_TRUE(backend.device().Wait().ok());
+    const Status status = backend.device().Wait();
+    EXPECT_TRUE(status.ok()) << status.message();
     begin += chunk;
     after_step(cache, apart.pools());
   }

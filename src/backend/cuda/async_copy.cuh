@@ -67,6 +67,13 @@ __device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t*
 #endif
 }
 
+// What this thread has written to shared memory is seen by products and bulk copies that come behind a barrier.
+__device__ inline void FenceSharedWrites() {
+#if HW_HAS_BULK_COPIES
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // ---- copies of single threads, of every architecture from sm_80 on --------------------------------------------------
 
 // 16 bytes from device memory.

@@ -22,7 +22,11 @@ constexpr int kTokens = 16;  // of a page for a warp
 template <int kDim, int kPageTokens>
 struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens> {
   static constexpr bool kAges = false;
-  static constexpr int BytesOf(bool /*is_aged*/) { return Shape16::kStageBytes; }
+  static constexpr bool kHalvesNew = false;
+  static __device__ void Copy(char* stage, const std::byte* page, int /*half*/, bool /*is_aged*/, uint64_t* barrier) {
+    ExpectBytes(barrier, Shape16::kStageBytes);
+    BulkCopy(stage, page, Shape16::kStageBytes, barrier);
+  }
 };
 
 // Two numbers of 16 bits that make one of f32, nearly.
@@ -60,7 +64,7 @@ class Reader16 {
   __device__ void Begin() { state_ = {}; }
   __device__ void Store(const SharedTail& tail) { StoreWarpState(state_, p_.group, tail); }
 
-  __device__ void Attend(const char* page, bool /*is_aged*/, const TokenSpan& span, float slope0, float slope1) {
+  __device__ void Attend(char* page, bool /*is_aged*/, const TokenSpan& span, float slope0, float slope1) {
     const int lane = static_cast<int>(threadIdx.x % kWarp);
     constexpr int kRowBytes = 128;  // of 64 numbers
     const uint32_t keys = SharedAddress(page);
@@ -87,6 +91,7 @@ class Reader16 {
       for (int i = 0; i < 4; ++i) x[i] = SoftCapped(x[i], p_.score_cap);
     }
     const bool is_whole = span.IsWhole(kTokens);
+    if (!is_whole) ClearUnread(page, span);
     if (!is_whole || p_.alibi_slopes != nullptr) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -97,7 +102,7 @@ class Reader16 {
     float high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float weight = exp2f(x[i] - (i % 2 == 0 ? state_.max0 : state_.max1));
+      const float weight = Exp2(x[i] - (i % 2 == 0 ? state_.max0 : state_.max1));
       (i % 2 == 0 ? state_.sum0 : state_.sum1) += weight;
       Split<T>(weight, high[i], low[i]);
     }
@@ -121,6 +126,21 @@ class Reader16 {
   }
 
  private:
+  // Values that are not read become zeros, where a score of minus infinity alone would not help against whatever memory
+  // holds there. A lane half of a row.
+  __device__ void ClearUnread(char* page, const TokenSpan& span) const {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    if (!span.Reads(lane / 2)) {
+      char* const values = page + Shape::kPageTokens * kDim * 2 + (span.first_slot + lane / 2) * 128 + lane % 2 * 64;
+#pragma unroll
+      for (int i = 0; i < kDim / 64 * 4; ++i) {
+        *reinterpret_cast<uint4*>(values + i / 4 * Shape::kPageTokens * 128 + i % 4 * 16) = {0, 0, 0, 0};
+      }
+      FenceSharedWrites();
+    }
+    __syncwarp();
+  }
+
   const DecodeParams& p_;
   uint32_t q_high_[kDim / 8], q_low_[kDim / 8];
   WarpState<Shape::kSplits> state_;
@@ -133,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
 }
 
 template <typename T, int kDim, int kPageTokens, bool kExact>
-void LaunchFor(const DecodeParams& params, CudaDevice& device) {
+void LaunchFor(DecodeParams params, CudaDevice& device) {
   const LaunchShape shape = ShapeOfLaunch<Shape16<kDim, kPageTokens>>(params, device);
   Launch(device, "Attention", shape, DecodeKernel<T, kDim, kPageTokens, kExact>, params);
 }
@@ -213,6 +233,8 @@ void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDe
         .lse = F32(args.lse),
         .state_outputs = states,
         .state_softmax = reinterpret_cast<float2*>(states + max_states * state_floats),
+        .num_stages = 0,
+        .num_buffers = 0,
     };
     if (kind == PageKind::kHalves) {
       decode::DecodeHalves(params, pages, args.compute, device);

@@ -26,9 +26,20 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, PageK
     HeadPlan plan;
     if (i < num_heads) {
       const StepRows& rows = step.sequences[i / step.num_kv_heads];
-      const StepHead& head = step.heads[rows.first_head + blockIdx.x * step.num_kv_heads + i % step.num_kv_heads];
-      const PageKind of_head = IsPlain(step.spaces[head.newest].format) ? PageKind::kHalves : PageKind::kCodes;
-      if (of_head == kind) plan = PlanHead(head.mask, rows.first_pos, page_tokens);
+      const StepHead* const of_sequence = step.heads + rows.first_head + blockIdx.x * step.num_kv_heads;
+      const auto is_ours = [&](const StepHead& head) {
+        return IsPlain(step.spaces[head.newest].format) == (kind == PageKind::kHalves);
+      };
+      const StepHead& head = of_sequence[i % step.num_kv_heads];
+      if (is_ours(head)) {
+        int64_t visits_of_layer = 0;
+        for (int other = 0; other < step.num_kv_heads; ++other) {
+          if (!is_ours(of_sequence[other])) continue;
+          visits_of_layer += VisitsOf(of_sequence[other].mask.KeysOf(rows.first_pos), page_tokens).num_visits;
+        }
+        plan = PlanHead(head.mask, rows.first_pos, page_tokens,
+                        WorkOfLayer(visits_of_layer, step.num_kv_heads, num_blocks));
+      }
     }
     int cost = plan.num_pieces > 0 ? static_cast<int>(plan.cost()) : 0;
     int states = plan.num_pieces;

@@ -1,6 +1,7 @@
 // How the attention of a decoding step, one new token a sequence, is dealt to the multiprocessors: once a step for all
-// layers, on the device. A head is cut by its own length alone, so that its result does not depend, bit for bit, on who
-// shares the step; runs of pieces of equal cost go to the blocks. For host and device; no std:: code.
+// layers, on the device. A head is cut by its own length and those of its sequence's other heads in the layer, so that
+// its result does not depend, bit for bit, on who shares the step; runs of pieces of equal cost go to the blocks. For
+// host and device; no std:: code.
 #ifndef HEADWISE_BACKEND_CUDA_DECODE_PLAN_H_
 #define HEADWISE_BACKEND_CUDA_DECODE_PLAN_H_
 
@@ -13,6 +14,7 @@ namespace headwise::cuda {
 // Beside its pages a piece costs as much as reading this many: a state written, and read again by who merges.
 inline constexpr int64_t kPieceCost = 1;
 inline constexpr int64_t kMaxWholeKeys = 768;  // of a head that is not cut
+inline constexpr int64_t kPiecesOfBlock = 4;   // of a sequence alone
 // And what a head costs whose first piece a block does: its plan, its rows and its queries are fetched one after the
 // other. Measured: layers of four full and four short heads take 28 microseconds with 0, 23 with 3 and with 6, and a
 // little less with 6 where fewer are full.
@@ -40,13 +42,29 @@ constexpr HeadVisits VisitsOf(const KeyRanges& keys, int64_t page_tokens) {
           num_sink + count(keys.recent_begin, keys.recent_end)};
 }
 
-// Visits of a piece, but for a head's last. A short head is not cut: merging its pieces would take as long.
-constexpr int32_t PieceVisits(int32_t num_visits, int64_t page_tokens) {
-  if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? num_visits : 1;
-  const int64_t least = kMinPieceKeys / page_tokens;
-  const int64_t even = CeilDiv(num_visits, kMaxPieces);
-  return static_cast<int32_t>(even > least ? even : least);
+// What a sequence's heads of one layer make together.
+struct LayerWork {
+  int64_t num_visits = 0;
+  int64_t max_pieces = kMaxPieces;  // that are enough for all blocks
+};
+// Of so many heads, for a device with so many blocks: a few pieces for each, whatever the heads' lengths. What a piece
+// costs beyond its pages is the wait of all warps for the last of them.
+constexpr LayerWork WorkOfLayer(int64_t num_visits, int64_t num_heads, int64_t num_blocks) {
+  return {num_visits,
+          kPiecesOfBlock * num_blocks > 2 * num_heads ? kPiecesOfBlock * num_blocks - num_heads : num_heads};
 }
+
+// Visits of a piece, but for a head's last. A short head is not cut: merging its pieces would take as long.
+constexpr int32_t PieceVisits(int32_t num_visits, int64_t page_tokens, const LayerWork& layer = {}) {
+  if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? num_visits : 1;
+  int64_t visits = kMinPieceKeys / page_tokens;
+  const int64_t of_head = CeilDiv(num_visits, kMaxPieces);
+  const int64_t of_layer = CeilDiv(layer.num_visits, layer.max_pieces);
+  if (of_head > visits) visits = of_head;
+  if (of_layer > visits) visits = of_layer;
+  return static_cast<int32_t>(visits);
+}
+// At most.
 constexpr int64_t PlanPieces(int64_t num_visits, int64_t page_tokens) {
   return CeilDiv(num_visits, PieceVisits(static_cast<int32_t>(num_visits), page_tokens));
 }
@@ -61,12 +79,47 @@ struct HeadPlan {
 
   constexpr int64_t cost() const { return kHeadCost + visits.num_visits + kPieceCost * num_pieces; }
 };
-constexpr HeadPlan PlanHead(const KeyMask& mask, int64_t pos, int64_t page_tokens) {
+constexpr HeadPlan PlanHead(const KeyMask& mask, int64_t pos, int64_t page_tokens, const LayerWork& layer) {
   HeadPlan plan;
   plan.visits = VisitsOf(mask.KeysOf(pos), page_tokens);
-  plan.piece_visits = PieceVisits(plan.visits.num_visits, page_tokens);
-  plan.num_pieces = static_cast<int32_t>(PlanPieces(plan.visits.num_visits, page_tokens));
+  plan.piece_visits = PieceVisits(plan.visits.num_visits, page_tokens, layer);
+  plan.num_pieces = static_cast<int32_t>(CeilDiv(plan.visits.num_visits, plan.piece_visits));
   return plan;
+}
+
+// A head's visits as parts that pass through memory: a page that has aged is one, and of pages that are twice as large,
+// ahead of those and behind them, each half of the tokens is.
+struct VisitParts {
+  int32_t num_early = 0;  // visits of larger pages ahead of those that have aged
+  int32_t num_aged = 0;
+
+  struct Part {
+    int32_t visit = 0;
+    int32_t half = -1;  // -1: all tokens
+  };
+  // The first of a visit.
+  constexpr int32_t FirstOf(int32_t visit) const {
+    const int32_t behind = visit - num_early - num_aged;
+    return visit + (visit < num_early ? visit : num_early) + (behind > 0 ? behind : 0);
+  }
+  constexpr Part PartOf(int32_t i) const {
+    if (i < 2 * num_early) return {i / 2, i % 2};
+    const int32_t behind = i - 2 * num_early - num_aged;
+    if (behind < 0) return {i - num_early, -1};
+    return {num_early + num_aged + behind / 2, behind % 2};
+  }
+};
+// Of a head whose pages [aged_begin, aged_end) have aged.
+constexpr VisitParts PartsOf(const HeadVisits& visits, int64_t aged_begin, int64_t aged_end) {
+  const auto num_before = [&](int64_t page) {
+    const auto within = [](int64_t count, int64_t most) {
+      return static_cast<int32_t>(count < 0 ? 0 : count < most ? count : most);
+    };
+    return within(page - visits.sink_page, visits.num_sink) +
+           within(page - visits.recent_page, visits.num_visits - visits.num_sink);
+  };
+  const int32_t num_early = num_before(aged_begin);
+  return {num_early, num_before(aged_end) - num_early};
 }
 
 // Where a block's run of pieces begins; it ends where the next one's does.

@@ -5,10 +5,10 @@
 // must fit beside: codes are multiplied as they are and never become what they stand for.
 //   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
 //       scale for 32 tokens.
-//   q4  one and makes two codes 16-bit numbers, 16 + code. The scales of key dimensions join the query for every page,
-//   in
-//       f16; the lows and the 16 add one number to all its scores. Weights carry the scale of a value's 32 dimensions,
-//       in bf16; what the 16 brought in is taken out of the outputs, and the lows are summed up by themselves.
+//   q4  one and makes two codes 16-bit numbers, 16 + code, and lows become low - 16 scale. The scales of key dimensions
+//       join the query for every page, in f16; the lows add one number to all its scores. Weights carry the scale of a
+//       value's 32 dimensions, in bf16; the lows are summed up by themselves. Keys whose low - 16 scale f16 does not
+//       hold, beyond 65,504, become infinite.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
 
@@ -22,13 +22,43 @@ constexpr int PageBytesOf(int code_bytes, int scale_bytes) {
   return (code_bytes + scale_bytes + 63) / 64 * 64;
 }
 
+constexpr int BytesOfCodes(int dim, int num_tokens) {
+  return PageBytesOf(2 * num_tokens * dim, 4 * num_tokens);
+}
+constexpr int BytesOfAged(int dim, int num_tokens) {
+  return PageBytesOf(num_tokens * dim, 4 * (dim + num_tokens * NumGroups(dim)));
+}
+
+// Where some pages have aged, stages are of their size, so that as many of them as possible are on their way; the
+// others, few, come in halves: keys, values, scales of keys, scales of values.
 template <int kDim, int kPageTokens, bool kHasAged>
-struct CodeShape : RingShape<kDim, kPageTokens, PageBytesOf(2 * kPageTokens * kDim, 4 * kPageTokens), kTokens> {
+struct CodeShape
+    : RingShape<kDim, kPageTokens,
+                (kHasAged && kPageTokens > kTokens) ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens),
+                kTokens> {
   static constexpr bool kAges = kHasAged;
+  static constexpr bool kHalvesNew = kHasAged && kPageTokens > kTokens;
   static constexpr int kGroupsOfValue = NumGroups(kDim);
-  static constexpr int kAgedBytes = PageBytesOf(kPageTokens * kDim, 4 * (kDim + kPageTokens * kGroupsOfValue));
-  static constexpr __host__ __device__ int BytesOf(bool is_aged) {
-    return is_aged ? kAgedBytes : CodeShape::kStageBytes;
+  // Of a stage with new tokens.
+  static constexpr int kTokensOfStage = kHalvesNew ? kTokens : kPageTokens;
+  static_assert(!kHalvesNew || (kPageTokens == 2 * kTokens && BytesOfCodes(kDim, kTokens) <= CodeShape::kStageBytes));
+
+  static __device__ void Copy(char* stage, const std::byte* page, int half, bool is_aged, uint64_t* barrier) {
+    if (!kHalvesNew || is_aged) {
+      const int bytes = is_aged ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens);
+      ExpectBytes(barrier, bytes);
+      BulkCopy(stage, page, bytes, barrier);
+      return;
+    }
+    constexpr int kCodeBytes = kTokens * kDim;
+    constexpr int kScaleBytes = kTokens * 2;
+    ExpectBytes(barrier, 2 * (kCodeBytes + kScaleBytes));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // of keys, of values
+      BulkCopy(stage + i * kCodeBytes, page + i * kPageTokens * kDim + half * kCodeBytes, kCodeBytes, barrier);
+      BulkCopy(stage + 2 * kCodeBytes + i * kScaleBytes,
+               page + 2 * kPageTokens * kDim + i * kPageTokens * 2 + half * kScaleBytes, kScaleBytes, barrier);
+    }
   }
 };
 
@@ -39,7 +69,7 @@ __device__ inline float MaxOrNan(float x, float y) {
   return larger;
 }
 
-// Codes i and i + 4 of a word, as 16 + code in f16 and in bf16.
+// Codes i and i + 4 of a word, as 16 + code in f16 or in bf16.
 template <typename T>
 __device__ inline uint32_t TwoCodes(uint32_t word, int i) {
   constexpr bool kIsHalf = std::is_same_v<T, __half>;
@@ -47,10 +77,10 @@ __device__ inline uint32_t TwoCodes(uint32_t word, int i) {
   constexpr uint32_t kMask = 0x000f000fu << kPlace;
   constexpr uint32_t kSixteen = kIsHalf ? 0x4c004c00u : 0x41804180u;
   const uint32_t placed = 4 * i <= kPlace ? word << (kPlace - 4 * i) : word >> (4 * i - kPlace);
-  return (placed & kMask) | kSixteen;
+  uint32_t codes;  // (placed & mask) | sixteen: by itself the compiler takes two instructions for two constants
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(codes) : "r"(placed), "n"(kMask), "r"(kSixteen));
+  return codes;
 }
-constexpr uint32_t kMinusSixteens = 0xcc00cc00u;  // f16
-constexpr uint32_t kOnes = 0x3f803f80u;           // bf16
 
 template <int kSplits, bool kAges>
 struct CodeState : WarpState<kSplits> {
@@ -96,7 +126,7 @@ class CodeReader {
   }
   __device__ void Begin() { state_ = {}; }
 
-  __device__ void Attend(const char* page, bool is_aged, const TokenSpan& span, float slope0, float slope1) {
+  __device__ void Attend(char* page, bool is_aged, const TokenSpan& span, float slope0, float slope1) {
     Weights x;
     if (Shape::kAges && is_aged) {
       ScoreAged(page, span.first_slot, x);
@@ -104,6 +134,7 @@ class CodeReader {
       Score(page, span.first_slot, x);
     }
     const bool is_whole = span.IsWhole(kTokens);
+    if (!is_whole) ClearUnread(page, is_aged, span);
     if (p_.score_cap != 0 || p_.alibi_slopes != nullptr || !is_whole) {
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
@@ -121,14 +152,14 @@ class CodeReader {
     for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[tile][i] = exp2f(x[tile][i] - (i % 2 == 0 ? state_.max0 : state_.max1));
+        x[tile][i] = Exp2(x[tile][i] - (i % 2 == 0 ? state_.max0 : state_.max1));
         (i % 2 == 0 ? state_.sum0 : state_.sum1) += x[tile][i];
       }
     }
     if (Shape::kAges && is_aged) {
-      AddAged(page, span, is_whole, x);
+      AddAged(page, span.first_slot, x);
     } else {
-      Add(page, span, is_whole, x);
+      Add(page, span.first_slot, x);
     }
   }
 
@@ -164,7 +195,7 @@ class CodeReader {
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
       x[i] = {0, 0, 0, 0};
-      if (q != nullptr) x[i] = reinterpret_cast<const float4*>(q)[i / 4 * 16 + quarter_ * 4 + i % 4];
+      if (q != nullptr) x[i] = reinterpret_cast<const float4*>(q)[i / 2 * 8 + quarter_ * 2 + i % 2];
       largest =
           MaxOrNan(largest, MaxOrNan(MaxOrNan(fabsf(x[i].x), fabsf(x[i].y)), MaxOrNan(fabsf(x[i].z), fabsf(x[i].w))));
     }
@@ -192,24 +223,45 @@ class CodeReader {
     }
   }
 
+  // The scales of values that are not read become zeros, where a score of minus infinity alone would not help against
+  // whatever memory holds there.
+  __device__ void ClearUnread(char* page, bool is_aged, const TokenSpan& span) const {
+    if (!span.Reads(lane_)) {
+      if (Shape::kAges && is_aged) {
+        const int slot = span.first_slot + lane_;
+#pragma unroll
+        for (int group = 0; group < kNumGroups; ++group) ValuePairs(page)[slot * kNumGroups + group] = __half2{};
+      } else {
+        Scales(page)[Shape::kTokensOfStage + FirstOfWarp(span.first_slot) + lane_] = __half{};
+      }
+      FenceSharedWrites();
+    }
+    __syncwarp();
+  }
+
   // ---- q8 -----------------------------------------------------------------------------------------------------------
 
-  __device__ void Score(const char* page, int first_slot, Weights& x) const {
-    const auto* const scales = reinterpret_cast<const __half*>(page + 2 * Shape::kPageTokens * kDim);
+  // Of the first of the warp's tokens, where a stage holds more than those.
+  static __device__ int FirstOfWarp(int first_slot) {
+    return Shape::kHalvesNew ? 0 : first_slot;
+  }
+  static __device__ __half* Scales(char* stage) {
+    return reinterpret_cast<__half*>(stage + 2 * Shape::kTokensOfStage * kDim);
+  }
+
+  __device__ void Score(char* page, int first_slot, Weights& x) const {
+    first_slot = FirstOfWarp(first_slot);
+    const auto* const keys = reinterpret_cast<const uint4*>(page + first_slot * kDim) + lane_;
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      const int slot = first_slot + tile * 16 + row_;
       int sums[4] = {};
 #pragma unroll
-      for (int half = 0; half < kDim / 64; ++half) {
-        const int turned = kDim % 128 == 0 ? row_ % 2 * 4 : 0;
-        const char* const at = page + slot * kDim + ((half * 4 + quarter_) ^ turned) * 16;
-        const uint4 upper = *reinterpret_cast<const uint4*>(at);
-        const uint4 lower = *reinterpret_cast<const uint4*>(at + 8 * kDim);
-        MultiplyAddBytes(sums, {upper.x, lower.x, upper.y, lower.y}, bytes_[4 * half], bytes_[4 * half + 1]);
-        MultiplyAddBytes(sums, {upper.z, lower.z, upper.w, lower.w}, bytes_[4 * half + 2], bytes_[4 * half + 3]);
+      for (int step = 0; step < kDim / 32; ++step) {
+        const uint4 codes = keys[tile * kDim + step * kWarp];
+        MultiplyAddBytes(sums, {codes.x, codes.y, codes.z, codes.w}, bytes_[2 * step], bytes_[2 * step + 1]);
       }
-      const float scale[2] = {__half2float(scales[slot]), __half2float(scales[slot + 8])};
+      const __half* const scales = Scales(page) + first_slot + tile * 16 + row_;
+      const float scale[2] = {__half2float(scales[0]), __half2float(scales[8])};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         x[tile][i] = static_cast<float>(sums[i]) * (scale[i / 2] * (i % 2 == 0 ? scale8_.x : scale8_.y));
@@ -217,17 +269,15 @@ class CodeReader {
     }
   }
 
-  __device__ void Add(const char* page, const TokenSpan& span, bool is_whole, Weights& x) {
-    const auto* const scales =
-        reinterpret_cast<const __half*>(page + 2 * Shape::kPageTokens * kDim) + Shape::kPageTokens + span.first_slot;
+  __device__ void Add(char* page, int first_slot, Weights& x) {
+    first_slot = FirstOfWarp(first_slot);
+    const __half* const scales = Scales(page) + Shape::kTokensOfStage + first_slot + row_;
     float largest0 = 0, largest1 = 0;
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int slot = row_ + tile * 16 + half * 8;
-        float scale = __half2float(scales[slot]);
-        if (!is_whole && !span.Reads(slot)) scale = 0;  // nothing that memory holds there may show
+        const float scale = __half2float(scales[tile * 16 + half * 8]);
         x[tile][2 * half] *= scale;
         x[tile][2 * half + 1] *= scale;
         largest0 = MaxOrNan(largest0, x[tile][2 * half]);
@@ -251,14 +301,17 @@ class CodeReader {
                               NearestByte(x[0][2 * half + 1] * inverse1), NearestByte(x[1][2 * half + 1] * inverse1)));
     }
     const auto* const values =
-        reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + span.first_slot) * kDim) + lane_;
+        reinterpret_cast<const uint4*>(page + (Shape::kTokensOfStage + first_slot) * kDim) + lane_;
 #pragma unroll
     for (int tile = 0; tile < Shape::kSplits; ++tile) {
       const uint4 codes = values[tile * kWarp];
       int sums[4] = {};
       MultiplyAddBytes(sums, {codes.x, codes.y, codes.z, codes.w}, b[0], b[1]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) state_.outputs[tile][i] += static_cast<float>(sums[i]) * (i % 2 == 0 ? unit0 : unit1);
+      for (int i = 0; i < 4; ++i) {
+        state_.outputs[tile][i] =
+            fmaf(static_cast<float>(sums[i]), i % 2 == 0 ? unit0 : unit1, state_.outputs[tile][i]);
+      }
     }
   }
 
@@ -289,21 +342,26 @@ class CodeReader {
 
   __device__ void ScoreAged(const char* page, int first_slot, Weights& x) const {
     const auto* const scales = reinterpret_cast<const __half*>(page + Shape::kPageTokens * kDim);
+    const __half2 minus_sixteen = __float2half2_rn(-16.0f);
     uint32_t queries[4 * kWordsOfKey];
     float same[4] = {};  // of all tokens
 #pragma unroll
     for (int word = 0; word < kWordsOfKey; ++word) {
       const uint4 scale = *reinterpret_cast<const uint4*>(scales + Q4KeyScale(DimOfWord(word)));
       const uint4 low = *reinterpret_cast<const uint4*>(scales + Q4KeyLow(kDim, DimOfWord(word)));
-      const uint32_t of_dims[4] = {scale.x, scale.y, scale.z, scale.w};
+      const uint32_t scale_of[4] = {scale.x, scale.y, scale.z, scale.w};
+      const uint32_t low_of[4] = {low.x, low.y, low.z, low.w};
+      uint32_t lower[4];  // low - 16 scale
 #pragma unroll
-      for (int i = 0; i < 4; ++i) queries[4 * word + i] = Multiply(halves_[4 * word + i], of_dims[i]);
-      MultiplyAdd<__half>(same, {low.x, low.x, low.y, low.y}, halves_[4 * word], halves_[4 * word + 1]);
-      MultiplyAdd<__half>(same, {low.z, low.z, low.w, low.w}, halves_[4 * word + 2], halves_[4 * word + 3]);
+      for (int i = 0; i < 4; ++i) {
+        const __half2 of_dims = AsHalves(scale_of[i]);
+        queries[4 * word + i] = AsWord(__hmul2(AsHalves(halves_[4 * word + i]), of_dims));
+        lower[i] = AsWord(__hfma2(of_dims, minus_sixteen, AsHalves(low_of[i])));
+      }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        MultiplyAdd<__half>(same, {kMinusSixteens, kMinusSixteens, kMinusSixteens, kMinusSixteens},
-                            queries[4 * word + 2 * i], queries[4 * word + 2 * i + 1]);
+      for (int i = 0; i < 4; i += 2) {
+        MultiplyAdd<__half>(same, {lower[i], lower[i], lower[i + 1], lower[i + 1]}, halves_[4 * word + i],
+                            halves_[4 * word + i + 1]);
       }
     }
 #pragma unroll
@@ -328,11 +386,15 @@ class CodeReader {
     }
   }
 
-  __device__ void AddAged(const char* page, const TokenSpan& span, bool is_whole, const Weights& x) {
+  static __device__ __half2* ValuePairs(char* page) {
+    return reinterpret_cast<__half2*>(page + Shape::kPageTokens * kDim) + kDim;
+  }
+
+  __device__ void AddAged(char* page, int first_slot, const Weights& x) {
     using Bf16 = __nv_bfloat16;
-    const auto* const pairs = reinterpret_cast<const __half2*>(page + Shape::kPageTokens * kDim) + kDim;
+    const __half2* const pairs = ValuePairs(page) + (first_slot + row_) * kNumGroups;
     const auto* const values =
-        reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + span.first_slot) * (kDim / 2)) + lane_;
+        reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + first_slot) * (kDim / 2)) + lane_;
 #pragma unroll
     for (int group = 0; group < kNumGroups; ++group) {
       uint32_t b[2][2];
@@ -340,44 +402,37 @@ class CodeReader {
       for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int slot = row_ + tile * 16 + half * 8;
-          float2 pair = __half22float2(pairs[(span.first_slot + slot) * kNumGroups + group]);
-          if (!is_whole && !span.Reads(slot)) pair = {0, 0};
+          const float2 pair = __half22float2(pairs[(tile * 16 + half * 8) * kNumGroups + group]);
+          const float low = fmaf(-16.0f, pair.x, pair.y);
           const float weight0 = x[tile][2 * half];
           const float weight1 = x[tile][2 * half + 1];
-          state_.lows[group][0] = fmaf(weight0, pair.y, state_.lows[group][0]);
-          state_.lows[group][1] = fmaf(weight1, pair.y, state_.lows[group][1]);
+          state_.lows[group][0] = fmaf(weight0, low, state_.lows[group][0]);
+          state_.lows[group][1] = fmaf(weight1, low, state_.lows[group][1]);
           b[tile][half] = Transpose(Pack<Bf16>(weight0 * pair.x, weight1 * pair.x));
         }
-      }
-      float all[4] = {};  // weights as they are multiplied
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        MultiplyAdd<Bf16>(all, {kOnes, kOnes, kOnes, kOnes}, b[tile][0], b[tile][1]);
       }
       const uint4 codes = values[group * kWarp];
       const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float(&outputs)[4] = state_.outputs[2 * group + i];
-        const uint32_t upper = words[2 * i];
-        const uint32_t lower = words[2 * i + 1];
+      for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-          MultiplyAdd<Bf16>(outputs,
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t upper = words[2 * i];
+          const uint32_t lower = words[2 * i + 1];
+          MultiplyAdd<Bf16>(state_.outputs[2 * group + i],
                             {TwoCodes<Bf16>(upper, 2 * tile), TwoCodes<Bf16>(lower, 2 * tile),
                              TwoCodes<Bf16>(upper, 2 * tile + 1), TwoCodes<Bf16>(lower, 2 * tile + 1)},
                             b[tile][0], b[tile][1]);
         }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) outputs[j] = fmaf(-16.0f, all[j], outputs[j]);
       }
     }
   }
 
-  static __device__ uint32_t Multiply(uint32_t x, uint32_t y) {
-    const __half2 product = __hmul2(reinterpret_cast<const __half2&>(x), reinterpret_cast<const __half2&>(y));
-    return reinterpret_cast<const uint32_t&>(product);
+  static __device__ __half2 AsHalves(uint32_t x) {
+    return reinterpret_cast<const __half2&>(x);
+  }
+  static __device__ uint32_t AsWord(__half2 x) {
+    return reinterpret_cast<const uint32_t&>(x);
   }
 
   static constexpr float kLargest = 3.4e38f;
@@ -396,11 +451,16 @@ __global__ void __launch_bounds__(kThreads, 1) DecodeCodesKernel(DecodeParams p)
   RunDecode<Shape, CodeReader<Shape>>(p);
 }
 
+template <int kDim, int kPageTokens, bool kAges>
+void LaunchFor(DecodeParams params, CudaDevice& device) {
+  const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, kAges>>(params, device);
+  Launch(device, "Attention", shape, DecodeCodesKernel<kDim, kPageTokens, kAges>, params);
+}
+
 template <int kDim, int kPageTokens>
 void LaunchFor(const DecodeParams& params, bool ages, CudaDevice& device) {
-  const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, false>>(params, device);
-  Launch(device, "Attention", shape,
-         ages ? DecodeCodesKernel<kDim, kPageTokens, true> : DecodeCodesKernel<kDim, kPageTokens, false>, params);
+  return ages ? LaunchFor<kDim, kPageTokens, true>(params, device)
+              : LaunchFor<kDim, kPageTokens, false>(params, device);
 }
 
 template <int kDim>

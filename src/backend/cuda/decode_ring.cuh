@@ -19,52 +19,65 @@ inline constexpr int kNumConsumers = 8;  // warps
 inline constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
 inline constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 inline constexpr int kMaxGroup = 8;
-inline constexpr int kMaxRingBytes = 192 << 10;
 // The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in any format.
 inline constexpr float kMaxSlack = 8.0f;
 
-// Of pages of kPageTokens tokens, each of at most kPageBytes, whose tokens go to the warps by kTokensOfWarp.
-// A shape also has BytesOf(is_aged), of a page, and kAges: whether there are such.
-template <int kDim_, int kPageTokens_, int kPageBytes, int kTokensOfWarp_>
+// Of pages of kPageTokens tokens that pass through memory in stages of kStageBytes, and whose tokens go to the warps by
+// kTokensOfWarp. A shape also says what a stage holds:
+//   kAges        whether pages have aged (kQ4)
+//   kHalvesNew   whether those that have not take two stages, a half of the tokens each, for one warp each
+//   Copy(stage, page, part, is_aged, barrier)  puts the copies of a part on their way
+template <int kDim_, int kPageTokens_, int kStageBytes_, int kTokensOfWarp_>
 struct RingShape {
   static constexpr int kDim = kDim_;
   static constexpr int kPageTokens = kPageTokens_;
   static constexpr int kTokensOfWarp = kTokensOfWarp_;
-  static constexpr int kStageBytes = kPageBytes;
+  static constexpr int kStageBytes = kStageBytes_;
   static constexpr int kWarpsOfPage = kPageTokens / kTokensOfWarp;
   static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
-  // A stage always serves the same group, else one could pass a barrier that is a phase behind.
-  static constexpr int kStages = kMaxRingBytes / kStageBytes / kGroups * kGroups;
-  static constexpr int kRingBytes = kStages * kStageBytes;
-  static constexpr int kSplits = kDim / 16;  // of outputs, for one mma
-  static_assert(kStages > 0);
+  static constexpr int kSplits = kDim / 16;                     // of outputs, for one mma
 };
 
-// How shared memory is used behind the ring.
+// How shared memory is used: stages, barriers, states of the warps.
+struct SharedPlan {
+  int num_stages = 0;
+  int num_buffers = 1;  // of states: with two, a piece's are put together while the next one's tokens are read
+};
+inline constexpr int kSoftmaxPairs = kNumConsumers * kMaxGroup;
+__host__ __device__ constexpr int OutputFloats(int group, int dim) {
+  return kNumConsumers * group * dim;
+}
+__host__ __device__ constexpr int BufferBytes(int group, int dim) {
+  return OutputFloats(group, dim) * 4 + kSoftmaxPairs * 8;
+}
+__host__ __device__ constexpr int SharedBytes(const SharedPlan& plan, int stage_bytes, int group, int dim) {
+  return plan.num_stages * (stage_bytes + 16) + plan.num_buffers * BufferBytes(group, dim);
+}
+// As many stages as there is room for, in whole rounds of the warp groups: a stage always serves the same group, else
+// one could pass a barrier that is a phase behind.
+template <typename Shape>
+SharedPlan PlanShared(int group, int limit) {
+  SharedPlan plan;
+  const auto bytes = [&] { return SharedBytes(plan, Shape::kStageBytes, group, Shape::kDim); };
+  while (bytes() <= limit) plan.num_stages += Shape::kGroups;
+  plan.num_stages -= Shape::kGroups;
+  plan.num_buffers = 2;
+  if (bytes() > limit) plan.num_buffers = 1;
+  return plan;
+}
+
 struct SharedTail {
   uint64_t* full;
   uint64_t* empty;
   float* outputs;   // [buffers][warps, G, D]
   float2* softmax;  // [buffers][warps, kMaxGroup]
 };
-__host__ __device__ constexpr int OutputFloats(int group, int dim) {
-  return kNumConsumers * group * dim;
-}
-// Of the warps' states: with two, a piece's are put together while the next one's tokens are read.
-__host__ __device__ constexpr int NumBuffers(int group, int dim) {
-  return group * dim <= 512 ? 2 : 1;
-}
-inline constexpr int kSoftmaxPairs = kNumConsumers * kMaxGroup;
-__host__ __device__ constexpr int TailBytes(int num_stages, int group, int dim) {
-  return num_stages * 16 + NumBuffers(group, dim) * (OutputFloats(group, dim) * 4 + kSoftmaxPairs * 8);
-}
-__device__ inline SharedTail TailOf(char* at, int num_stages, int group, int dim) {
+__device__ inline SharedTail TailOf(char* at, const DecodeParams& p, int dim) {
   SharedTail tail;
   tail.full = reinterpret_cast<uint64_t*>(at);
-  tail.empty = tail.full + num_stages;
-  tail.outputs = reinterpret_cast<float*>(tail.empty + num_stages);
-  const int num_buffers = NumBuffers(group, dim);
-  tail.softmax = reinterpret_cast<float2*>(tail.outputs + num_buffers * OutputFloats(group, dim));
+  tail.empty = tail.full + p.num_stages;
+  tail.outputs = reinterpret_cast<float*>(tail.empty + p.num_stages);
+  tail.softmax = reinterpret_cast<float2*>(tail.outputs + p.num_buffers * OutputFloats(p.group, dim));
   return tail;
 }
 
@@ -72,11 +85,11 @@ __device__ inline void SyncConsumers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory");
 }
 
-// A piece's visits go round the warp groups from the first one on, so that its result does not depend on what else the
-// block does; the last round is filled up with visits of nothing.
+// A piece's parts go round the warp groups from the first one on, so that its result does not depend on what else the
+// block does; the last round is filled up with parts of nothing.
 template <typename Shape>
-__device__ int RoundsOf(int num_visits) {
-  return (num_visits + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
+__device__ int RoundsOf(int num_parts) {
+  return (num_parts + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
 }
 
 // The heads of the block's run in order, each with its pieces [first_piece, end_piece) there.
@@ -109,58 +122,79 @@ __device__ inline void WarmTables(const DecodeParams& p) {
   PrefetchLine(&p.step.pages[head.head.EntryOf(plan.visits.PageOf(0))]);
 }
 
-// Pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
+// How a head's visits pass through memory.
+template <typename Shape>
+__device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, int64_t first_pos) {
+  if constexpr (!Shape::kHalvesNew) return {0, plan.visits.num_visits};
+  return PartsOf(plan.visits, head.aged_begin, head.AgedEnd(first_pos, Shape::kPageTokens));
+}
+
+// Parts of pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
 template <typename Shape>
 __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  int count = 0;
+  int stage = 0;
+  int round = 0;
   bool has_waited = false;
   const auto enter = [&] {
-    const int stage = count % Shape::kStages;
-    if (count >= Shape::kStages) WaitFor(tail.empty + stage, (count / Shape::kStages - 1) & 1);
-    return stage;
+    if (lane == 0 && round > 0) WaitFor(tail.empty + stage, (round - 1) & 1);
+  };
+  const auto leave = [&] {
+    if (++stage < p.num_stages) return;
+    stage = 0;
+    ++round;
   };
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const DeviceHead head(p.step, p.layer_idx, head_idx);
     const auto newest_page = static_cast<int32_t>(head.rows.first_pos / Shape::kPageTokens);
-    const int end = VisitsOfPiece(plan, end_piece - 1).y;
+    const VisitParts parts = PartsOfHead<Shape>(plan, head.head, head.rows.first_pos);
+    const int end = parts.FirstOf(VisitsOfPiece(plan, end_piece - 1).y);
     struct Page {
       const std::byte* data = nullptr;
       KvFormat format = KvFormat::kF16;
+      VisitParts::Part part;
     };
-    const auto look_up = [&](int visit) {
+    const auto look_up = [&](int i) {
       Page page;
-      if (visit < end) page.data = head.Page(plan.visits.PageOf(visit), page.format);
+      if (i >= end) return page;
+      page.part = parts.PartOf(i);
+      page.data = head.Page(plan.visits.PageOf(page.part.visit), page.format);
       return page;
     };
     int in_piece = 0;
-    int first = VisitsOfPiece(plan, first_piece).x;
+    int piece = first_piece;
+    int end_of_piece = parts.FirstOf(VisitsOfPiece(plan, piece).y);
+    int first = parts.FirstOf(VisitsOfPiece(plan, first_piece).x);
     Page next = look_up(first + lane);
     for (; first < end; first += kWarp) {
       const Page page = next;
       next = look_up(first + static_cast<int>(kWarp) + lane);
       // What the kernel before this one writes to: all else may be read while that one runs.
-      const bool is_newest = first + lane < end && plan.visits.PageOf(first + lane) == newest_page;
+      const bool is_newest = first + lane < end && plan.visits.PageOf(page.part.visit) == newest_page;
       const unsigned newest = __ballot_sync(kAllLanes, is_newest);
       const unsigned aged = __ballot_sync(kAllLanes, page.format == KvFormat::kQ4);
+      const unsigned second = __ballot_sync(kAllLanes, page.part.half == 1);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
         const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page.data), i);
         if (!has_waited && (newest >> i & 1) != 0) {
           WaitForEarlier();
           has_waited = true;
         }
+        enter();
         if (lane == 0) {
-          const int stage = enter();
-          const int bytes = Shape::BytesOf((aged >> i & 1) != 0);
-          ExpectBytes(tail.full + stage, bytes);
-          BulkCopy(ring + stage * Shape::kStageBytes, reinterpret_cast<const void*>(from), bytes, tail.full + stage);
+          Shape::Copy(ring + stage * Shape::kStageBytes, reinterpret_cast<const std::byte*>(from),
+                      static_cast<int>(second >> i & 1), (aged >> i & 1) != 0, tail.full + stage);
         }
-        ++count;
-        if (++in_piece < plan.piece_visits && first + i + 1 < end) continue;
-        for (; in_piece % Shape::kGroups != 0; ++in_piece, ++count) {
-          if (lane == 0) Arrive(tail.full + enter());
+        leave();
+        ++in_piece;
+        if (first + i + 1 < end_of_piece) continue;
+        for (; in_piece % Shape::kGroups != 0; ++in_piece) {
+          enter();
+          if (lane == 0) Arrive(tail.full + stage);
+          leave();
         }
         in_piece = 0;
+        if (++piece < end_piece) end_of_piece = parts.FirstOf(VisitsOfPiece(plan, piece).y);
       }
       __syncwarp();
     }
@@ -199,7 +233,7 @@ __device__ void RaiseMaxima(float larger0, float larger1, State& state) {
   }
   larger0 = fmaxf(larger0, state.max0);
   larger1 = fmaxf(larger1, state.max1);
-  state.Scale(exp2f(state.max0 - larger0), exp2f(state.max1 - larger1));
+  state.Scale(Exp2(state.max0 - larger0), Exp2(state.max1 - larger1));
   state.max0 = larger0;
   state.max1 = larger1;
 }
@@ -285,11 +319,11 @@ __device__ void RunDecode(const DecodeParams& p) {
   LetLaterBegin();
   extern __shared__ __align__(1024) char shared[];
   char* const ring = shared;
-  const SharedTail tail = TailOf(shared + Shape::kRingBytes, Shape::kStages, p.group, kDim);
+  const SharedTail tail = TailOf(shared + p.num_stages * Shape::kStageBytes, p, kDim);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   if (warp == kNumConsumers && lane == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
+    for (int i = 0; i < p.num_stages; ++i) {
       InitBarrier(tail.full + i, 1);
       InitBarrier(tail.empty + i, Shape::kWarpsOfPage);
     }
@@ -304,9 +338,11 @@ __device__ void RunDecode(const DecodeParams& p) {
 
   bool has_waited = false;
   const int warp_group = warp / Shape::kWarpsOfPage;
-  const int first_slot = warp % Shape::kWarpsOfPage * Shape::kTokensOfWarp;
-  int visits_before = 0;  // in the block's run, a multiple of the groups
-  const int num_buffers = NumBuffers(p.group, kDim);
+  const int warp_of_page = warp % Shape::kWarpsOfPage;
+  const int first_slot = warp_of_page * Shape::kTokensOfWarp;
+  // Of the ring: every kGroups-th stage is the warp's.
+  int stage = warp_group;
+  int parity = 0;
   SharedTail buffer = tail;  // of the piece under way
   Reader reader(p);
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
@@ -316,6 +352,7 @@ __device__ void RunDecode(const DecodeParams& p) {
     const StepHead& head = p.step.heads[rows.first_head + p.layer_idx * num_kv_heads + kv_head];
     const KeyMask mask = head.mask;
     const KeyRanges keys = mask.KeysOf(rows.first_pos);
+    const VisitParts parts = PartsOfHead<Shape>(plan, head, rows.first_pos);
     [[maybe_unused]] int64_t aged_begin = 0, aged_end = 0;
     if constexpr (Shape::kAges) {
       aged_begin = head.aged_begin;
@@ -336,38 +373,40 @@ __device__ void RunDecode(const DecodeParams& p) {
     for (int piece = first_piece; piece < end_piece; ++piece) {
       const auto [begin, end] = VisitsOfPiece(plan, piece);
       reader.Begin();
-      const int num_padded = RoundsOf<Shape>(end - begin);
-      for (int i = warp_group; i < num_padded; i += Shape::kGroups) {
-        const int visit = begin + i;
-        const int stage = (visits_before + i) % Shape::kStages;
-        WaitFor(tail.full + stage, (visits_before + i) / Shape::kStages & 1);
-        if (visit >= end) {
-          if (lane == 0) Arrive(tail.empty + stage);
-          continue;
+      const int first_part = parts.FirstOf(begin);
+      const int num_parts = parts.FirstOf(end) - first_part;
+      for (int i = warp_group; i < RoundsOf<Shape>(num_parts); i += Shape::kGroups) {
+        WaitFor(tail.full + stage, parity);
+        const VisitParts::Part part = i < num_parts ? parts.PartOf(first_part + i) : VisitParts::Part{};
+        if (i < num_parts && (!Shape::kHalvesNew || part.half < 0 || part.half == warp_of_page)) {
+          const bool is_sink = part.visit < plan.visits.num_sink;
+          if (has_sink_queries && !is_sink) {
+            has_sink_queries = false;
+            reader.LoadQueries(p.q + first_pair * kDim);
+          }
+          const int64_t page_idx = plan.visits.PageOf(part.visit);
+          const TokenSpan span = {
+              .first_slot = first_slot,
+              .first = page_idx * Shape::kPageTokens + first_slot,
+              .begin = is_sink ? keys.sink_begin : keys.recent_begin,
+              .end = is_sink ? keys.sink_end : keys.recent_end,
+              .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
+          };
+          const bool is_aged = Shape::kAges && page_idx >= aged_begin && page_idx < aged_end;
+          reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
+          __syncwarp();
         }
-        const bool is_sink = visit < plan.visits.num_sink;
-        if (has_sink_queries && !is_sink) {
-          has_sink_queries = false;
-          reader.LoadQueries(p.q + first_pair * kDim);
-        }
-        const int64_t page_idx = plan.visits.PageOf(visit);
-        const TokenSpan span = {
-            .first_slot = first_slot,
-            .first = page_idx * Shape::kPageTokens + first_slot,
-            .begin = is_sink ? keys.sink_begin : keys.recent_begin,
-            .end = is_sink ? keys.sink_end : keys.recent_end,
-            .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
-        };
-        const bool is_aged = Shape::kAges && page_idx >= aged_begin && page_idx < aged_end;
-        reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
-        __syncwarp();
         if (lane == 0) Arrive(tail.empty + stage);
+        stage += Shape::kGroups;
+        if (stage >= p.num_stages) {
+          stage = warp_group;
+          parity ^= 1;
+        }
       }
-      visits_before += num_padded;
       reader.Store(buffer);
       SyncConsumers();
       FinishPiece<kDim>(p, plan, piece, first_pair, first_q_head, buffer);
-      if (num_buffers == 1) {
+      if (p.num_buffers == 1) {
         SyncConsumers();
         continue;
       }
@@ -379,10 +418,14 @@ __device__ void RunDecode(const DecodeParams& p) {
   });
 }
 
+// Fills in how shared memory is used.
 template <typename Shape>
-LaunchShape ShapeOfLaunch(const DecodeParams& params, const CudaDevice& device) {
-  const auto bytes = static_cast<size_t>(Shape::kRingBytes + TailBytes(Shape::kStages, params.group, Shape::kDim));
-  return Overlapping(device.facts().num_multiprocessors, kThreads, bytes);
+LaunchShape ShapeOfLaunch(DecodeParams& params, const CudaDevice& device) {
+  const SharedPlan plan = PlanShared<Shape>(params.group, static_cast<int>(device.facts().shared_bytes_of_block));
+  params.num_stages = plan.num_stages;
+  params.num_buffers = plan.num_buffers;
+  const int bytes = SharedBytes(plan, Shape::kStageBytes, params.group, Shape::kDim);
+  return Overlapping(device.facts().num_multiprocessors, kThreads, static_cast<size_t>(bytes));
 }
 
 }  // namespace headwise::cuda::decode

@@ -4,16 +4,15 @@
 //
 // r and c of a token or dimension are a lane's places in a product: lane = 4 r + c holds rows r and r + 8 of the first
 // operand, and of its columns the quarter c.
-//   q8 keys    [P, D] bytes. Quarter c has 16 dimensions of every 64; of rows of 128 bytes and more the 64-byte halves
-//   of
-//              odd tokens change places, so that two tokens' bytes lie in different banks
-//   q8 values  of 32 tokens [D / 16][lane][16 bytes]: dimensions r and r + 8 of 16, each with eight tokens in the order
-//              in which their scores leave the registers of the product before: 2 c, 2 c + 16, 2 c + 1, 2 c + 17, and
-//              the same 8 further on
-//   q4 keys    [P, D] nibbles. Quarter c has 32 dimensions of every 128 (D 64: 16 of 64), eight to a word
-//   q4 values  of 32 tokens [D / 32][lane][4 words]: dimensions r, r + 8, r + 16, r + 24 of 32, each with the eight
-//   tokens
-//              of c, eight to a word
+//   q8 keys, of 16 tokens [D / 32][lane][16 bytes]:
+//       of tokens r and r + 8 the eight dimensions of c of 32, four at a time
+//   q8 values, of 32 tokens [D / 16][lane][16 bytes]:
+//       of dimensions r and r + 8 of 16 eight tokens, in the order in which their scores leave the registers of the
+//       product before: 2 c, 2 c + 16, 2 c + 1, 2 c + 17, and the same 8 further on
+//   q4 keys, [P, D] nibbles:
+//       quarter c has 32 dimensions of every 128 (D 64: 16 of 64), eight to a word
+//   q4 values, of 32 tokens [D / 32][lane][4 words]:
+//       of dimensions r, r + 8, r + 16 and r + 24 of 32 the eight tokens of c
 // Nibbles i and i + 4 of a word are neighbours, of dimensions or of tokens: one and turns them into two 16-bit numbers.
 #ifndef HEADWISE_BACKEND_CUDA_KV_CODES_H_
 #define HEADWISE_BACKEND_CUDA_KV_CODES_H_
@@ -36,8 +35,9 @@ constexpr bool HasOperandOrder(int dim, int page_tokens) {
 constexpr int Q8Byte(int dim, int page_tokens, int row, int d) {
   if (!HasOperandOrder(dim, page_tokens)) return row * dim + d;
   if (row < page_tokens) {
-    const int turned = dim % 128 == 0 ? row % 2 * 4 : 0;
-    return row * dim + ((d / 16) ^ turned) * 16 + d % 16;
+    const int lane = row % 8 * 4 + d % 32 / 8;
+    const int word = d % 8 / 4 * 2 + row % 16 / 8;
+    return row / 16 * 16 * dim + d / 32 * 512 + lane * 16 + word * 4 + d % 4;
   }
   const int token = row - page_tokens;
   const int of_tile = token % 16;

@@ -40,9 +40,11 @@ TEST(KvCodes, LanesFindTheirOperands) {
     const int r = lane / 4;
     const int c = lane % 4;
     for (int token = r; token < kTokens; token += 8) {
-      for (int half = 0; half < 2; ++half) {
-        const int chunk = token * kDim + ((half * 4 + c) ^ (token % 2 * 4)) * 16;
-        for (int i = 0; i < 16; ++i) EXPECT_EQ(chunk + i, Q8Byte(kDim, kTokens, token, half * 64 + c * 16 + i));
+      for (int step = 0; step < kDim / 32; ++step) {
+        const int at = token / 16 * 16 * kDim + step * 512 + lane * 16 + token % 16 / 8 * 4;
+        for (int i = 0; i < 8; ++i) {
+          EXPECT_EQ(at + i / 4 * 8 + i % 4, Q8Byte(kDim, kTokens, token, step * 32 + c * 8 + i));
+        }
       }
       for (int i = 0; i < 32; ++i) {
         const int nibble = token * kDim + c * 32 + i / 8 * 8 + i % 8 / 2 + i % 2 * 4;

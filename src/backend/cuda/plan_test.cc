@@ -90,7 +90,7 @@ std::vector<HeadPlan> PlansOf(const std::vector<int64_t>& positions, int64_t& co
   std::vector<HeadPlan> plans;
   cost = 0;
   for (const int64_t pos : positions) {
-    plans.push_back(PlanHead({}, pos, 64));
+    plans.push_back(PlanHead({}, pos, 64, {}));
     plans.back().cost_before = static_cast<int32_t>(cost);
     cost += plans.back().cost();
   }
@@ -130,6 +130,30 @@ TEST(DecodePlan, RunsHoldEveryPieceOnceAndCostTheSame) {
   }
 }
 
+// Pages that have aged once, others twice, in the order of visits.
+TEST(DecodePlan, PartsOfVisits) {
+  std::mt19937_64 rng(5);
+  for (int i = 0; i < 300; ++i) {
+    const auto pos = static_cast<int64_t>(rng() % 3000);
+    const HeadVisits visits = VisitsOf(RandomMask(rng).KeysOf(pos), 64);
+    const auto aged_begin = static_cast<int64_t>(rng() % 10);
+    const int64_t aged_end = aged_begin + static_cast<int64_t>(rng() % 40);
+    const VisitParts parts = PartsOf(visits, aged_begin, aged_end);
+    int32_t num_parts = 0;
+    for (int32_t visit = 0; visit < visits.num_visits; ++visit) {
+      ASSERT_EQ(parts.FirstOf(visit), num_parts) << "case " << i;
+      const int64_t page = visits.PageOf(visit);
+      const bool is_aged = page >= aged_begin && page < aged_end;
+      for (int32_t half = is_aged ? -1 : 0; half < (is_aged ? 0 : 2); ++half) {
+        const VisitParts::Part part = parts.PartOf(num_parts++);
+        ASSERT_EQ(part.visit, visit) << "case " << i;
+        ASSERT_EQ(part.half, half) << "case " << i;
+      }
+    }
+    ASSERT_EQ(parts.FirstOf(visits.num_visits), num_parts) << "case " << i;
+  }
+}
+
 TEST(DecodePlan, AHeadIsCutAlikeInAnyCompany) {
   int64_t cost = 0;
   const HeadPlan alone = PlansOf({131071}, cost).front();
@@ -137,6 +161,23 @@ TEST(DecodePlan, AHeadIsCutAlikeInAnyCompany) {
   EXPECT_EQ(alone.num_pieces, shared.num_pieces);
   EXPECT_EQ(alone.piece_visits, shared.piece_visits);
   EXPECT_EQ(alone.num_pieces, kMaxPieces);
+}
+
+// Beside others of its layer a head has fewer pieces: all of them are a few for each block, and not less than one.
+TEST(DecodePlan, ALayerHasAFewPiecesForEachBlock) {
+  constexpr int64_t kBlocks = 132;
+  for (const int64_t num_heads : {1, 2, 4, 8, 32, 71, 400}) {
+    for (const int64_t pos : {20000, 131071, 2000000}) {
+      const int64_t num_visits = VisitsOf(KeyMask{}.KeysOf(pos), 64).num_visits;
+      const HeadPlan plan = PlanHead({}, pos, 64, WorkOfLayer(num_heads * num_visits, num_heads, kBlocks));
+      EXPECT_LE(plan.num_pieces * num_heads, std::max(kPiecesOfBlock * kBlocks, 2 * num_heads)) << num_heads;
+      EXPECT_LE(plan.num_pieces, kMaxPieces);
+      EXPECT_GE(plan.num_pieces * plan.piece_visits, num_visits);
+      if (num_visits / 4 > kMaxPieces) {
+        EXPECT_GE(plan.num_pieces * num_heads, std::min(kMaxPieces * num_heads, kBlocks)) << num_heads << " " << pos;
+      }
+    }
+  }
 }
 
 }  // namespace

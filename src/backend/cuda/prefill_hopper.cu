@@ -138,12 +138,6 @@ class Producer {
 // Weights are up to 2^8: 16-bit numbers have room for that.
 constexpr float kMaxSlack = 8.0f;
 
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // What a thread of a warpgroup has of its rows lane / 4 and lane / 4 + 8 of its warp's 16.
 template <typename T, int kDim>
 struct State {

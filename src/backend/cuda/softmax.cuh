@@ -6,6 +6,13 @@
 
 namespace headwise::cuda {
 
+// In one instruction; numbers below 2^-126 are zeros.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // What outputs are multiplied with behind the last key, from the largest score in powers of two and the sum of weights
 // over it; the query head's sink logit joins here. `row`: of `p.lse`, which one of several threads writes.
 template <typename Params>

@@ -69,12 +69,6 @@ __device__ inline void Await(float x) {
   asm volatile("{\n.reg .pred never;\nsetp.lt.f32 never, %0, 0f00000000;\n@never nanosleep.u32 1;\n}\n" ::"f"(x)
                : "memory");
 }
-// What this thread has written to shared memory is seen by products and bulk copies that come behind a barrier.
-__device__ inline void FenceSharedWrites() {
-#if HW_HAS_BULK_COPIES
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
 // Barrier `id`, 1 to 15, of `threads` threads.
 __device__ inline void SyncThreads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
