@@ -2,12 +2,12 @@
 //
 // Bound by reading the weights once, in the bits that they have in the file. x is rounded to bytes with a scale for 32
 // numbers; weights lie in the order of the operands of mma.m16n8k32 (block_order.h), so that a lane's 16 bytes are a
-// run's operand, or two runs' once nibbles are taken apart. At 4.5 TB/s a multiprocessor has some 26 clocks for the 512
-// bytes of a run of q8_0, 100 warp instructions, and half of that for 4 bits. What a run takes for up to 8 rows (16 for
-// 16, 32 in turn): see docs/performance-cuda.md. Three things keep it small: the integer product begins at 1.5 * 2^23,
-// so that its bits are a float and nothing is converted; that base is taken off by the multiply-add that scales the
-// sum; codes stand at the top of their bytes, so that a nibble is an operand after one shift and one mask, and x's
-// scale takes the factor back.
+// run's operand, or two runs' once nibbles are taken apart. At 4.5 TB/s a multiprocessor has 28 clocks, 112 warp
+// instructions, for a run of 16 outputs of q8_0, and half of that for 4 bits. For up to 8 rows a run takes 41 and 34,
+// for up to 32 it takes 73 and 66 (docs/performance-cuda.md has those of all formats). Three things keep it small: the
+// integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is converted; that base is taken off
+// by the multiply-add that scales the sum; codes stand at the top of their bytes, so that a nibble is an operand after
+// one shift and one mask, and x's scale takes the factor back.
 //
 // As in matmul_few_rows.cu a warp copies its own slices of K, up to 18 KiB ahead, and waits for nobody; one block a
 // multiprocessor does its share of the tiles of 16 outputs. x lies in shared memory, of few numbers rounded there by
