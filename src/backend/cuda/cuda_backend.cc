@@ -87,7 +87,9 @@ class CudaBackend final : public Backend {
     const bool has_few_rows = HasFewRows(args);
     // Parts that differ, each with the norm before it: a file may have values in another format than keys.
     const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
-    if (!has_few_rows && !is_split && !HasCublas(args.product)) return Backend::Linear(args);
+    // A norm or an activation that is not done on the way must not cost few rows all weights as bf16.
+    const bool is_apart = HasBlocks(args.product) && AllHaveFewRows({.product = args.product});
+    if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);
