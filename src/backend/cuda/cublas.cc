@@ -76,7 +76,7 @@ struct Cublas::Plan {
   }
 
   bool Make(const Key& key, size_t workspace_bytes) {
-    const auto [num_rows, num_outputs, depth, adds, has_bias] = key;
+    const auto [num_rows, num_outputs, depth, out_stride, adds, has_bias] = key;
     const auto ok = [](cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; };
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const cublasLtEpilogue_t epilogue = has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -89,7 +89,7 @@ struct Cublas::Plan {
                    ok(library.make_layout(&x, CUDA_R_16BF, static_cast<uint64_t>(depth),
                                           static_cast<uint64_t>(num_rows), depth)) &&
                    ok(library.make_layout(&out, CUDA_R_32F, static_cast<uint64_t>(num_outputs),
-                                          static_cast<uint64_t>(num_rows), num_outputs));
+                                          static_cast<uint64_t>(num_rows), out_stride));
     if (is_made && has_bias) {
       is_made =
           ok(library.set_operation(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)));
@@ -130,12 +130,13 @@ Cublas::Plan* Cublas::PlanFor(const Key& key) {
   return (plans_[key] = std::move(plan)).get();
 }
 
-void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write) {
+void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write, int64_t out_stride) {
   if (!device_.ok()) return;
   Product product{.cublas = this,
                   .num_rows = x.shape[0],
                   .num_outputs = part.weight.shape[0],
                   .depth = x.shape[1],
+                  .out_stride = out_stride > 0 ? out_stride : part.weight.shape[0],
                   .adds = write == MatMulArgs::Write::kAdd ? 1 : 0,
                   .x = x.data,
                   .weight = part.weight.rows().data,
@@ -152,7 +153,8 @@ void Cublas::MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs
 
 cudaError_t Cublas::Run(const Product& product, cudaStream_t stream) {
   const bool has_bias = product.bias != nullptr;
-  Plan* const plan = PlanFor({product.num_rows, product.num_outputs, product.depth, product.adds != 0, has_bias});
+  Plan* const plan =
+      PlanFor({product.num_rows, product.num_outputs, product.depth, product.out_stride, product.adds != 0, has_bias});
   if (plan == nullptr) return cudaErrorNotSupported;
   if (has_bias) {
     library_->set_operation(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &product.bias, sizeof(product.bias));

@@ -24,7 +24,7 @@ class Cublas {
 
   // out = x W^T + bias [T, N] f32, or added to what is there. `x` and the weight [N, K] are bf16. A launch among
   // others: steps that have the same are replayed with it.
-  void MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write);
+  void MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write, int64_t out_stride = 0);
 
  private:
   struct Library;
@@ -33,12 +33,13 @@ class Cublas {
   struct Product {
     Cublas* cublas;
     int64_t num_rows, num_outputs, depth;  // T, N, K
+    int64_t out_stride;                    // between rows of out
     int64_t adds;                          // 0 or 1
     const void *x, *weight, *bias;         // bias: or null
     void* out;
   };
-  // By rows, outputs, depth, whether it adds, whether there is a bias.
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool>;
+  // By rows, outputs, depth, stride of out, whether it adds, whether there is a bias.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool>;
 
   Cublas(CudaDevice& device, std::unique_ptr<Library> library);
   Plan* PlanFor(const Key& key);

@@ -4,20 +4,44 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/block_order.h"
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/pack_blocks.h"
 #include "backend/cuda/step_tables.h"
-#include "tensor/blocks.h"
+#include "base/thread_pool.h"
 
 namespace headwise {
 namespace {
 
-// Of a matrix in a block format that is unpacked at a time.
-constexpr int64_t kUnpackElements = int64_t{1} << 20;
+// Of a matrix in a block format that is put in order at a time, on the host.
+constexpr int64_t kPackBytes = int64_t{16} << 20;
+constexpr int kMaxPackThreads = 16;
+// Of weights in block formats as plain numbers at a time, on the device, where a product wants those.
+constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
+bool HasBlocks(const MatMulArgs& args) {
+  return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsBlockFormat(part.weight.dtype); });
+}
+bool IsMixed(const MatMulArgs& args) {
+  return std::ranges::any_of(
+      args.parts, [&](const MatMulPart& part) { return part.weight.dtype != args.parts.front().weight.dtype; });
+}
+// body(args) with parts of one format at a time, neighbours together.
+template <typename Body>
+void ForFormats(const MatMulArgs& args, const Body& body) {
+  for (size_t begin = 0, end = 0; begin < args.parts.size(); begin = end) {
+    while (end < args.parts.size() && args.parts[end].weight.dtype == args.parts[begin].weight.dtype) ++end;
+    MatMulArgs some = args;
+    some.parts = args.parts.subspan(begin, end - begin);
+    body(some);
+  }
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -27,27 +51,22 @@ class CudaBackend final : public Backend {
   std::string Description() const override {
     const cuda::DeviceFacts& facts = device_->facts();
     const int64_t num_replays = device_->num_replays();
-    return fmt::format("cuda: {}, compute capability {}.{}, {} multiprocessors{}{}", facts.name, facts.major,
-                       facts.minor, facts.num_multiprocessors, has_unpacked_ ? ", block formats unpacked to bf16" : "",
+    return fmt::format("cuda: {}, compute capability {}.{}, {} multiprocessors{}", facts.name, facts.major, facts.minor,
+                       facts.num_multiprocessors,
                        num_replays > 0 ? fmt::format(", {} steps replayed as graphs", num_replays) : "");
   }
   std::string_view isa() const override { return "cuda"; }
-  bool IsFast(Compute compute) const override { return compute == Compute::kBF16; }
+  bool IsFast(Compute compute) const override { return compute != Compute::kF32; }
   Device& device() override { return *device_; }
 
-  // Plain formats as they are, block formats as bf16.
+  // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     const ConstTensorView rows = host.rows();
-    const DType dtype = IsBlockFormat(rows.dtype) ? DType::kBF16 : rows.dtype;
-    const auto bytes = static_cast<size_t>(BytesOf(dtype, rows.shape.num_elements()));
+    if (IsBlockFormat(rows.dtype)) return AdoptBlocks(rows);
+    const auto bytes = static_cast<size_t>(BytesOf(rows.dtype, rows.shape.num_elements()));
     HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(*device_, bytes));
-    if (dtype == rows.dtype) {
-      device_->CopyFromHost(buffer.data(), rows.data, bytes);
-    } else {
-      has_unpacked_ = true;
-      Unpack(rows, buffer.data());
-    }
-    const WeightMatrix adopted(ConstTensorView(buffer.data(), dtype, rows.shape));
+    device_->CopyFromHost(buffer.data(), rows.data, bytes);
+    const WeightMatrix adopted(ConstTensorView(buffer.data(), rows.dtype, rows.shape));
     weights_.push_back(std::move(buffer));
     return adopted;
   }
@@ -62,19 +81,25 @@ class CudaBackend final : public Backend {
   }
   void MatMul(const MatMulArgs& args) override {
     Validate(args);
-    const LinearArgs linear{.product = args};
-    if (cuda::HasFewRows(linear)) return cuda::MatMulFewRows(linear, *device_);
-    if (HasCublas(args)) return LinearByCublas(linear);
-    cuda::MatMul(args, *device_);
+    Multiply(args);
   }
   void Linear(const LinearArgs& args) override {
-    const bool has_few_rows = cuda::HasFewRows(args);
-    if (!has_few_rows && !HasCublas(args.product)) return Backend::Linear(args);
+    const bool has_few_rows = HasFewRows(args);
+    // Parts that differ, each with the norm before it: a file may have values in another format than keys.
+    const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
+    // A norm or an activation that is not done on the way must not cost few rows all weights as bf16.
+    const bool is_apart = HasBlocks(args.product) && AllHaveFewRows({.product = args.product});
+    if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);
-    if (!has_few_rows) return LinearByCublas(args);
-    cuda::MatMulFewRows(args, *device_);
+    if (has_few_rows) {
+      FewRows(args);
+    } else if (is_split) {
+      ForFormats(args.product, [&](const MatMulArgs& some) { FewRows({.norm = args.norm, .product = some}); });
+    } else {
+      return LinearByCublas(args);
+    }
     if (args.then) MatMul(*args.then);
   }
   void Rope(const RopeArgs& args) override {
@@ -144,15 +169,98 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  Result<WeightMatrix> AdoptBlocks(const ConstTensorView& rows) {
+    if (workspace_.data() == nullptr) {
+      HW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(*device_, static_cast<size_t>(kWorkspaceBytes)));
+    }
+    if (pool_ == nullptr) {
+      const auto num_cores = static_cast<int>(std::thread::hardware_concurrency());
+      pool_ = std::make_unique<ThreadPool>(std::clamp(num_cores, 1, kMaxPackThreads));
+    }
+    const int64_t tile_bytes = cuda::OrderOf(rows.dtype).TileBytes(rows.shape[1]);
+    const int64_t num_tiles = (rows.shape[0] + cuda::kOrderOutputs - 1) / cuda::kOrderOutputs;
+    HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(*device_, static_cast<size_t>(num_tiles * tile_bytes)));
+    const int64_t tiles_at_once = std::clamp<int64_t>(kPackBytes / std::max<int64_t>(tile_bytes, 1), 1, num_tiles);
+    std::vector<std::byte> packed(static_cast<size_t>(tiles_at_once * tile_bytes));
+    for (int64_t first = 0; first < num_tiles; first += tiles_at_once) {
+      const int64_t count = std::min(tiles_at_once, num_tiles - first);
+      pool_->ParallelFor(count,
+                         [&](int64_t i, int) { cuda::PackTile(rows, first + i, packed.data() + i * tile_bytes); });
+      device_->CopyFromHost(buffer.data() + first * tile_bytes, packed.data(), static_cast<size_t>(count * tile_bytes));
+    }
+    WeightMatrix adopted;
+    adopted.dtype = rows.dtype;
+    adopted.order = WeightMatrix::Order::kBackend;
+    adopted.shape = rows.shape;
+    adopted.planes[0] = buffer.data();
+    weights_.push_back(std::move(buffer));
+    return adopted;
+  }
+
+  bool HasFewRows(const LinearArgs& args) const {
+    return cuda::HasFewRows(args) || cuda::HasFewRowsInBlocks(args, *device_);
+  }
+  // Format by format.
+  bool AllHaveFewRows(const LinearArgs& args) const {
+    bool all = true;
+    ForFormats(args.product,
+               [&](const MatMulArgs& some) { all = all && HasFewRows({.norm = args.norm, .product = some}); });
+    return all;
+  }
+  // Requires: HasFewRows(args).
+  void FewRows(const LinearArgs& args) {
+    if (IsBlockFormat(args.product.parts.front().weight.dtype)) return cuda::MatMulFewRowsInBlocks(args, *device_);
+    cuda::MatMulFewRows(args, *device_);
+  }
+  // By whatever is fastest.
+  void Multiply(const MatMulArgs& args) {
+    const LinearArgs linear{.product = args};
+    if (HasFewRows(linear)) return FewRows(linear);
+    if (HasBlocks(args) && IsMixed(args)) {
+      return ForFormats(args, [&](const MatMulArgs& some) { Multiply(some); });
+    }
+    if (HasCublas(args)) return LinearByCublas(linear);
+    if (!HasBlocks(args)) return cuda::MatMul(args, *device_);
+    ForRowsOfBlocks(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
+      MatMulArgs product = args;
+      product.parts = {&some, 1};
+      cuda::MatMul(product, *device_, num_outputs);
+    });
+  }
+
   // Where the rounding of x is asked for and the library is there.
   bool HasCublas(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;
     for (const MatMulPart& part : args.parts) {
-      if (part.weight.dtype != DType::kBF16) return false;
+      if (part.weight.dtype != DType::kBF16 && !IsBlockFormat(part.weight.dtype)) return false;
     }
     if (!has_looked_for_cublas_) cublas_ = cuda::Cublas::Load(*device_);
     has_looked_for_cublas_ = true;
     return cublas_ != nullptr;
+  }
+
+  // body(part, N) with outputs of every part, as many at a time as the workspace holds rows of them, of f32 or bf16.
+  // Rows of what is written are N numbers apart.
+  template <typename Body>
+  void ForRowsOfBlocks(const MatMulArgs& args, DType dtype, const Body& body) {
+    for (const MatMulPart& part : args.parts) {
+      const int64_t depth = part.weight.shape[1];
+      const int64_t num_outputs = part.weight.shape[0];
+      const int64_t row_bytes = depth * SizeOf(dtype);
+      const int64_t at_once = kWorkspaceBytes / row_bytes / cuda::kOrderOutputs * cuda::kOrderOutputs;
+      HW_CHECK(at_once > 0, "rows of {} are more than the workspace holds", depth);
+      for (int64_t first = 0; first < num_outputs; first += at_once) {
+        const int64_t count = std::min(at_once, num_outputs - first);
+        cuda::Dequantize(part.weight, first, count, dtype, workspace_.data(), *device_);
+        MatMulPart some{.weight = ConstTensorView(workspace_.data(), dtype, {count, depth}),
+                        .bias = {},
+                        .out = {static_cast<float*>(part.out.data) + first, DType::kF32, {args.x.shape[0], count}}};
+        if (part.bias.present()) {
+          some.bias = ConstTensorView(static_cast<const float*>(part.bias.data) + first, DType::kF32, {count});
+        }
+        body(some, num_outputs);
+      }
+    }
   }
 
   // Room for x as bf16. Null after an error.
@@ -161,7 +269,14 @@ class CudaBackend final : public Backend {
   }
   void ProductsByCublas(const MatMulArgs& args, const std::byte* rounded) {
     const ConstTensorView x(rounded, DType::kBF16, args.x.shape);
-    for (const MatMulPart& part : args.parts) cublas_->MatMul(x, part, args.write);
+    ForFormats(args, [&](const MatMulArgs& some) {
+      if (HasBlocks(some)) {
+        return ForRowsOfBlocks(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
+          cublas_->MatMul(x, part, args.write, num_outputs);
+        });
+      }
+      for (const MatMulPart& part : some.parts) cublas_->MatMul(x, part, args.write);
+    });
   }
   // Many rows. What a norm or an activation gives is rounded where it is computed. Requires: HasCublas(args.product).
   void LinearByCublas(const LinearArgs& args) {
@@ -184,26 +299,12 @@ class CudaBackend final : public Backend {
     if (args.then) MatMul(*args.then);
   }
 
-  void Unpack(const ConstTensorView& rows, std::byte* to) {
-    std::vector<float> values;
-    std::vector<uint16_t> rounded;
-    const int64_t num_elements = rows.shape.num_elements();
-    for (int64_t begin = 0; begin < num_elements; begin += kUnpackElements) {
-      const int64_t count = std::min(kUnpackElements, num_elements - begin);
-      values.resize(static_cast<size_t>(count));
-      rounded.resize(values.size());
-      const auto* from = static_cast<const std::byte*>(rows.data) + BytesOf(rows.dtype, begin);
-      ToF32(rows.dtype, from, count, values.data());
-      std::transform(values.begin(), values.end(), rounded.begin(), F32ToBF16);
-      device_->CopyFromHost(to + begin * 2, rounded.data(), rounded.size() * sizeof(uint16_t));
-    }
-  }
-
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
-  bool has_unpacked_ = false;
+  DeviceBuffer workspace_;            // once there are weights in block formats
+  std::unique_ptr<ThreadPool> pool_;  // that puts those in order
   std::unique_ptr<cuda::Cublas> cublas_;
   bool has_looked_for_cublas_ = false;
 };

@@ -11,6 +11,18 @@
 namespace headwise::cuda {
 
 void Embed(const EmbedArgs& args, CudaDevice& device);
+// Rows of a table in a block format's order (block_order.h). `chosen`: null, or what `ids` are places in (EmbedArgs).
+struct BlockRows {
+  const void* tiles;
+  DType dtype;
+  bool adds;  // out += row, else out = scale * row
+  float scale;
+  int64_t num_ids, dim;
+  const int32_t* ids;
+  const int32_t* chosen;
+  float* out;
+};
+void EmbedBlocks(const BlockRows& rows, int64_t num_rows, CudaDevice& device);
 void Norm(const NormArgs& args, CudaDevice& device);
 void Rope(const RopeArgs& args, CudaDevice& device);
 void Activate(const ActivateArgs& args, CudaDevice& device);
@@ -24,10 +36,21 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 // The same of what a norm or an activation gives; whether that is written too is left open.
 void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device);
 void ActivateRounded(const ActivateArgs& args, void* rounded, CudaDevice& device);
-void MatMul(const MatMulArgs& args, CudaDevice& device);
-// Whether MatMulFewRows can do all of it, faster.
+// Of plain formats. Rows of `out` are out_stride numbers apart, or as many as there are outputs: 0.
+void MatMul(const MatMulArgs& args, CudaDevice& device, int64_t out_stride = 0);
+// Outputs [first_output, first_output + num_outputs) of a matrix in a block format's order as rows of `to`, f32 or
+// bf16; first_output is a multiple of 16.
+void Dequantize(const WeightMatrix& matrix, int64_t first_output, int64_t num_outputs, DType to, void* rows,
+                CudaDevice& device);
+// Whether MatMulFewRows can do all of it, faster: bf16 weights.
 bool HasFewRows(const LinearArgs& args);
 void MatMulFewRows(const LinearArgs& args, CudaDevice& device);
+// More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
+// library's product.
+inline constexpr int64_t kMaxRowsInBlocks = 96;
+// Whether MatMulFewRowsInBlocks can do all of it: weights of one block format, in integer products.
+bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device);
+void MatMulFewRowsInBlocks(const LinearArgs& args, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);

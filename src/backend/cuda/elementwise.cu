@@ -277,15 +277,42 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
 void Embed(const EmbedArgs& args, CudaDevice& device) {
   const int32_t* ids = device.Upload(args.ids);
   if (ids == nullptr || args.ids.empty()) return;
-  const ConstTensorView table = args.table.rows();
-  WithType(table.dtype, [&](auto type) {
-    Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), EmbedKernel<decltype(type)>,
-           static_cast<const decltype(type)*>(table.data), table.shape[0], ids,
-           static_cast<const int32_t*>(args.chosen.data), table.shape[1], args.scale, F32(args.out));
-  });
+  const auto* chosen = static_cast<const int32_t*>(args.chosen.data);
+  const auto num_rows = static_cast<int64_t>(args.ids.size());
+  if (IsBlockFormat(args.table.dtype)) {
+    EmbedBlocks({.tiles = args.table.planes[0],
+                 .dtype = args.table.dtype,
+                 .adds = false,
+                 .scale = args.scale,
+                 .num_ids = args.table.shape[0],
+                 .dim = args.table.shape[1],
+                 .ids = ids,
+                 .chosen = chosen,
+                 .out = F32(args.out)},
+                num_rows, device);
+  } else {
+    const ConstTensorView table = args.table.rows();
+    WithType(table.dtype, [&](auto type) {
+      Launch(device, "Embed", Overlapping(num_rows, kThreads), EmbedKernel<decltype(type)>,
+             static_cast<const decltype(type)*>(table.data), table.shape[0], ids, chosen, table.shape[1], args.scale,
+             F32(args.out));
+    });
+  }
   if (!args.positions.present()) return;
   const int32_t* position_ids = device.Upload(args.position_ids);
   if (position_ids == nullptr) return;
+  if (IsBlockFormat(args.positions.dtype)) {
+    return EmbedBlocks({.tiles = args.positions.planes[0],
+                        .dtype = args.positions.dtype,
+                        .adds = true,
+                        .scale = 1,
+                        .num_ids = args.positions.shape[0],
+                        .dim = args.positions.shape[1],
+                        .ids = position_ids,
+                        .chosen = nullptr,
+                        .out = F32(args.out)},
+                       num_rows, device);
+  }
   const ConstTensorView positions = args.positions.rows();
   WithType(positions.dtype, [&](auto type) {
     Launch(device, "Embed", Overlapping(args.ids.size(), kThreads), AddPositionsKernel<decltype(type)>,

@@ -1,11 +1,12 @@
-// What products of few rows are made of (matmul_few_rows.cu): which tiles a block does, weights on their way through
-// shared memory, x as operands in it, and where sums meet.
+// What products of few rows are made of (matmul_few_rows.cu, matmul_few_rows_blocks.cu): which tiles a block does,
+// weights on their way through shared memory, x as operands in it, and where sums meet.
 #ifndef HEADWISE_BACKEND_CUDA_FEW_ROWS_CUH_
 #define HEADWISE_BACKEND_CUDA_FEW_ROWS_CUH_
 
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/norm.cuh"
+#include "backend/ops.h"
 
 namespace headwise::cuda::few_rows {
 
@@ -41,13 +42,40 @@ struct FewRowsParams {
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
   __host__ __device__ int num_columns() const { return num_parts * num_rows; }
   struct Part {
-    const Bf16* weight;  // [N, K]
+    const void* weight;  // [N, K] bf16, or tiles of a block format (block_order.h)
     const float* bias;   // or null
     float* out;          // [T, N]
     int num_outputs;
     int end_tile;
   } parts[kMaxParts];
 };
+
+// All of a call but the rows that a launch takes, and what follows from their number. Rows as in bf16.
+inline FewRowsParams FewRowsParamsOf(const LinearArgs& linear) {
+  const MatMulArgs& args = linear.product;
+  FewRowsParams params{.x = F32(linear.norm ? linear.norm->x : args.x),
+                       .num_rows = 0,
+                       .depth = static_cast<int>(args.x.shape[1]),
+                       .norm_weight = linear.norm ? F32(linear.norm->weight) : nullptr,
+                       .norm_eps = linear.norm ? linear.norm->eps : 0.0f,
+                       .adds = args.write == MatMulArgs::Write::kAdd,
+                       .is_gated = linear.activation.has_value(),
+                       .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
+                       .num_parts = 1,
+                       .num_buffers = 1,
+                       .num_tiles = 0,
+                       .parts = {}};
+  for (size_t i = 0; i < args.parts.size(); ++i) {
+    const MatMulPart& part = args.parts[i];
+    params.num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kTileOutputs));
+    params.parts[i] = {.weight = part.weight.planes[0],
+                       .bias = F32(part.bias),
+                       .out = F32(part.out),
+                       .num_outputs = static_cast<int>(part.weight.shape[0]),
+                       .end_tile = params.num_tiles};
+  }
+  return params;
+}
 
 struct Tile {
   FewRowsParams::Part part;

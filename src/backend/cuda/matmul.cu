@@ -16,8 +16,8 @@ struct MatMulParams {
   const float* x;  // [T, K]
   const void* weight;
   const float* bias;  // or null
-  float* out;         // [T, N]
-  int64_t num_rows, depth, num_outputs;
+  float* out;         // [T, N], rows out_stride apart
+  int64_t num_rows, depth, num_outputs, out_stride;
   bool adds;         // to what is in `out`
   bool rounds_bf16;  // operands, as Compute::kBF16 says
 };
@@ -81,7 +81,7 @@ __device__ void FewRows(const MatMulParams& p, int64_t first, int64_t output) {
     for (int o = 0; o < kOutputsOfWarp; ++o) {
       const float sum = SumOfWarp(sums[r][o]);
       if (lane > 0 || output + o >= p.num_outputs) continue;
-      float& out = p.out[(first + r) * p.num_outputs + output + o];
+      float& out = p.out[(first + r) * p.out_stride + output + o];
       const float value = p.bias == nullptr ? sum : sum + p.bias[output + o];
       out = p.adds ? out + value : value;
     }
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTileThreads) TileKernel(MatMulParams p) {
     for (int j = 0; j < kOfThread; ++j) {
       const int64_t output = first_output + column + j * (kTileSize / kOfThread);
       if (row >= p.num_rows || output >= p.num_outputs) continue;
-      float& out = p.out[row * p.num_outputs + output];
+      float& out = p.out[row * p.out_stride + output];
       const float value = p.bias == nullptr ? sums[i][j] : sums[i][j] + p.bias[output];
       out = p.adds ? out + value : value;
     }
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kTileThreads) TileKernel(MatMulParams p) {
 
 }  // namespace
 
-void MatMul(const MatMulArgs& args, CudaDevice& device) {
+void MatMul(const MatMulArgs& args, CudaDevice& device, int64_t out_stride) {
   for (const MatMulPart& part : args.parts) {
     const MatMulParams params{.x = F32(args.x),
                               .weight = part.weight.rows().data,
@@ -177,6 +177,7 @@ void MatMul(const MatMulArgs& args, CudaDevice& device) {
                               .num_rows = args.x.shape[0],
                               .depth = args.x.shape[1],
                               .num_outputs = part.weight.shape[0],
+                              .out_stride = out_stride > 0 ? out_stride : part.weight.shape[0],
                               .adds = args.write == MatMulArgs::Write::kAdd,
                               .rounds_bf16 = args.compute != Compute::kF32};
     if (!device.ok() || params.num_rows == 0) return;

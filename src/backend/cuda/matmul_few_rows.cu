@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
       if (next_depth < p.depth && tiles.IsThere(++next_idx)) next = tiles.Get(next_idx);
     }
     if (next_depth < p.depth && tiles.IsThere(next_idx)) {
-      ring.Copy(next.part.weight, next.part.num_outputs, next.first_output, p.depth, next_depth);
+      ring.Copy(static_cast<const Bf16*>(next.part.weight), next.part.num_outputs, next.first_output, p.depth,
+                next_depth);
       next_depth += kNumShares * kDepthOfSlice;
     }
     ring.Commit();
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         ring.Copy(rounded, num_columns, next.item * kTileOutputs, p.depth, next.depth);
       } else {
         const Tile tile = tiles.Get(next.first_tile + next.item - kXSlices);
-        ring.Copy(tile.part.weight, tile.part.num_outputs, tile.first_output, p.depth, next.depth);
+        ring.Copy(static_cast<const Bf16*>(tile.part.weight), tile.part.num_outputs, tile.first_output, p.depth,
+                  next.depth);
       }
       next.Advance();
     }
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Tile tile = tiles.Get(early.first_tile + early.item - kXSlices);
     const int64_t output = min(tile.first_output + lane / 2, tile.part.num_outputs - 1);
     const int depth = early.depth + lane % 2 * (kDepthOfSlice / 2);
-    if (depth < p.depth) PrefetchLine(tile.part.weight + output * p.depth + depth);
+    if (depth < p.depth) PrefetchLine(static_cast<const Bf16*>(tile.part.weight) + output * p.depth + depth);
   }
   WaitForEarlier();
 #pragma unroll 1
@@ -336,27 +338,8 @@ void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
   const MatMulArgs& args = linear.product;
   const auto num_rows = static_cast<int>(args.x.shape[0]);
   if (!device.ok() || num_rows == 0) return;
-  FewRowsParams params{.x = F32(linear.norm ? linear.norm->x : args.x),
-                       .num_rows = 0,
-                       .depth = static_cast<int>(args.x.shape[1]),
-                       .norm_weight = linear.norm ? F32(linear.norm->weight) : nullptr,
-                       .norm_eps = linear.norm ? linear.norm->eps : 0.0f,
-                       .adds = args.write == MatMulArgs::Write::kAdd,
-                       .is_gated = linear.activation.has_value(),
-                       .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
-                       .num_parts = args.compute == Compute::kF32 ? kExactParts : 1,
-                       .num_buffers = 1,
-                       .num_tiles = 0,
-                       .parts = {}};
-  for (size_t i = 0; i < args.parts.size(); ++i) {
-    const MatMulPart& part = args.parts[i];
-    params.num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kTileOutputs));
-    params.parts[i] = {.weight = static_cast<const Bf16*>(part.weight.rows().data),
-                       .bias = F32(part.bias),
-                       .out = F32(part.out),
-                       .num_outputs = static_cast<int>(part.weight.shape[0]),
-                       .end_tile = params.num_tiles};
-  }
+  FewRowsParams params = FewRowsParamsOf(linear);
+  params.num_parts = args.compute == Compute::kF32 ? kExactParts : 1;
   // Exact rows are three columns each: of more than ten the weights are read again.
   const int most = kMaxColumns / params.num_parts;
   for (int first = 0; first < num_rows; first += most) {

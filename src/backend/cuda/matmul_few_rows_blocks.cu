@@ -1,0 +1,408 @@
+// Products of up to 32 rows with weights in block formats, out = x W^T + bias, by integer products: decoding.
+//
+// Bound by reading the weights once, in the bits that they have in the file. x is rounded to bytes with a scale for 32
+// numbers; weights lie in the order of the operands of mma.m16n8k32 (block_order.h), so that a lane's 16 bytes are a
+// run's operand, or two runs' once nibbles are taken apart. At 4.5 TB/s a multiprocessor has 28 clocks, 112 warp
+// instructions, for a run of 16 outputs of q8_0, and half of that for 4 bits. For up to 8 rows a run takes 41 and 34,
+// for up to 32 it takes 73 and 66 (docs/performance-cuda.md has those of all formats). Three things keep it small: the
+// integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is converted; that base is taken off
+// by the multiply-add that scales the sum; codes stand at the top of their bytes, so that a nibble is an operand after
+// one shift and one mask, and x's scale takes the factor back.
+//
+// As in matmul_few_rows.cu a warp copies its own slices of K, up to 18 KiB ahead, and waits for nobody; one block a
+// multiprocessor does its share of the tiles of 16 outputs. x lies in shared memory, of few numbers rounded there by
+// each block, norm and all, of more by a launch of its own, from which it is copied as it is. Of sums that are too long
+// for that every warp brings the part of its next slice with its weights, for four tiles at once. Rows that do not fit
+// even so take their turn.
+//
+// How a sum is put together depends on K and the format alone (eight shares, each in the order of its slices and runs,
+// added in their order), so its bits do not depend on who shares the step.
+#include <algorithm>
+
+#include "backend/cuda/cuda_ops.h"
+#include "backend/cuda/few_rows_blocks.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
+
+// ---- x lies in shared memory ----------------------------------------------------------------------------------------
+
+// `rounded`: x as XBytes says, or null: each block makes it.
+template <DType kType, int kGroups, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    BlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, const char* rounded) {
+  constexpr BlockOrder kOrder = OrderOf(kType);
+  constexpr int kSliceBytes = kOrder.slice_bytes();
+  constexpr int kTurnsOfSlice = kOrder.runs / 2;
+  extern __shared__ __align__(16) char memory[];
+  LetLaterBegin();
+  const int share = static_cast<int>(threadIdx.x / kWarp);
+  const Tiles tiles(p);
+  const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
+  BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
+  // What is copied next: of every tile the slices of the share.
+  int next_idx = 0;
+  int next_slice = share;
+  const char* next = nullptr;  // the tile
+  const auto find_next = [&] {
+    const Tile tile = tiles.Get(next_idx);
+    next = static_cast<const char*>(tile.part.weight) +
+           static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices * kSliceBytes;
+  };
+  if (tiles.IsThere(0)) find_next();
+  const auto copy_next = [&] {
+    if (next_slice >= num_slices) {  // behind the last slice of the tile, or of a share that has none
+      next_slice = share;
+      if (next_slice < num_slices && tiles.IsThere(++next_idx)) find_next();
+    }
+    if (next_slice < num_slices && tiles.IsThere(next_idx)) {
+      ring.Copy(next + next_slice * kSliceBytes);
+      next_slice += kNumShares;
+    }
+    ring.Commit();
+  };
+#pragma unroll 1
+  for (int i = 0; i < kStages - 1; ++i) copy_next();
+
+  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kSliceBytes);
+  char* const x = reinterpret_cast<char*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
+  if (rounded == nullptr) {
+    RowQuads norm;
+    if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
+    WaitForEarlier();
+    StageBytes(p, layout, norm, x);
+  } else {
+    WaitForEarlier();
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < layout.bytes(); at += kThreads * 16) {
+      CopyChunk(SharedAddress(x + at), rounded + at);
+    }
+    CommitCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+  }
+  const Groups<kGroups> groups(layout, x);
+  TileWriter<kGroups> writer(p);
+  for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
+    float acc[kGroups][4] = {};
+    for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
+      const char* const slice = ring.Wait();
+      copy_next();
+      MultiplySlice<kType, kGroups>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
+      ring.Release();
+    }
+    float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+    StoreShare<kGroups>(share, acc, buffer);
+    __syncthreads();
+    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer);
+    if (p.num_buffers == 1) __syncthreads();
+  }
+}
+
+// ---- x comes with the weights ---------------------------------------------------------------------------------------
+
+constexpr int kTilesAtOnce = 4;
+static_assert(kTilesAtOnce % 2 == 0);  // sets but the last leave buffers of sums in turns
+// The first tile of a slice is copied when that of the slice before is there, and with it x of the slice.
+constexpr int kStreamStages = kTilesAtOnce + 1;
+
+// The part of x that belongs to a slice, as XBytes of so many turns, by a warp.
+template <int kTurns>
+__device__ void CopySliceOfX(const XBytes& layout, const char* rounded, int slice_idx, char* to) {
+  const int at = static_cast<int>(threadIdx.x % kWarp) * 16;
+  const auto copy = [&](const char* from, int bytes) {
+    for (int i = at; i < bytes; i += 16 * static_cast<int>(kWarp)) CopyChunk(SharedAddress(to + i), from + i);
+    to += bytes;
+  };
+  const int codes_bytes = kTurns * layout.num_columns * 64;
+  const int scales_bytes = kTurns * layout.num_pairs() * 16;
+  const char* const scales = rounded + layout.scales_at() + slice_idx * scales_bytes;
+  copy(rounded + slice_idx * codes_bytes, codes_bytes);
+  copy(scales, scales_bytes);
+  if (layout.has_sums) copy(scales + layout.scales_bytes(), scales_bytes);
+}
+
+template <DType kType, int kGroups>
+__global__ void __launch_bounds__(kThreads, 1)
+    StreamedBlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout,
+                         const char* rounded) {
+  constexpr BlockOrder kOrder = OrderOf(kType);
+  constexpr int kSliceBytes = kOrder.slice_bytes();
+  constexpr int kTurnsOfSlice = kOrder.runs / 2;
+  extern __shared__ __align__(16) char memory[];
+  LetLaterBegin();
+  const int share = static_cast<int>(threadIdx.x / kWarp);
+  const Tiles tiles(p);
+  const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
+  BlockRing<kSliceBytes, kStreamStages> ring(memory + share * kStreamStages * kSliceBytes);
+  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStreamStages * kSliceBytes);
+  XBytes of_slice = layout;
+  of_slice.num_turns = kTurnsOfSlice;
+  const int x_bytes = of_slice.bytes();
+  char* const x = reinterpret_cast<char*>(sums + p.num_buffers * Sums<kGroups>::kFloats) + share * 2 * x_bytes;
+  // What is copied next: of every set of tiles the slices of the share, of every slice the tiles. Tiles that are not
+  // there count, so that a slice's are always as many.
+  int next_first = 0;
+  int next_slice = share;
+  int next_item = 0;
+  int next_x = 0;
+  const auto find = [&](int tile_idx, int slice_idx) {
+    const Tile tile = tiles.Get(tile_idx);
+    return static_cast<const char*>(tile.part.weight) +
+           (static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices + slice_idx) * kSliceBytes;
+  };
+  const auto copy_next = [&] {
+    if (next_slice < num_slices && tiles.IsThere(next_first)) {
+      if (next_item == 0) {
+        CopySliceOfX<kTurnsOfSlice>(layout, rounded, next_slice, x + next_x * x_bytes);
+        next_x ^= 1;
+      }
+      if (tiles.IsThere(next_first + next_item)) ring.Copy(find(next_first + next_item, next_slice));
+      if (++next_item == kTilesAtOnce) {
+        next_item = 0;
+        next_slice += kNumShares;
+        if (next_slice >= num_slices) {
+          next_slice = share;
+          next_first += kTilesAtOnce;
+        }
+      }
+    }
+    ring.Commit();
+  };
+  // x is not there yet: the first weights wait in the second-level cache.
+  if (share < num_slices) {
+    const int at = static_cast<int>(threadIdx.x % kWarp) * 128;
+    for (int i = 0; i < kTilesAtOnce && tiles.IsThere(i); ++i) {
+      if (at < kSliceBytes) PrefetchLine(find(i, share) + at);
+    }
+  }
+  WaitForEarlier();
+#pragma unroll 1
+  for (int i = 0; i < kStreamStages - 1; ++i) copy_next();
+
+  TileWriter<kGroups> writer(p);
+  int x_idx = 0;
+  for (int first_tile = 0; tiles.IsThere(first_tile); first_tile += kTilesAtOnce) {
+    float acc[kTilesAtOnce][kGroups][4] = {};
+    for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
+      const Groups<kGroups> groups(of_slice, x + x_idx * x_bytes);
+      x_idx ^= 1;
+#pragma unroll
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        const char* const slice = ring.Wait();
+        copy_next();
+        if (tiles.IsThere(first_tile + i)) MultiplySlice<kType, kGroups>(slice, of_slice, groups.of, 0, acc[i]);
+        ring.Release();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTilesAtOnce; ++i) {
+      if (!tiles.IsThere(first_tile + i)) break;
+      float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+      StoreShare<kGroups>(share, acc[i], buffer);
+      __syncthreads();
+      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer);
+      if (p.num_buffers == 1) __syncthreads();
+    }
+  }
+}
+
+// ---- x is rounded ---------------------------------------------------------------------------------------------------
+
+// Numbers of a row that a block rounds where nothing is normalised.
+constexpr int kNumbersOfPart = 2048;
+
+// x as the product reads it. A block a row, or a part of one.
+__global__ void __launch_bounds__(kThreads)
+    RoundBytesKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, char* rounded) {
+  LetLaterBegin();
+  WaitForEarlier();
+  const auto row = static_cast<int>(blockIdx.x);
+  const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
+  const auto* weight = reinterpret_cast<const float4*>(p.norm_weight);
+  float inverse = 1;
+  if (weight != nullptr) {
+    float squares = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
+    inverse = InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
+  }
+  const int num_quads = layout.num_turns * kTurnElements / 4;
+  const int step = static_cast<int>(gridDim.y) * kThreads;
+  for (int quad = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); quad < num_quads; quad += step) {
+    float4 values = {0, 0, 0, 0};
+    if (4 * quad < p.depth) {
+      values = x[quad];
+      if (weight != nullptr) values = Scaled(values, inverse, weight[quad]);
+    }
+    PutRounded(layout, rounded, row, quad, values);
+  }
+}
+
+// ---- what is launched -----------------------------------------------------------------------------------------------
+
+int GroupsOf(int num_rows) {
+  return num_rows <= kRowsOfGroup ? 1 : num_rows <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
+}
+
+// Of x: of more, every block's rounding of them all is taken to last longer than a launch that rounds them once.
+constexpr int64_t kMaxStagedNumbers = 15 << 10;
+
+// Of a warp's ring, in bytes: what has to be on its way, and what is enough where x takes much of the memory.
+constexpr int kDeepRing = 18 << 10;
+constexpr int kShallowRing = 10 << 10;
+constexpr int StagesOf(DType dtype, int ring_bytes) {
+  return ring_bytes / OrderOf(dtype).slice_bytes();
+}
+static_assert(StagesOf(DType::kQ6_K, kShallowRing) >= 3 && StagesOf(DType::kQ8_0, kDeepRing) == 8);
+
+XBytes LayoutOfX(DType dtype, int num_rows, int64_t depth) {
+  const BlockOrder order = OrderOf(dtype);
+  return {.num_columns = num_rows,
+          .num_turns = static_cast<int>((depth + kPadElements - 1) / kPadElements) * (kPadElements / kTurnElements),
+          .has_sums = order.has_min,
+          .factor = OperandFactor(order)};
+}
+
+// How a product fits into shared memory.
+enum class Way { kNone, kDeep, kShallow, kStreamed };
+struct Layout {
+  Way way = Way::kNone;
+  int num_buffers = 1;  // of sums
+  size_t bytes = 0;
+};
+Layout LayoutFor(DType dtype, int num_rows, int64_t depth, const CudaDevice& device) {
+  constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
+  const size_t limit = device.facts().shared_bytes_of_block - kBesides;
+  const BlockOrder order = OrderOf(dtype);
+  const size_t sums =
+      sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_rows));
+  XBytes x = LayoutOfX(dtype, num_rows, depth);
+  const auto held = static_cast<size_t>(x.bytes());
+  x.num_turns = order.runs / 2;
+  const size_t streamed = size_t{2} * kNumShares * static_cast<size_t>(x.bytes());
+  struct Tried {
+    Way way;
+    int num_stages;
+    size_t x_bytes;
+  };
+  for (const Tried& tried :
+       {Tried{Way::kDeep, StagesOf(dtype, kDeepRing), held}, Tried{Way::kShallow, StagesOf(dtype, kShallowRing), held},
+        Tried{Way::kStreamed, kStreamStages, streamed}}) {
+    const size_t bytes =
+        size_t{kNumShares} * static_cast<size_t>(tried.num_stages * order.slice_bytes()) + sums + tried.x_bytes;
+    if (bytes > limit || (tried.way == Way::kStreamed && num_rows <= kRowsOfGroup)) continue;
+    const int num_buffers = bytes + sums <= limit ? 2 : 1;
+    return {tried.way, num_buffers, bytes + (num_buffers == 2 ? sums : 0)};
+  }
+  return {};
+}
+
+template <DType kType, int kGroups>
+void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
+  const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
+  char* rounded = nullptr;
+  if (layout.way == Way::kStreamed || int64_t{params.num_rows} * params.depth > kMaxStagedNumbers) {
+    rounded = reinterpret_cast<char*>(device.Scratch(static_cast<size_t>(x.bytes())));
+    if (rounded == nullptr) return;
+    LaunchShape rounding = Overlapping(params.num_rows, kThreads);
+    if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
+    Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, x, rounded);
+  }
+  const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
+  const LaunchShape shape =
+      Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+  if constexpr (kGroups > 1) {
+    if (layout.way == Way::kStreamed) {
+      return Launch(device, "MatMul", shape, StreamedBlocksKernel<kType, kGroups>, params, x, rounded);
+    }
+  }
+  Launch(device, "MatMul", shape,
+         layout.way == Way::kDeep ? BlocksKernel<kType, kGroups, StagesOf(kType, kDeepRing)>
+                                  : BlocksKernel<kType, kGroups, StagesOf(kType, kShallowRing)>,
+         params, x, rounded);
+}
+
+// `params` of rows [first_row, first_row + num_rows) alone.
+template <DType kType>
+void LaunchRows(FewRowsParams params, int first_row, int num_rows, const Layout& layout, CudaDevice& device) {
+  params.x += static_cast<int64_t>(first_row) * params.depth;
+  params.num_rows = num_rows;
+  params.num_buffers = layout.num_buffers;
+  for (FewRowsParams::Part& part : params.parts) {
+    if (part.out != nullptr) part.out += static_cast<int64_t>(first_row) * part.num_outputs;
+  }
+  switch (GroupsOf(num_rows)) {
+    case 1:
+      return LaunchFor<kType, 1>(params, layout, device);
+    case 2:
+      return LaunchFor<kType, 2>(params, layout, device);
+    default:
+      return LaunchFor<kType, kMaxGroups>(params, layout, device);
+  }
+}
+
+// As many rows at a time as fit.
+template <DType kType>
+void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
+  for (int first = 0; first < num_rows;) {
+    int count = std::min(kMaxColumns, num_rows - first);
+    Layout layout = LayoutFor(kType, count, params.depth, device);
+    while (layout.way == Way::kNone && count > 1) {
+      count = (count - 1) / kRowsOfGroup > 0 ? (count - 1) / kRowsOfGroup * kRowsOfGroup : count - 1;
+      layout = LayoutFor(kType, count, params.depth, device);
+    }
+    LaunchRows<kType>(params, first, count, layout, device);
+    first += count;
+  }
+}
+
+}  // namespace
+
+bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
+  const MatMulArgs& product = args.product;
+  if (args.product.compute != Compute::kInt8 || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) {
+    return false;
+  }
+  if (args.activation && !IsGated(args.activation->kind)) return false;
+  const int64_t depth = product.x.shape[1];
+  if (args.norm) {
+    const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
+    const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
+    // A norm's bits are those of the kernel that does it alone.
+    if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
+  }
+  const DType dtype = product.parts.front().weight.dtype;
+  return product.parts.size() <= kMaxParts && IsBlockFormat(dtype) &&
+         std::all_of(product.parts.begin(), product.parts.end(),
+                     [&](const MatMulPart& part) { return part.weight.dtype == dtype; }) &&
+         LayoutFor(dtype, 1, depth, device).way != Way::kNone;
+}
+
+void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {
+  const auto num_rows = static_cast<int>(linear.product.x.shape[0]);
+  if (!device.ok() || num_rows == 0) return;
+  const FewRowsParams params = FewRowsParamsOf(linear);
+  switch (linear.product.parts.front().weight.dtype) {
+    case DType::kQ8_0:
+      return LaunchAll<DType::kQ8_0>(params, num_rows, device);
+    case DType::kQ4_0:
+      return LaunchAll<DType::kQ4_0>(params, num_rows, device);
+    case DType::kQ4_1:
+      return LaunchAll<DType::kQ4_1>(params, num_rows, device);
+    case DType::kQ5_0:
+      return LaunchAll<DType::kQ5_0>(params, num_rows, device);
+    case DType::kQ5_1:
+      return LaunchAll<DType::kQ5_1>(params, num_rows, device);
+    case DType::kQ4_K:
+      return LaunchAll<DType::kQ4_K>(params, num_rows, device);
+    case DType::kQ5_K:
+      return LaunchAll<DType::kQ5_K>(params, num_rows, device);
+    case DType::kQ6_K:
+      return LaunchAll<DType::kQ6_K>(params, num_rows, device);
+    default:
+      return LaunchAll<DType::kIQ4_NL>(params, num_rows, device);
+  }
+}
+
+}  // namespace headwise::cuda
