@@ -370,7 +370,7 @@ class CodeReader {
       uint32_t upper[kWordsOfKey], lower[kWordsOfKey];
       LoadWords(page, slot, upper);
       LoadWords(page, slot + 8, lower);
-      float sums[4] = {same[0], same[1], same[2], same[3]};
+      float sums[4] = {};
 #pragma unroll
       for (int word = 0; word < kWordsOfKey; ++word) {
 #pragma unroll
@@ -382,7 +382,9 @@ class CodeReader {
         }
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[tile][i] = sums[i] * (i % 2 == 0 ? scale4_.x : scale4_.y);
+      for (int i = 0; i < 4; ++i) {
+        x[tile][i] = (sums[i] + same[i]) * (i % 2 == 0 ? scale4_.x : scale4_.y);
+      }
     }
   }
 

@@ -118,6 +118,7 @@ __device__ inline void WarmTables(const DecodeParams& p) {
   const int head_idx = p.runs[blockIdx.x].head + 1 + static_cast<int>(threadIdx.x % kWarp);
   if (head_idx > end.head || (head_idx == end.head && end.piece == 0)) return;
   const HeadPlan plan = p.heads[head_idx];
+  if (plan.num_pieces == 0) return;  // of the other kind: it has no pages here
   const DeviceHead head(p.step, p.layer_idx, head_idx);
   PrefetchLine(&p.step.pages[head.head.EntryOf(plan.visits.PageOf(0))]);
 }

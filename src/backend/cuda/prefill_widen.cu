@@ -47,6 +47,16 @@ __device__ void WidenPage(KvFormat format, const std::byte* from, const SpaceVie
   }
 }
 
+// Whether the step's rows read a page: those between sinks and window, or of sinks that are too far back, may be gone.
+__device__ bool IsRead(const DeviceHead& head, int64_t page_idx) {
+  const int64_t first_pos = head.rows.first_pos;
+  const KeyWindow window = WindowOf(head.head.mask, first_pos, first_pos + head.rows.num_rows - 1);
+  const int64_t begin = page_idx * head.newest.page_tokens;
+  const int64_t end = begin + head.newest.page_tokens;
+  const auto touches = [&](int64_t first, int64_t count) { return count > 0 && begin < first + count && end > first; };
+  return touches(window.sink_begin, window.num_sink) || touches(window.recent_begin, window.num_recent);
+}
+
 // A block a page.
 __global__ void __launch_bounds__(kThreads) WidenKernel(WidenParams p) {
   const int page = static_cast<int>(blockIdx.x);
@@ -55,10 +65,11 @@ __global__ void __launch_bounds__(kThreads) WidenKernel(WidenParams p) {
   const StepHead& widened = p.widened_heads[head_idx];
   const int64_t in_head = page - (head_idx > 0 ? p.ends[head_idx - 1] : 0);
   const int64_t page_idx = in_head < widened.sink_pages ? in_head : widened.ring_first + in_head - widened.sink_pages;
+  if (threadIdx.x == 0) p.table[page] = static_cast<uint32_t>(page);
+  if (!IsRead(head, page_idx)) return;
   KvFormat format;
   const std::byte* const from = head.Page(page_idx, format);
   std::byte* const to = p.pages + page * p.page_bytes;
-  if (threadIdx.x == 0) p.table[page] = static_cast<uint32_t>(page);
   if (p.format == KvFormat::kF16) {
     WidenPage<__half>(format, from, head.newest, p.format, to);
   } else {
@@ -66,7 +77,8 @@ __global__ void __launch_bounds__(kThreads) WidenKernel(WidenParams p) {
   }
 }
 
-// A head's pages that its rows read: those of sinks, and from the first of the window on.
+// A head's pages that its rows read: those of sinks, and from the first other one on. Sinks may lie in others: where a
+// window is longer than the text nothing is a ring yet.
 StepHead WidenedHead(const HeadWork& work, int64_t first_page, int64_t& num_pages) {
   const int64_t page_tokens = work.page_tokens();
   const int64_t end_page = CeilDiv(work.first_pos + work.num_rows, page_tokens);
@@ -74,8 +86,12 @@ StepHead WidenedHead(const HeadWork& work, int64_t first_page, int64_t& num_page
   head.mask = work.mask();
   head.table = static_cast<uint32_t>(first_page);
   head.sink_pages = std::min(work.head->sink_pages, end_page);
-  const KeyRanges keys = head.mask.KeysOf(work.first_pos);
-  head.ring_first = std::clamp(keys.recent_begin / page_tokens, head.sink_pages, end_page);
+  const KeyWindow window = WindowOf(head.mask, work.first_pos, work.first_pos + work.num_rows - 1);
+  int64_t first = window.recent_begin / page_tokens;
+  if (window.sink_begin + window.num_sink > head.sink_pages * page_tokens && window.num_sink > 0) {
+    first = std::min(first, window.sink_begin / page_tokens);
+  }
+  head.ring_first = std::clamp(first, head.sink_pages, end_page);
   num_pages = head.sink_pages + end_page - head.ring_first;
   return head;
 }
