@@ -2,8 +2,9 @@
 
     headwise-lm-eval run --model headwise --model_args pretrained=MODEL,plan=PLAN --tasks TASK
 
-is the harness' own command, `lm_eval`, with this model in it. Arguments are those of `HeadwiseLM`. Texts become tokens as
-they do for the harness' `hf` models, so that the two can be compared.
+is the harness' own command, `lm_eval`, with this model in it; a harness that looks for models of other packages by entry point
+(`lm_eval.models`, in releases after 0.4.13) needs no other command than its own. Arguments are those of `HeadwiseLM`. Texts
+become tokens as they do for the harness' `hf` models, so that the two can be compared.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, MODEL, PLAN, TINY
+from conftest import EXACT, MODEL, PLAN, TINY, watches_memory
 from headwise import LLM, Cancelled, InvalidInput, OutOfMemory, SamplingParams
+from headwise._running import Asked, run_all
 
 TEXT = "The old captain looked over the sea and"
 
@@ -26,6 +27,7 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@watches_memory
 def test_a_thousand_engines_leave_memory_flat():
     def one() -> None:
         with LLM(TINY, num_threads=1, **EXACT) as engine:
@@ -44,6 +46,7 @@ def test_a_thousand_engines_leave_memory_flat():
     assert resident_bytes() - before < 4 << 20
 
 
+@watches_memory
 def test_a_thousand_requests_leave_memory_flat(tiny):
     def one() -> None:
         tiny.generate([1, 2, 3], SamplingParams(max_tokens=2, logprobs=2))
@@ -133,6 +136,34 @@ def test_an_event_loop_reads_many_streams(tiny):
 
     for _ in range(3):  # loops come and go
         asyncio.run(main())
+
+
+def test_several_answers_in_an_event_loop_are_those_of_generate(tiny):
+    params = SamplingParams(n=3, max_tokens=6, temperature=1.0, seed=11)
+    (expected,) = tiny.generate([1, 2, 3], params)
+    found = asyncio.run(tiny.generate_async([1, 2, 3], params))
+    assert [answer.index for answer in found.outputs] == [0, 1, 2]
+    assert [answer.token_ids for answer in found.outputs] == [answer.token_ids for answer in expected.outputs]
+
+
+def test_a_dropped_engine_ends_its_threads():
+    def num_threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    gc.collect()
+    before = num_threads()
+    engine = LLM(TINY, num_threads=3, **EXACT)
+    assert num_threads() > before
+    stream = engine.stream([1, 2, 3], SamplingParams(max_tokens=math.inf, ignore_eos=True), collect=False)
+    next(stream)
+    del stream, engine
+    gc.collect()
+    assert num_threads() == before
+    with LLM(TINY, num_threads=3, **EXACT) as engine:
+        pass
+    assert num_threads() == before
+    with pytest.raises(Cancelled, match="closed"):
+        engine.generate([1])
 
 
 def test_ctrl_c_ends_a_generation(llm):
@@ -235,7 +266,7 @@ def test_sequences_belong_to_one_engine(tiny):
     with LLM(TINY, num_threads=1, **EXACT) as other:
         sequence = other.sequence(50)
         with pytest.raises(InvalidInput, match="another engine"):
-            tiny._run_all([(None, [1], ())], [SamplingParams()], None, _Stolen(tiny, sequence), None)
+            run_all(tiny, [Asked(None, [1])], [SamplingParams()], sequence=_Stolen(tiny, sequence))
         with pytest.raises(InvalidInput, match="another engine"):
             tiny._engine.fork(sequence._sequence)
         with pytest.raises(InvalidInput, match="another engine"):
@@ -294,7 +325,22 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.generate({"text": "x"}),
         lambda llm: llm.generate(np.zeros((2, 2), dtype=np.int32)),
         lambda llm: llm.generate(np.zeros(2)),
+        lambda llm: llm.generate({}),
+        lambda llm: llm.generate({"prompt": None}),
+        lambda llm: llm.generate({"prompt": 1, "prompt_token_ids": [1]}),
         lambda llm: llm.generate([1], [SamplingParams()] * 2),
+        lambda llm: llm.generate([1], [3]),
+        lambda llm: llm.generate([1], 3),
+        lambda llm: llm.generate([1], {"max_tokens": 3}),
+        lambda llm: llm.generate([1], progress=3),
+        lambda llm: llm.stream([1], 3),
+        lambda llm: llm.stream_async([1], SamplingParams(n=2)),
+        lambda llm: asyncio.run(llm.generate_async([1], 3)),
+        lambda llm: llm.sequence(10).generate([1], 3),
+        lambda llm: llm.chat("hello"),
+        lambda llm: llm.chat({"role": "user", "content": "hello"}),
+        lambda llm: llm.chat(None),
+        lambda llm: llm.encode_chat("hello"),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=-1)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=1.5)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=2**62)),
@@ -309,15 +355,23 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.generate([1], SamplingParams(logit_bias={-1: 1.0})),
         lambda llm: llm.generate([1], SamplingParams(stop_token_ids=["x"])),
         lambda llm: llm.generate([1], SamplingParams(stop=[""])),
+        lambda llm: llm.generate([1], SamplingParams(stop=3)),
+        lambda llm: llm.generate([1], SamplingParams(choice="yes")),
+        lambda llm: llm.generate([1], SamplingParams(choice=3)),
+        lambda llm: llm.generate([1], SamplingParams(json_schema={1, 2})),
+        lambda llm: llm.generate([1], SamplingParams(logit_bias=[1])),
         lambda llm: llm.generate([1], SamplingParams(regex="a", choice=["b"])),
         lambda llm: llm.stream([1], SamplingParams(n=2)),
         lambda llm: llm.logits([]),
         lambda llm: llm.logits([1], positions=[1]),
         lambda llm: llm.logits([1, 2], positions=[1, 0]),
         lambda llm: llm.logits([1], positions=[-1]),
+        lambda llm: llm.logits([1], positions=0),
+        lambda llm: llm.logits([1], positions="0"),
         lambda llm: llm.logits([1], prompt_tokens=2),
         lambda llm: llm.logits([1], chunk_tokens=10**9),
         lambda llm: llm.logits("text"),
+        lambda llm: llm.score([]),
         lambda llm: llm.score([1, 2], first=0),
         lambda llm: llm.score([1, 2], first=3),
         lambda llm: llm.score([1, 10**6]),
@@ -374,11 +428,16 @@ def test_texts_that_are_none(llm):
         llm.generate("x", SamplingParams(json_schema="{"))
 
 
-def test_a_long_prompt_is_warned_of(llm):
-    ids = [1] * (llm.info["trained_length"] + 1)
-    with pytest.warns(headwise.HeadwiseWarning, match="trained on texts of at most"):
-        with llm.stream(ids, SamplingParams(max_tokens=1)):
-            pass
+def test_a_long_prompt_is_warned_of(tiny):
+    ids = [1] * (tiny.info["trained_length"] + 1)
+    for ask in (
+        lambda: tiny.stream(ids, SamplingParams(max_tokens=1)).cancel(),
+        lambda: tiny.generate(ids, SamplingParams(max_tokens=1)),
+        lambda: tiny.logits(ids),
+    ):
+        with pytest.warns(headwise.HeadwiseWarning, match="trained on texts of at most") as warned:
+            ask()
+        assert [each.filename for each in warned] == [__file__]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess:
