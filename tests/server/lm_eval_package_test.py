@@ -52,6 +52,32 @@ class LmEval(unittest.TestCase):
         expected = run(**EXACT, names=["headwise_choice"])
         self.assertEqual(run(command="lm_eval", names=["headwise_choice"], **EXACT), expected)
 
+    def test_options_of_a_question_score_on_forks_as_they_do_alone(self):
+        code = f"""
+import headwise
+from headwise.lm_eval import HeadwiseLM
+late = headwise.plan.streaming({MODEL!r}, sink=4, recent=16, positions="text", from_="end_of_prompt", out="late.json")
+for plan in (None, {PLAN!r}, "late.json"):
+    for more in ({{}}, {{"kv_limit_bytes": 3_500_000}}):  # where forks have no room
+        lm = HeadwiseLM({MODEL!r}, plan=plan, compute="f32", kv_dtype="f32", batch_size=2, **more)
+        texts = [" ".join(["The old captain looked over the sea and said to his men that"] * 8), "The sea"]
+        asked = [(None, lm.tok_encode(text), lm.tok_encode(option)) for text in texts
+                 for option in (" the wind is with us", " no", " all of them, every one of them, would go")]
+        together = lm._loglikelihood_tokens(asked, disable_tqdm=True)
+        alone = [lm._loglikelihood_tokens([one], disable_tqdm=True)[0] for one in asked]
+        assert [one[1] for one in together] == [one[1] for one in alone]
+        assert max(abs(one[0] - other[0]) for one, other in zip(together, alone)) < 1e-3, (plan, together, alone)
+        lm.llm.close()
+print("same")
+"""
+        with tempfile.TemporaryDirectory() as work:
+            done = subprocess.run([str(HARNESS / "python"), "-c", code], cwd=work, capture_output=True, text=True)
+        self.assertEqual((done.stdout.strip(), done.returncode), ("same", 0), done.stderr)
+
+    def test_the_harness_own_models_are_still_there(self):
+        self.assertEqual(in_harness("import headwise.lm_eval, lm_eval.api.registry as r; print(r.get_model('dummy').__name__)"),
+                         "DummyLM")
+
     def test_plans_and_chat_templates_change_what_is_read(self):
         full = run(**EXACT)
         planned = run(**EXACT, plan=PLAN)
