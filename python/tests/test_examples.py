@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -56,10 +58,19 @@ def test_the_lines_of_the_pages_run(page):
 
 def test_what_is_installed_names_the_harness_model_and_command():
     groups = {"lm_eval.models": ("headwise", "headwise.lm_eval:HeadwiseLM"),
-              "console_scripts": ("headwise-lm-eval", "headwise.lm_eval:main")}  # fmt: skip
+              "console_scripts": ("headwise-lm-eval", "headwise._lm_eval_command:main")}  # fmt: skip
     for group, (name, value) in groups.items():
         (found,) = entry_points(group=group, name=name)
         assert found.value == value
+
+
+def test_the_command_of_the_harness_says_that_there_is_none():
+    if importlib.util.find_spec("lm_eval") is not None:
+        pytest.skip("lm-eval is here")
+    command = pathlib.Path(sys.executable).parent / "headwise-lm-eval"
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "headwise-lm-eval: the Python package lm_eval is not here; `pip install lm-eval` brings it\n"
 
 
 def test_the_notebook_runs_and_is_stored_without_outputs():
