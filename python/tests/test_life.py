@@ -471,3 +471,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 engine.generate([1, 2])
 """)
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
+@pytest.mark.skipif("HEADWISE_SANITIZED" not in os.environ, reason="no sanitizer is in this interpreter")
+def test_the_sanitizer_watches_what_the_package_gives_out():
+    done = run_python(f"""
+import ctypes, headwise
+logits = headwise.LLM({str(TINY)!r}, num_threads=1).logits([1, 2])
+address = logits.ctypes.data
+del logits
+ctypes.string_at(address, 4)
+""")
+    assert done.returncode != 0 and "heap-use-after-free" in done.stderr
