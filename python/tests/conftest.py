@@ -8,7 +8,7 @@ import os
 import pathlib
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import headwise
@@ -37,6 +37,14 @@ def command(*arguments: Any, expect: int = 0) -> str:
 
 def command_json(*arguments: Any) -> Any:
     return json.loads(command(*arguments, "--json"))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Figures of an engine are as of its last step. What does not come to be is a failure, not a test without an end."""
+    for _ in range(1_000_000):
+        if is_so():
+            return
+    raise AssertionError("still not so")
 
 
 def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, MODEL, PLAN, TINY, watches_memory
+from conftest import EXACT, MODEL, PLAN, TINY, wait_until, watches_memory
 from headwise import LLM, Cancelled, InvalidInput, OutOfMemory, SamplingParams
 from headwise._running import Asked, run_all
 
@@ -81,7 +81,7 @@ def test_many_threads_share_an_engine(tiny):
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(work, range(12)))
-    assert tiny.stats()["num_running"] == 0
+    wait_until(lambda: tiny.stats()["num_running"] == 0)
 
 
 def test_batch_invariant_logits_do_not_show_how_a_text_was_cut() -> None:
@@ -197,12 +197,10 @@ def test_ctrl_c_ends_a_reading(llm):
     def num_running() -> int:
         return llm.stats()["num_running"]
 
-    while num_running() > 0:  # what another test has cancelled
-        pass
+    wait_until(lambda: num_running() == 0)  # what another test has cancelled
 
     def interrupt() -> None:
-        while num_running() == 0:
-            pass
+        wait_until(lambda: num_running() > 0)
         os.kill(os.getpid(), signal.SIGINT)
 
     killer = threading.Thread(target=interrupt)
@@ -210,8 +208,7 @@ def test_ctrl_c_ends_a_reading(llm):
     with pytest.raises(KeyboardInterrupt):
         llm.logits(ids, positions=[len(ids) - 1])
     killer.join()
-    while num_running() > 0:  # stops within a step: figures are as of the last one
-        pass
+    wait_until(lambda: num_running() == 0)  # stops within a step
 
 
 def test_a_closed_engine_says_so():
@@ -452,6 +449,35 @@ stream = engine.stream([1, 2, 3], headwise.SamplingParams(max_tokens=math.inf, i
 print(next(stream).token_id)
 """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_wait_for_a_stream_that_has_no_room():
+    """Nothing comes, so that nothing of Python's runs meanwhile."""
+    done = run_python(f"""
+import headwise, math, os, signal, sys, threading
+
+def interrupt():
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "__next__":
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+with headwise.LLM({str(TINY)!r}, num_threads=1, kv_limit_bytes=650_000, compute="f32", kv_dtype="f32") as engine:
+    endless = headwise.SamplingParams(max_tokens=math.inf, ignore_eos=True)
+    plan = headwise.plan.streaming({str(TINY)!r}, sink=4, recent=60)
+    first = engine.stream([1, 2, 3], endless, plan=plan, collect=False)
+    next(first)
+    second = engine.stream([1, 2, 3], headwise.SamplingParams(max_tokens=600, ignore_eos=True))
+    while engine.stats()["num_waiting"] == 0:
+        pass
+    threading.Thread(target=interrupt).start()
+    try:
+        next(second)
+    except KeyboardInterrupt:
+        print("interrupted")
+    first.cancel()
+    print(len(list(second)) > 500)
+""")
+    assert (done.returncode, done.stdout.split()) == (0, ["interrupted", "True"]), done.stderr
 
 
 def test_a_fork_of_the_process_is_told():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, EXACT_OPTIONS, MODEL, PLAN, TINY, command_json
+from conftest import EXACT, EXACT_OPTIONS, MODEL, PLAN, TINY, command_json, wait_until
 from headwise import LLM, SamplingParams
 
 TEXT = "The old captain looked over the sea and"
@@ -77,9 +78,8 @@ def test_what_an_engine_holds_is_told():
     with LLM(TINY, num_threads=1, kv_limit_bytes=1 << 22, **EXACT) as engine:
 
         def stats(num_finished: int) -> dict[str, int]:
-            while (found := engine.stats())["num_finished"] < num_finished:  # figures are as of the last step
-                pass
-            return found
+            wait_until(lambda: engine.stats()["num_finished"] >= num_finished)
+            return engine.stats()
 
         long, short = engine.sequence(600), engine.sequence(600)
         long.read([1] * 500)
@@ -96,11 +96,12 @@ def test_what_an_engine_holds_is_told():
 
 def test_admission_is_by_the_worst_case_or_by_what_is_likely():
     """Where memory is for some of them: the ones are waited for, of the others some give way. The texts are the same."""
-    params = SamplingParams(max_tokens=300, ignore_eos=True)
-    prompts = [[1, 2, 3 + i] for i in range(6)]
+    params = SamplingParams(max_tokens=500, ignore_eos=True)
+    prompts = [[1, 2, 3 + i] for i in range(12)]
+    limits = {"num_threads": 1, "kv_limit_bytes": 2_000_000, "page_tokens": 16, "max_num_seqs": 16, "batch_invariant": True}
     found = {}
     for admission in ("worst_case", "likely"):
-        with LLM(TINY, num_threads=1, kv_limit_bytes=1_245_184, kv_admission=admission, **EXACT) as engine:
+        with LLM(TINY, kv_admission=admission, **limits, **EXACT) as engine:
             outputs = [each.outputs[0] for each in engine.generate(prompts, params)]
         found[admission] = [each.token_ids for each in outputs]
         assert (sum(each.metrics.num_preemptions for each in outputs) > 0) == (admission == "likely")
@@ -109,7 +110,7 @@ def test_admission_is_by_the_worst_case_or_by_what_is_likely():
 
 def test_the_lowest_priority_number_is_first_where_not_all_have_memory():
     async def main() -> list[str]:
-        with LLM(TINY, num_threads=1, kv_limit_bytes=700_000, **EXACT) as engine:
+        with LLM(TINY, num_threads=1, kv_limit_bytes=600_000, **EXACT) as engine:
             order: list[str] = []
 
             async def ask(name: str, priority: int) -> None:
@@ -117,12 +118,17 @@ def test_the_lowest_priority_number_is_first_where_not_all_have_memory():
                 await engine.generate_async([1, 2, 3], params)
                 order.append(name)
 
-            # Nobody reads it, so that it stays, and neither of the others has room beside it.
-            first = engine.stream([1, 2, 3], SamplingParams(max_tokens=600, ignore_eos=True))
+            # It stays, and neither of the others has room beside it.
+            plan = headwise.plan.streaming(TINY, sink=4, recent=60)
+            endless = SamplingParams(max_tokens=math.inf, ignore_eos=True)
+            first = engine.stream([1, 2, 3], endless, plan=plan, collect=False)
             next(first)
             jobs = [asyncio.ensure_future(ask("later", 5)), asyncio.ensure_future(ask("sooner", -5))]
-            while engine.stats()["num_waiting"] < 2:
+            for _ in range(100_000):
+                if engine.stats()["num_waiting"] == 2:
+                    break
                 await asyncio.sleep(0)
+            assert engine.stats()["num_waiting"] == 2
             first.cancel()
             await asyncio.gather(*jobs)
             return order
@@ -138,6 +144,13 @@ def test_an_answer_ends_at_eos_unless_told_otherwise(tiny):
     assert (len(going.outputs[0].token_ids), going.outputs[0].finish_reason) == (5, "length")
 
 
+def test_a_stream_that_collects_nothing_has_no_text_in_the_end(tiny):
+    for collect in (True, False):
+        stream = tiny.stream([1, 2, 3], SamplingParams(max_tokens=5, ignore_eos=True), collect=collect)
+        assert len([event for event in stream if event.token_id is not None]) == 5
+        assert len(stream.output.outputs[0].token_ids) == (5 if collect else 0)
+
+
 def test_no_limit_is_the_trained_length(tiny):
     trained = tiny.info["trained_length"]
     assert len(ids_of(tiny, SamplingParams(max_tokens=None, ignore_eos=True))) == trained - 3
@@ -150,6 +163,13 @@ def test_seeds(tiny):
     assert ids_of(tiny, SamplingParams(seed=3, **params)) == ids_of(tiny, SamplingParams(seed=3, **params))
     off = [ids_of(tiny, SamplingParams(seed=3, top_k=top_k, **params)) for top_k in (0, -1)]
     assert off[0] == off[1] != ids_of(tiny, SamplingParams(seed=3, top_k=2, **params))
+
+
+def test_a_conversation_is_open_for_an_answer_or_not(llm):
+    messages = [{"role": "user", "content": "Hello."}]
+    whole = llm.encode_chat(messages, add_generation_prompt=False)
+    opened = llm.encode_chat(messages)
+    assert len(whole) < len(opened) and opened[: len(whole)] == whole
 
 
 def test_the_tokens_that_end_a_turn_end_a_chat(tmp_path):
