@@ -340,6 +340,7 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.encode_chat("hello"),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=-1)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=1.5)),
+        lambda llm: llm.generate([1], SamplingParams(max_tokens=True)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=2**62)),
         lambda llm: llm.generate([1], SamplingParams(temperature=float("nan"))),
         lambda llm: llm.generate([1], SamplingParams(temperature="hot")),
@@ -478,6 +479,39 @@ with headwise.LLM({str(TINY)!r}, num_threads=1, kv_limit_bytes=650_000, compute=
     print(len(list(second)) > 500)
 """)
     assert (done.returncode, done.stdout.split()) == (0, ["interrupted", "True"]), done.stderr
+
+
+def test_what_is_left_of_a_call_that_fails_is_ended(tiny):
+    """An answer without an end goes on for as long as nobody ends it."""
+    plan = headwise.plan.streaming(TINY, sink=4, recent=60)
+    endless = SamplingParams(max_tokens=math.inf, ignore_eos=True)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(tiny.generate_async([1, 2, 3], endless, plan=plan))
+        while tiny.stats()["num_running"] == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    wait_until(lambda: tiny.stats()["num_running"] == 0)
+    done = run_python(f"""
+import headwise, math
+
+def fail(*_):
+    raise RuntimeError("no more of this")
+
+with headwise.LLM({str(TINY)!r}, num_threads=1) as engine:
+    short = headwise.SamplingParams(max_tokens=1, ignore_eos=True)
+    endless = headwise.SamplingParams(max_tokens=math.inf, ignore_eos=True)
+    plan = headwise.plan.streaming({str(TINY)!r}, sink=4, recent=60)
+    try:
+        engine.generate([[1], [2]], [endless, short], plan=plan, progress=fail)
+    except RuntimeError as error:
+        print(error)
+""")
+    assert (done.returncode, done.stdout) == (0, "no more of this\n"), done.stderr
 
 
 def test_a_fork_of_the_process_is_told():

@@ -74,6 +74,31 @@ def test_metrics_are_the_commands(llm):
     assert 0 < metrics.kv_bytes_full < metrics.kv_bytes_bounded
 
 
+def test_an_engines_plan_is_that_of_requests_that_name_none():
+    with LLM(MODEL, plan=PLAN, **EXACT) as engine:
+        params = SamplingParams(max_tokens=2, ignore_eos=True)
+        sequence = engine.sequence(600)
+        sequence.read([1] * 500)
+        bounded = engine.generate([[1] * 500], params)[0].outputs[0].metrics
+        full = engine.generate([[1] * 500], params, plan="full")[0].outputs[0].metrics
+        assert engine.plan == headwise.HeadPlan.read(PLAN)
+        assert bounded.kv_bytes_bounded > 0 == full.kv_bytes_bounded
+        assert sequence.kv_bytes == bounded.kv_bytes < full.kv_bytes
+        assert not np.array_equal(engine.logits([1] * 500, positions=[499]), engine.logits([1] * 500, positions=[499], plan="full"))
+
+
+def test_an_answer_without_a_limit_fills_its_sequence(tiny):
+    rest = SamplingParams(max_tokens=math.inf, ignore_eos=True)
+    for turns in (0, 1):
+        sequence = tiny.sequence(40)
+        sequence.read([1] * 5)
+        for _ in range(turns):  # its last token is read with the next prompt
+            sequence.generate([2], SamplingParams(max_tokens=3, ignore_eos=True))
+        before = sequence.num_tokens
+        answer = sequence.generate([3], rest).outputs[0]
+        assert len(answer.token_ids) == 40 - before - 2 and answer.finish_reason == "length"
+
+
 def test_what_an_engine_holds_is_told():
     with LLM(TINY, num_threads=1, kv_limit_bytes=1 << 22, **EXACT) as engine:
 
