@@ -41,9 +41,10 @@ def command_json(*arguments: Any) -> Any:
 
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Figures of an engine are as of its last step. What does not come to be is a failure, not a test without an end."""
-    for _ in range(200_000):
+    for _ in range(2_000_000):
         if is_so():
             return
+        os.sched_yield()
     raise AssertionError("still not so")
 
 
