@@ -1,5 +1,5 @@
 # The commands a person types. CMake does the building (CMakePresets.json); this only names the common ways through it.
-.PHONY: build wheel deps deps-cuda test test-cuda cuda-bundle quick test-long demo bench reproduce fuzz soak schedule harness format asan tsan
+.PHONY: build wheel deps deps-cuda test test-cuda test-peers cuda-bundle quick test-long demo bench reproduce fuzz soak schedule harness format asan tsan asan-python
 FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 600
 SOAK_TOKENS ?= 1000000
@@ -53,6 +53,12 @@ harness: build
 	@tools/install_deps.sh harness || echo "no Python package lm-eval: it scores nothing through the server"
 	ctest --test-dir build/release -R '^lm_eval(_package)?$$' --output-on-failure
 
+# lm-eval's own class for transformers and headwise's on the same tasks, one behind the other: gigabytes of PyTorch.
+test-peers: build
+	@tools/install_deps.sh peers || echo "no PyTorch: nobody is there to compare with"
+	ctest --test-dir build/release -R '^lm_eval_peers$$' --output-on-failure
+	[ ! -e build/peers/bin/headwise-lm-eval ] || build/peers/bin/python tools/measure_lm_eval.py models/headwise-17m
+
 # The smallest part that runs models, in the folder that `make test` goes on in: nothing is compiled twice.
 demo:
 	@tools/install_deps.sh core
@@ -73,6 +79,14 @@ asan tsan:
 	cmake --preset $@
 	cmake --build build/$@
 	ctest --test-dir build/$@ -LE long --output-on-failure -j2
+
+# What `make asan` has of the Python package, and no more: its tests, in an interpreter with the sanitizer.
+asan-python:
+	@tools/install_deps.sh test
+	@tools/install_deps.sh python
+	cmake --preset asan
+	cmake --build build/asan --target headwise_cli headwise_evaluation
+	tools/python_tests.sh build/asan build/asan/headwise
 
 fuzz:
 	@tools/install_deps.sh long

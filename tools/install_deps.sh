@@ -9,6 +9,7 @@
 #   browser  Chromium, in which a test opens the report
 #   python   what the Python package is built with; its tools come from PyPI (tools/make_wheel.sh)
 #   clients  OpenAI's Python package in build/clients, with which a test asks the server
+#   peers    transformers on PyTorch, in lm-eval, in build/peers: 6 GB, for `make test-peers`
 #   harness  lm-eval in build/harness, 900 MB with all that it rests on, which a test has score answers through the server
 # Usage: install_deps.sh PURPOSE
 set -euo pipefail
@@ -22,9 +23,9 @@ case ${1:-} in
       libspdlog-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libssl-dev) ;;
   browser) packages=(chromium) ;;
   python) packages=(python3-dev python3-venv) ;;
-  clients | harness) packages=(python3-venv) ;;
+  clients | harness | peers) packages=(python3-venv) ;;
   *)
-    echo "usage: install_deps.sh core|build|test|long|browser|python|clients|harness" >&2
+    echo "usage: install_deps.sh core|build|test|long|browser|python|clients|harness|peers" >&2
     exit 2
     ;;
 esac
@@ -46,6 +47,7 @@ case $1 in
     ;;
   clients) python_packages=(openai) last_module=openai ;;
   harness) python_packages=('lm-eval[api]' transformers) last_module=transformers ;;
+  peers) python_packages=('lm-eval[hf]' torch) last_module=torch ;;
   *) exit 0 ;;
 esac
 venv=$(dirname "$0")/../build/$1

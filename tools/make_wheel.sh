@@ -2,6 +2,9 @@
 # What `make wheel` runs: the Python package as a wheel, on the libraries of a build that is there. Only the bindings are
 # compiled. `pip install .` does without a build, and compiles all of it.
 #
+# Of a build with sanitizers the wheel has them too, and line numbers, but no stubs; only an interpreter that is started with
+# the sanitizer's library can import it (tools/python_tests.sh does).
+#
 # The package's tools come from PyPI into BUILD_DIR/python/tools. Exit status 77: PyPI cannot be reached, or Python has no
 # headers here.
 # Usage: make_wheel.sh BUILD_DIR OUT_FOLDER
@@ -34,6 +37,13 @@ for component in core bench planner evaluation; do
   cmake --install "$build" --component $component --prefix "$prefix" >/dev/null
 done
 
+options=()
+sanitize=$(sed -n 's/^HEADWISE_SANITIZE:STRING=//p' "$build/CMakeCache.txt")
+if [ -n "$sanitize" ]; then
+  options=(-C "cmake.define.HEADWISE_SANITIZE=$sanitize" -C install.strip=false
+    -C "cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG")
+fi
+
 # nanobind and the tools are in the environment already, cmake and ninja on the path.
 PATH=$tools/bin:$PATH "$tools/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-  --wheel-dir "$out" -C "build-dir=$build/python/wheel" -C "cmake.define.HEADWISE_PREBUILT=$prefix" "$root"
+  --wheel-dir "$out" -C "build-dir=$build/python/wheel" -C "cmake.define.HEADWISE_PREBUILT=$prefix" "${options[@]}" "$root"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The figures of docs/python.md: what the binding adds to a decode step, how long the import takes, how large the wheel is.
 
-Wants the package installed in this interpreter. Called as measure_python.py COMMAND MODEL [WHEEL].
+Wants the package installed in this interpreter. Called as measure_python.py COMMAND MODEL [WHEEL]... [--tokens N]; N: of an answer.
 """
+import argparse
 import json
 import pathlib
 import statistics
@@ -12,20 +13,19 @@ import time
 
 import headwise
 
-NEW_TOKENS = 400
 REPEATS = 7
 PROMPT = "Once upon a time"
 
 
-def by_command(command, model):
-    done = subprocess.run([command, "run", "--model", model, "--prompt", PROMPT, "-n", str(NEW_TOKENS), "--ignore-eos",
+def by_command(command, model, tokens):
+    done = subprocess.run([command, "run", "--model", model, "--prompt", PROMPT, "-n", str(tokens), "--ignore-eos",
                            "--json"], check=True, capture_output=True)
-    return json.loads(done.stdout)["decode_seconds"] / (NEW_TOKENS - 1)
+    return json.loads(done.stdout)["decode_seconds"] / (tokens - 1)
 
 
 def by_generate(llm, params):
     metrics = llm.generate(PROMPT, params)[0].outputs[0].metrics
-    return metrics.decode_seconds / (NEW_TOKENS - 1)
+    return metrics.decode_seconds / (metrics.new_tokens - 1)
 
 
 def by_stream(llm, params):
@@ -35,13 +35,18 @@ def by_stream(llm, params):
 
 
 def main():
-    command, model = sys.argv[1:3]
-    params = headwise.SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command")
+    parser.add_argument("model")
+    parser.add_argument("wheels", nargs="*")
+    parser.add_argument("--tokens", type=int, default=400)
+    given = parser.parse_args()
+    params = headwise.SamplingParams(max_tokens=given.tokens, ignore_eos=True)
     rows = {"headwise run": [], "LLM.generate": [], "LLM.stream": []}
-    with headwise.LLM(model) as llm:
+    with headwise.LLM(given.model) as llm:
         llm.generate(PROMPT, params)
         for _ in range(REPEATS):  # in turn, so that what a machine does besides is everybody's
-            rows["headwise run"].append(by_command(command, model))
+            rows["headwise run"].append(by_command(given.command, given.model, given.tokens))
             rows["LLM.generate"].append(by_generate(llm, params))
             rows["LLM.stream"].append(by_stream(llm, params))
     base = statistics.median(rows["headwise run"])
@@ -54,7 +59,7 @@ def main():
         code = "import time; begin = time.perf_counter(); import headwise; print(time.perf_counter() - begin)"
         imports.append(float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout))
     print(f"import         {statistics.median(imports):.3f} s ({min(imports):.3f} to {max(imports):.3f})")
-    for wheel in sys.argv[3:]:
+    for wheel in given.wheels:
         print(f"wheel          {pathlib.Path(wheel).stat().st_size / 1e6:.1f} MB")
 
 

@@ -63,8 +63,16 @@ def as_list(prompts: Any) -> list[Any]:
     return [listed] if is_ids else listed
 
 
+def messages_of(messages: Any) -> list[Any]:
+    """One conversation; what its messages have the library checks."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        found = type(messages).__name__
+        raise InvalidInput(f'messages: found {found}, expected a list of {{"role": ..., "content": ...}}')
+    return list(messages)
+
+
 def conversations_of(messages: Any) -> list[Any]:
-    listed = list(messages)
+    listed = messages_of(messages)
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
 
 
@@ -72,12 +80,20 @@ def num_answers(params: SamplingParams) -> int:
     return _convert.whole(params.n, "n", 1, 4096)
 
 
-def params_for(given: Any, num_prompts: int) -> list[SamplingParams]:
+def one_params(given: Any) -> SamplingParams:
     if given is None:
-        given = SamplingParams()
-    if isinstance(given, SamplingParams):
-        return [given] * num_prompts
-    params = list(given)
-    if len(params) != num_prompts or not all(isinstance(each, SamplingParams) for each in params):
+        return SamplingParams()
+    if not isinstance(given, SamplingParams):
+        raise InvalidInput(f"sampling_params: found {type(given).__name__}, expected SamplingParams")
+    return given
+
+
+def params_for(given: Any, num_prompts: int) -> list[SamplingParams]:
+    if given is None or isinstance(given, SamplingParams):
+        return [one_params(given)] * num_prompts
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise InvalidInput(f"sampling_params: found {type(given).__name__}, expected SamplingParams or a list of them")
+    params = [one_params(each) for each in given]
+    if len(params) != num_prompts:
         raise InvalidInput(f"sampling_params: found {len(params)}, expected one for all or one for each of {num_prompts}")
     return params

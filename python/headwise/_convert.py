@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Union
@@ -61,6 +63,12 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
     return number
 
 
+def wholes(value: Any, name: str, least: int = -(2**63)) -> list[int]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of whole numbers")
+    return [whole(each, name, least) for each in value]
+
+
 def real(value: Any, name: str) -> float:
     try:
         if isinstance(value, (bool, str, bytes)):
@@ -68,6 +76,12 @@ def real(value: Any, name: str) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise InvalidInput(f"{name}: found {value!r}, expected a number") from None
+
+
+def reals(value: Any, name: str) -> list[float]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of numbers")
+    return [real(each, name) for each in value]
 
 
 def text(value: Any, name: str) -> str:
@@ -80,11 +94,30 @@ def text(value: Any, name: str) -> str:
     return value
 
 
+def texts(value: Any, name: str) -> list[str]:
+    """Of a list; a text alone would be one of letters."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of str")
+    return [text(each, name) for each in value]
+
+
+def function(value: Any, name: str) -> None:
+    if value is not None and not callable(value):
+        raise InvalidInput(f"{name}: found {type(value).__name__}, expected a function")
+
+
 def path(value: Any, name: str) -> str:
     try:
         return text(os.fspath(value), name)
     except TypeError:
         raise InvalidInput(f"{name}: found {type(value).__name__}, expected a path") from None
+
+
+def json_text(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{name}: is no JSON: {error}") from None
 
 
 def options(given: dict[str, Any]) -> dict[str, str]:
@@ -113,6 +146,10 @@ def _option(value: Any, name: str) -> str:
         return repr(real(value, name))
 
 
-def warn(messages: Iterable[str], stacklevel: int = 3) -> None:
+def warn(messages: Iterable[str]) -> None:
+    """At the line that called the package, however many of its functions are in between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        frame, level = frame.f_back, level + 1
     for message in messages:
-        warnings.warn(message, HeadwiseWarning, stacklevel=stacklevel)
+        warnings.warn(message, HeadwiseWarning, stacklevel=level)

@@ -20,8 +20,7 @@ def make(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> HeadPlan:
-    if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress: found {type(progress).__name__}, expected a function")
+    _convert.function(progress, "progress")
     plan, warnings = _core.make_plan(
         method,
         _convert.path(model, "model"),
@@ -31,7 +30,7 @@ def make(
         bool(resume),
         progress,
     )
-    _convert.warn(warnings, stacklevel=4)
+    _convert.warn(warnings)
     return HeadPlan._of(plan)
 
 

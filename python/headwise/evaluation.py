@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from . import _convert, _core
@@ -65,6 +66,8 @@ def evaluate(
             pairs.append((_convert.text(name, "plans"), None if made is None else made._plan))
             if made is None and name != "full":
                 raise InvalidInput(f"plans: {name} is {plan!r}, expected a plan or its file")
+    elif not isinstance(plans, Iterable):
+        raise InvalidInput(f"plans: found {type(plans).__name__}, expected a list of files or a dict of plans")
     else:
         for place, given in enumerate(plans):
             if isinstance(given, HeadPlan):
@@ -72,12 +75,18 @@ def evaluate(
             pairs.append((_convert.path(given, "plans"), None))
     if not pairs:
         raise InvalidInput("plans: found none, expected at least one")
+    _convert.function(progress, "progress")
+    if not (engine is None or isinstance(engine, Mapping)):
+        raise InvalidInput(f"engine: found {type(engine).__name__}, expected keyword arguments of LLM as a dict")
+    known = set(inspect.signature(engine_options).parameters) - {"model"}
+    if unknown := sorted(str(name) for name in engine or {} if name not in known):
+        raise InvalidInput(f"engine: found {', '.join(unknown)}, expected some of {', '.join(sorted(known))}")
     summary, results, warnings = _core.evaluate(
         _convert.text(task, "task"),
         engine_options(model, **dict(engine or {})),
         _convert.options(options),
         pairs,
-        [_convert.real(ratio, "kv_ratios") for ratio in kv_ratios],
+        _convert.reals(kv_ratios, "kv_ratios"),
         "" if out is None else _convert.path(out, "out"),
         bool(resume),
         bool(bos),

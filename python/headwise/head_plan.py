@@ -49,7 +49,12 @@ class HeadPlan:
         rules: [L][H] of `headwise.rules`.
         scores: [L, H] finite numbers that the heads were ranked by.
         """
-        table = [[rule_to_json(rule) for rule in layer] for layer in rules]
+        if not isinstance(shape, ModelShape):
+            raise InvalidInput(f"shape: found {type(shape).__name__}, expected a ModelShape")
+        try:
+            table = [[rule_to_json(rule) for rule in layer] for layer in rules]
+        except TypeError:
+            raise InvalidInput("rules: found no table, expected a list of rules for each layer") from None
         document: dict[str, Any] = {"headwise_plan": 1, "model": asdict(shape), "layers": table}
         if scores is not None:
             document["scores"] = _rows(scores, "scores")
@@ -269,12 +274,13 @@ def as_plan(value: HeadPlan | StrPath | None) -> tuple[HeadPlan | None, str]:
 
 def compare(plans: Mapping[str, HeadPlan | StrPath], at: Sequence[int] = (4096, 32768)) -> dict[str, Any]:
     """What plans agree on, and their KV bytes `at` lengths in tokens: what `plan compare --json` prints."""
+    if not isinstance(plans, Mapping):
+        raise InvalidInput(f"plans: found {type(plans).__name__}, expected plans by name")
     named = []
     for name, given in plans.items():
         plan, _ = as_plan(given)
         if plan is None:
             raise InvalidInput(f"plans: {name} is {given!r}, expected a plan or its file")
         named.append((_convert.text(name, "plans"), plan._plan))
-    lengths = [_convert.whole(length, "at") for length in at]
-    compared: dict[str, Any] = json.loads(_core.compare_plans(named, lengths))
+    compared: dict[str, Any] = json.loads(_core.compare_plans(named, _convert.wholes(at, "at")))
     return compared

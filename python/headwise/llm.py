@@ -7,15 +7,15 @@ import atexit
 import json
 import threading
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence as SequenceOf
+from collections.abc import AsyncGenerator, Mapping, Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
 from . import _convert, _core
-from ._arguments import Messages, Prompt, as_list, conversations_of, engine_options, num_answers, params_for
+from ._arguments import Messages, Prompt, as_list, conversations_of, engine_options, messages_of, one_params, params_for
+from ._running import Asked, answer_async, open_stream, run_all, stream_async
 from .errors import InvalidInput
 from .head_plan import HeadPlan, StrPath, as_plan
-from .sampling import CompletionOutput, Progress, RequestOutput, SamplingParams, TokenEvent
-from .sampling import build_request, completion, logprobs_dict
+from .sampling import Progress, RequestOutput, SamplingParams, TokenEvent, logprobs_dict
 from .sequence import Sequence
 from .streams import LoopWaker, Stream
 
@@ -196,18 +196,15 @@ class LLM:
         tools: SequenceOf[Any] | None,
         documents: SequenceOf[Any] | None,
         variables: Mapping[str, Any] | None,
-        opens_answer: bool = True,
-        form: str | None = None,
-        template: str | None = None,
+        opens_answer: bool,
+        form: str | None,
+        template: str | None,
     ) -> tuple[list[int], list[int]]:
         def dumped(value: Any, name: str) -> str:
-            try:
-                return "" if value is None else json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise InvalidInput(f"{name}: is no JSON: {error}") from None
+            return "" if value is None else _convert.json_text(value, name)
 
         ids, stop_ids = self._engine.encode_chat(
-            dumped(list(messages), "messages"),
+            dumped(messages_of(messages), "messages"),
             dumped(tools, "tools"),
             dumped(documents, "documents"),
             dumped(variables, "chat_template_kwargs"),
@@ -236,15 +233,14 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers prompts, up to `max_num_seqs` at once, and gives the answers in their order. Ctrl-C ends it.
 
+        prompts: a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, or a list of these.
         sampling_params: one for all, or one for each.
         plan: in place of the engine's; "full" for every head full.
         progress: called with a label, answers that are there, and all of them.
         """
-        wanted = as_list(prompts)
-        prepared = [self._prompt(prompt) for prompt in wanted]
-        params = params_for(sampling_params, len(prepared))
-        with_stops = [(text, ids, ()) for text, ids in prepared]
-        return self._run_all(with_stops, params, self._plan_for(plan), None, progress)
+        asked = [self._prompt(prompt) for prompt in as_list(prompts)]
+        params = params_for(sampling_params, len(asked))
+        return run_all(self, asked, params, plan=self._plan_for(plan), progress=progress)
 
     def chat(
         self,
@@ -254,15 +250,16 @@ class LLM:
         tools: SequenceOf[Any] | None = None,
         documents: SequenceOf[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_form: str | None = None,
+        chat_template: str | None = None,
         plan: HeadPlan | StrPath | None = None,
         progress: Progress | None = None,
     ) -> list[RequestOutput]:
-        """Answers one conversation or several, as `generate` does prompts. messages: as in `encode_chat`."""
-        conversations = conversations_of(messages)
-        encoded = [self._encode_chat(each, tools, documents, chat_template_kwargs) for each in conversations]
-        params = params_for(sampling_params, len(encoded))
-        with_stops = [(None, ids, stop_ids) for ids, stop_ids in encoded]
-        return self._run_all(with_stops, params, self._plan_for(plan), None, progress)
+        """Answers one conversation or several, as `generate` does prompts. messages and what follows: as in `encode_chat`."""
+        setup = (tools, documents, chat_template_kwargs, chat_form, chat_template)
+        asked = [self._conversation(each, *setup) for each in conversations_of(messages)]
+        params = params_for(sampling_params, len(asked))
+        return run_all(self, asked, params, plan=self._plan_for(plan), progress=progress)
 
     def stream(
         self,
@@ -277,8 +274,8 @@ class LLM:
         collect: keep the text for `Stream.output`. With False and `max_tokens=math.inf` it goes on for ever in constant
             memory, where the plan bounds every head.
         """
-        _, ids = self._prompt(prompt)
-        return self._stream(ids, sampling_params or SamplingParams(), self._plan_for(plan), None, collect)
+        params = one_params(sampling_params)
+        return open_stream(self, self._prompt(prompt), params, plan=self._plan_for(plan), collect=collect)
 
     def stream_chat(
         self,
@@ -288,12 +285,13 @@ class LLM:
         tools: SequenceOf[Any] | None = None,
         documents: SequenceOf[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_form: str | None = None,
+        chat_template: str | None = None,
         plan: HeadPlan | StrPath | None = None,
     ) -> Stream:
         """`chat`, token by token."""
-        ids, stop_ids = self._encode_chat(messages, tools, documents, chat_template_kwargs)
-        params = sampling_params or SamplingParams()
-        return self._stream(ids, params, self._plan_for(plan), None, True, stop_ids)
+        asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
+        return open_stream(self, asked, one_params(sampling_params), plan=self._plan_for(plan))
 
     async def generate_async(
         self,
@@ -303,61 +301,49 @@ class LLM:
         plan: HeadPlan | StrPath | None = None,
     ) -> RequestOutput:
         """`generate` of one prompt in an event loop. Any number may run at once. Cancelling the task ends the request."""
-        text, ids = self._prompt(prompt)
-        params = sampling_params or SamplingParams()
-        waker = self._loop_waker()
-        own_plan = self._plan_for(plan)
-        outputs = []
-        for answer in range(num_answers(params)):
-            request = build_request(self, ids, params, answer=answer, plan=own_plan)
-            key, ready = waker.begin()
-            try:
-                pending = _core.submit(self._engine, request, waker.waker, key)
-                try:
-                    while (result := pending.poll()) is None:
-                        await ready.wait()
-                        ready.clear()
-                except BaseException:
-                    pending.cancel()
-                    raise
-            finally:
-                waker.end(key)
-            outputs.append(completion(self, answer, result))
-        self._warn()
-        return RequestOutput(self._request_id(), text, ids, outputs)
+        return await answer_async(self, self._prompt(prompt), one_params(sampling_params), self._plan_for(plan))
 
-    async def stream_async(
+    async def chat_async(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: SequenceOf[Any] | None = None,
+        documents: SequenceOf[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_form: str | None = None,
+        chat_template: str | None = None,
+        plan: HeadPlan | StrPath | None = None,
+    ) -> RequestOutput:
+        """`chat` of one conversation in an event loop."""
+        asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
+        return await answer_async(self, asked, one_params(sampling_params), self._plan_for(plan))
+
+    def stream_async(
         self,
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         *,
         plan: HeadPlan | StrPath | None = None,
-    ) -> AsyncIterator[TokenEvent]:
-        """`stream` in an event loop: an asynchronous iterator of `TokenEvent`."""
-        _, ids = self._prompt(prompt)
-        params = sampling_params or SamplingParams()
-        waker = self._loop_waker()
-        request = build_request(self, ids, params, plan=self._plan_for(plan))
-        request.keep_nothing()
-        key, ready = waker.begin()
-        stream = None
-        try:
-            stream = _core.stream(self._engine, request, waker.waker, key)
-            while True:
-                event = stream.poll()
-                if event is None:
-                    await ready.wait()
-                    ready.clear()
-                    continue
-                if event.text or event.token is not None:
-                    yield self._event(event)
-                if event.result is not None:
-                    event.result.check()
-                    return
-        finally:
-            waker.end(key)
-            if stream is not None:
-                stream.cancel()
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """`stream` in an event loop: an asynchronous iterator of `TokenEvent`. Leaving it ends the request."""
+        return stream_async(self, self._prompt(prompt), one_params(sampling_params), self._plan_for(plan))
+
+    def stream_chat_async(
+        self,
+        messages: Messages,
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: SequenceOf[Any] | None = None,
+        documents: SequenceOf[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_form: str | None = None,
+        chat_template: str | None = None,
+        plan: HeadPlan | StrPath | None = None,
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """`stream_chat` in an event loop."""
+        asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
+        return stream_async(self, asked, one_params(sampling_params), self._plan_for(plan))
 
     # ---- the model's numbers ---------------------------------------------------------------------------------------
 
@@ -409,6 +395,8 @@ class LLM:
         prompt_tokens: as for `logits`.
         """
         read = _convert.token_ids(ids)
+        if not read:
+            raise InvalidInput("ids: found none, expected at least one")
         logprobs, greedy = self._engine.score(
             read,
             _convert.whole(first, "first"),
@@ -432,7 +420,7 @@ class LLM:
     ) -> tuple[Any, Any]:
         found = self._engine.forced(
             _convert.token_ids(ids),
-            None if positions is None else [_convert.whole(each, "positions", 0) for each in positions],
+            None if positions is None else _convert.wholes(positions, "positions", 0),
             self._plan_for(plan),
             None,
             -1 if prompt_tokens is None else _convert.whole(prompt_tokens, "prompt_tokens", 0),
@@ -465,7 +453,7 @@ class LLM:
 
     def _warn(self) -> None:
         if not self._closed:
-            _convert.warn(self._engine.take_warnings(), stacklevel=4)
+            _convert.warn(self._engine.take_warnings())
 
     def _request_id(self) -> str:
         with self._lock:
@@ -483,97 +471,30 @@ class LLM:
         found = self._plan if plan is None else self._checked_plan(plan)
         return None if found is None else found._plan
 
-    def _prompt(self, prompt: Any) -> tuple[str | None, list[int]]:
-        if isinstance(prompt, Mapping):
-            if set(prompt) == {"prompt_token_ids"}:
-                prompt = prompt["prompt_token_ids"]
-            elif set(prompt) == {"prompt"}:
-                prompt = prompt["prompt"]
-            else:
-                raise InvalidInput(f"prompt: found keys {sorted(map(str, prompt))}, expected prompt or prompt_token_ids")
+    def _prompt(self, prompt: Any) -> Asked:
         text = prompt if isinstance(prompt, str) else None
+        if isinstance(prompt, Mapping):
+            if not prompt or not set(prompt) <= {"prompt", "prompt_token_ids"}:
+                raise InvalidInput(f"prompt: found keys {sorted(map(str, prompt))}, expected prompt or prompt_token_ids")
+            text = None if prompt.get("prompt") is None else _convert.text(prompt["prompt"], "prompt")
+            # Where both are given the text is what the ids were made of.
+            prompt = prompt.get("prompt_token_ids", text)
         ids = self.encode(prompt) if isinstance(prompt, str) else _convert.token_ids(prompt, "prompt")
         self._engine.note_length(len(ids))
-        return text, ids
+        return Asked(text, ids)
 
-    def _run_all(
+    def _conversation(
         self,
-        prompts: SequenceOf[tuple[str | None, list[int], SequenceOf[int]]],
-        params: SequenceOf[SamplingParams],
-        plan: _core.Plan | None,
-        sequence: Sequence | None,
-        progress: Progress | None,
-    ) -> list[RequestOutput]:
-        asked = [(i, answer) for i, each in enumerate(params) for answer in range(num_answers(each))]
-        waker = _core.Waker()
-        running: dict[int, _core.Pending] = {}
-        answers: dict[int, CompletionOutput] = {}
-        next_key = 0
-        try:
-            while len(answers) < len(asked):
-                while next_key < len(asked) and len(running) < self.max_num_seqs:
-                    i, answer = asked[next_key]
-                    _, ids, stop_ids = prompts[i]
-                    request = build_request(
-                        self,
-                        ids,
-                        params[i],
-                        answer=answer,
-                        more_stop_ids=stop_ids,
-                        plan=plan,
-                        sequence=None if sequence is None else sequence._sequence,
-                        room=None if sequence is None else sequence._room(),
-                    )
-                    running[next_key] = _core.submit(self._engine, request, waker, next_key)
-                    next_key += 1
-                for key in waker.wait():
-                    result = running[key].poll()
-                    if result is not None:
-                        del running[key]
-                        answers[key] = completion(self, asked[key][1], result)
-                        if progress is not None:
-                            progress("generate", len(answers), len(asked))
-        finally:
-            for pending in running.values():
-                pending.cancel()
-            # Nobody shares memory with what is on its way out: a sequence may be used again at once.
-            while running and not self._closed:
-                running = {key: pending for key, pending in running.items() if pending.poll() is None}
-                if running:
-                    waker.wait()
-        self._warn()
-        outputs: list[list[CompletionOutput]] = [[] for _ in prompts]
-        for key, (i, _) in enumerate(asked):
-            outputs[i].append(answers[key])
-        return [
-            RequestOutput(self._request_id(), text, list(ids), outputs[i]) for i, (text, ids, _) in enumerate(prompts)
-        ]
-
-    def _stream(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        plan: _core.Plan | None,
-        sequence: Sequence | None,
-        collect: bool,
-        stop_ids: SequenceOf[int] = (),
-    ) -> Stream:
-        if num_answers(params) != 1:
-            raise InvalidInput(f"n: found {params.n}, expected 1 for a stream")
-        request = build_request(
-            self,
-            ids,
-            params,
-            more_stop_ids=stop_ids,
-            plan=plan,
-            sequence=None if sequence is None else sequence._sequence,
-            room=None if sequence is None else sequence._room(),
-        )
-        if not collect:
-            request.keep_nothing()
-        stream = Stream(self, _core.stream(self._engine, request, None, 0), ids)
-        self._warn()
-        return stream
+        messages: Messages,
+        tools: SequenceOf[Any] | None,
+        documents: SequenceOf[Any] | None,
+        variables: Mapping[str, Any] | None,
+        form: str | None,
+        template: str | None,
+    ) -> Asked:
+        ids, stop_ids = self._encode_chat(messages, tools, documents, variables, True, form, template)
+        self._engine.note_length(len(ids))
+        return Asked(None, ids, stop_ids)
 
     def _event(self, event: _core.Event) -> TokenEvent:
         logprobs = event.logprobs

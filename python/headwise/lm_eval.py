@@ -2,8 +2,9 @@
 
     headwise-lm-eval run --model headwise --model_args pretrained=MODEL,plan=PLAN --tasks TASK
 
-is the harness' own command, `lm_eval`, with this model in it. Arguments are those of `HeadwiseLM`. Texts become tokens as
-they do for the harness' `hf` models, so that the two can be compared.
+is the harness' own command, `lm_eval`, with this model in it; a harness that looks for models of other packages by entry point
+(`lm_eval.models`, in releases after 0.4.13) needs no other command than its own. Arguments are those of `HeadwiseLM`. Texts
+become tokens as they do for the harness' `hf` models, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import lm_eval.models  # the harness' own, which it looks for only as long as it knows none
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows
 from tqdm import tqdm
 
-from .errors import InvalidInput
+from .errors import InvalidInput, OutOfMemory
 from .llm import LLM
 from .sampling import SamplingParams
 
@@ -126,24 +128,55 @@ class HeadwiseLM(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Iterable[Scored], disable_tqdm: bool = False, **unused: Any
     ) -> list[tuple[float, bool]]:
-        def score(request: Scored) -> tuple[float, bool]:
-            _, context, continuation = request
-            ids = (context + continuation)[-(self._max_length + 1) :]
-            first = len(ids) - len(continuation)
-            if first < 1:
-                raise InvalidInput(
-                    f"a continuation of {len(continuation)} tokens does not fit in the {self._max_length} of the model"
-                )
-            # The continuation in steps of a prompt's: one by one is what decoding does, and slow.
-            logprobs, greedy = self.llm._engine.score(ids, first, self.llm._plan_for(None), None, first, 0)
-            return float(logprobs.sum(dtype="float64")), bool(greedy.all())
-
         asked = list(requests)
-        answers = self._all(asked, score, disable_tqdm, "Running loglikelihood requests")
-        for (key, _, _), answer in zip(asked, answers):
-            if key is not None:
-                self.cache_hook.add_partial("loglikelihood", key, answer)
+        by_context: dict[tuple[int, ...], list[int]] = {}
+        for place, (_, context, _) in enumerate(asked):
+            by_context.setdefault(tuple(context), []).append(place)
+        groups = list(by_context.values())
+
+        def score(places: list[int]) -> list[tuple[float, bool]]:
+            return self._score_all(asked[places[0]][1], [asked[place][2] for place in places])
+
+        answers = [(0.0, False)] * len(asked)
+        scored = self._all(groups, score, disable_tqdm, "Running loglikelihood requests, by context")
+        for places, found in zip(groups, scored):
+            for place, answer in zip(places, found):
+                answers[place] = answer
+                if asked[place][0] is not None:
+                    self.cache_hook.add_partial("loglikelihood", asked[place][0], answer)
         return answers
+
+    def _score_all(self, context: list[int], continuations: list[list[int]]) -> list[tuple[float, bool]]:
+        """Of the options of one question."""
+        longest = max(map(len, continuations))
+        if len(continuations) > 1 and len(context) > 1 and len(context) + longest <= self._max_length + 1:
+            try:
+                return self._score_on_forks(context, continuations, len(context) + longest)
+            except OutOfMemory:  # a fork reserves as if it shared nothing
+                pass
+        return [self._score(context, continuation) for continuation in continuations]
+
+    def _score_on_forks(
+        self, context: list[int], continuations: list[list[int]], most: int
+    ) -> list[tuple[float, bool]]:
+        """The context is read once."""
+        text = self.llm.sequence(most, prompt_tokens=len(context))
+        text.read(context[:-1])
+        scored = []
+        for continuation in continuations:
+            ids = [context[-1], *continuation]
+            scored.append(_summed(*self.llm._engine.score(ids, 1, None, text.fork()._sequence, -1, 0)))
+        return scored
+
+    def _score(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+        ids = (context + continuation)[-(self._max_length + 1) :]
+        first = len(ids) - len(continuation)
+        if first < 1:
+            raise InvalidInput(
+                f"a continuation of {len(continuation)} tokens does not fit in the {self._max_length} of the model"
+            )
+        # The continuation in steps of a prompt's: one by one is what decoding does, and slow.
+        return _summed(*self.llm._engine.score(ids, first, self.llm._plan_for(None), None, first, 0))
 
     def loglikelihood_rolling(self, requests: Iterable[Any], disable_tqdm: bool = False) -> list[float]:
         windows: list[Scored] = []
@@ -207,6 +240,10 @@ class HeadwiseLM(TemplateLM):  # type: ignore[misc]
         """`batch_size` at once: each waits in a thread of its own, the engine puts them into common steps."""
         with ThreadPoolExecutor(self.batch_size) as pool:
             return list(tqdm(pool.map(answer, asked), total=len(asked), disable=disable_tqdm, desc=label))
+
+
+def _summed(logprobs: Any, greedy: Any) -> tuple[float, bool]:
+    return float(logprobs.sum(dtype="float64")), bool(greedy.all())
 
 
 def main() -> None:

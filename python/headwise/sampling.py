@@ -97,7 +97,7 @@ class CompletionOutput:
     finish_reason: str
     """"stop", "length" or, where it was cancelled, "abort"."""
     stop_reason: str | None
-    """Of "stop": "eos" or "stop_string"."""
+    """Of "stop": "eos", also for one of stop_token_ids, or "stop_string"."""
     logprobs: list[dict[int, Logprob]] | None
     """One for each token, where SamplingParams asks: the chosen token first, then the most likely ones."""
     cumulative_logprob: float | None
@@ -156,7 +156,9 @@ def build_request(
     sampling.repetition_penalty = _convert.real(params.repetition_penalty, "repetition_penalty")
     sampling.frequency_penalty = _convert.real(params.frequency_penalty, "frequency_penalty")
     sampling.presence_penalty = _convert.real(params.presence_penalty, "presence_penalty")
-    if params.logit_bias:
+    if params.logit_bias is not None:
+        if not isinstance(params.logit_bias, Mapping):
+            raise InvalidInput(f"logit_bias: found {type(params.logit_bias).__name__}, expected biases by token id")
         sampling.set_logit_bias(
             [
                 (_convert.whole(id, "logit_bias", 0, _convert.MAX_ID), _convert.real(bias, "logit_bias"))
@@ -165,8 +167,8 @@ def build_request(
         )
     seed = random.getrandbits(32) if params.seed is None else _convert.whole(params.seed, "seed", 0, 2**64 - 1)
     sampling.seed = (seed + answer) % 2**64
-    stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
-    request.stop = [_convert.text(stop, "stop") for stop in stops]
+    stops = [params.stop] if isinstance(params.stop, str) else params.stop
+    request.stop = [] if stops is None else _convert.texts(stops, "stop")
     request.stop_tokens = _convert.token_ids(params.stop_token_ids or (), "stop_token_ids") + list(more_stop_ids)
     if params.ignore_eos:
         request.ignore_eos()
@@ -210,11 +212,9 @@ def _constraint(llm: LLM, params: SamplingParams) -> _core.Constraint | None:
         raise InvalidInput(f"found {given[0][0]} and {given[1][0]}, expected one form of the answer")
     kind, form = given[0]
     if kind == "choice":
-        return llm._engine.compile(kind, "", [_convert.text(each, kind) for each in form])
+        return llm._engine.compile(kind, "", _convert.texts(form, kind))
     if kind == "json_schema" and not isinstance(form, str):
-        import json
-
-        form = json.dumps(form)
+        form = _convert.json_text(form, kind)
     return llm._engine.compile(kind, _convert.text(form, kind), [])
 
 

@@ -6,7 +6,8 @@ import collections.abc
 from typing import TYPE_CHECKING, Any
 
 from . import _convert, _core
-from ._arguments import Prompt, num_answers
+from ._arguments import Prompt, num_answers, one_params
+from ._running import Asked, open_stream, run_all
 from .errors import InvalidInput
 from .head_plan import HeadPlan, StrPath
 from .sampling import Progress, RequestOutput, SamplingParams
@@ -63,25 +64,29 @@ class Sequence:
             forked = engine.fork_under(self._sequence, own, prompt, most)
         return Sequence(self._llm, forked, own, prompt, most)
 
+    def __repr__(self) -> str:
+        if self._llm._closed:
+            return "Sequence(of a closed engine)"
+        return f"Sequence({self.num_tokens} of at most {self.max_tokens} tokens, {self.kv_bytes} bytes)"
+
     def read(self, prompt: Prompt) -> None:
         """Reads on, and draws nothing. A text gets no beginning-of-text token unless it is the first."""
-        _, ids = self._prompt(prompt)
-        self._llm._run_all([(None, ids, ())], [SamplingParams(max_tokens=0)], None, self, None)
+        run_all(self._llm, [self._prompt(prompt)], [SamplingParams(max_tokens=0)], sequence=self)
 
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, progress: Progress | None = None
     ) -> RequestOutput:
         """Reads the prompt behind the text so far and answers; both become part of the text."""
-        text, ids = self._prompt(prompt)
-        params = sampling_params or SamplingParams()
+        params = one_params(sampling_params)
         if num_answers(params) != 1:
             raise InvalidInput(f"n: found {params.n}, expected 1 for a sequence: fork it for more answers")
-        return self._llm._run_all([(text, ids, ())], [params], None, self, progress)[0]
+        asked = [self._prompt(prompt)]
+        return run_all(self._llm, asked, [params], sequence=self, progress=progress)[0]
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, collect: bool = True) -> Stream:
         """`generate`, token by token."""
-        _, ids = self._prompt(prompt)
-        return self._llm._stream(ids, sampling_params or SamplingParams(), None, self, collect)
+        params = one_params(sampling_params)
+        return open_stream(self._llm, self._prompt(prompt), params, sequence=self, collect=collect)
 
     def logits(
         self, ids: collections.abc.Sequence[int] | npt.NDArray[np.integer[Any]], *, positions: collections.abc.Sequence[int] | None = None
@@ -98,7 +103,7 @@ class Sequence:
         return hidden
 
     def _forced(self, ids: Any, positions: collections.abc.Sequence[int] | None, logits: bool) -> Any:
-        wanted = None if positions is None else [_convert.whole(each, "positions", 0) for each in positions]
+        wanted = None if positions is None else _convert.wholes(positions, "positions", 0)
         read = _convert.token_ids(ids)
         engine = self._llm._engine
         return engine.forced(read, wanted, None, self._sequence, -1, 0, 1, logits, not logits)[0 if logits else 1]
@@ -107,7 +112,9 @@ class Sequence:
         # One more for the last token of the answer before, which is read with this prompt.
         return self.max_tokens - self.num_tokens - 1
 
-    def _prompt(self, prompt: Any) -> tuple[str | None, list[int]]:
+    def _prompt(self, prompt: Any) -> Asked:
+        if isinstance(prompt, collections.abc.Mapping) and set(prompt) == {"prompt"}:
+            prompt = prompt["prompt"]
         if isinstance(prompt, str) and self.num_tokens > 0:
-            return prompt, self._llm.tokenize(prompt)
+            return Asked(prompt, self._llm.tokenize(prompt))
         return self._llm._prompt(prompt)

@@ -19,9 +19,10 @@ __all__ = ["Stream"]
 class Stream(Iterator[TokenEvent]):
     """The tokens of one answer as they come. A context manager: leaving it ends the request, and so does dropping it."""
 
-    def __init__(self, llm: LLM, stream: _core.Stream, ids: list[int]) -> None:
+    def __init__(self, llm: LLM, stream: _core.Stream, prompt: str | None, ids: list[int]) -> None:
         self._llm = llm
         self._stream = stream
+        self._prompt = prompt
         self._ids = ids
         self._output: RequestOutput | None = None
         self._is_over = False
@@ -34,7 +35,7 @@ class Stream(Iterator[TokenEvent]):
             if event.result is not None:
                 self._is_over = True
                 answer = completion(self._llm, 0, event.result)
-                self._output = RequestOutput(self._llm._request_id(), None, self._ids, [answer])
+                self._output = RequestOutput(self._llm._request_id(), self._prompt, self._ids, [answer])
             if event.token is not None or event.text:
                 return self._llm._event(event)
         self._is_over = True

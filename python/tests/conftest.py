@@ -8,7 +8,7 @@ import os
 import pathlib
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import headwise
@@ -20,19 +20,32 @@ COMMAND = os.environ["HEADWISE_COMMAND"]
 MODEL = SOURCE / "models" / "headwise-17m"
 PLAN = SOURCE / "models" / "headwise-17m-two-heads.json"
 TINY = SOURCE / "tests" / "golden" / "tiny" / "llama-gqa"  # has no tokenizer
+# What a sanitizer keeps of freed memory is not flat.
+watches_memory = pytest.mark.skipif("HEADWISE_SANITIZED" in os.environ, reason="a sanitizer keeps freed memory")
 EXACT = {"compute": "f32", "kv_dtype": "f32"}
 EXACT_OPTIONS = ("--compute", "f32", "--kv-dtype", "f32")
 
 
 def command(*arguments: Any, expect: int = 0) -> str:
-    """Standard output of the command line."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, timeout=600, check=False)
+    """Standard output of the command line. Sanitizers that this interpreter was started with are not the command's."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    asked = [COMMAND, *map(str, arguments)]
+    done = subprocess.run(asked, env=environment, capture_output=True, timeout=600, check=False)
     assert done.returncode == expect, done.stderr.decode()
     return done.stdout.decode() if expect == 0 else done.stderr.decode()
 
 
 def command_json(*arguments: Any) -> Any:
     return json.loads(command(*arguments, "--json"))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Figures of an engine are as of its last step. What does not come to be is a failure, not a test without an end."""
+    for _ in range(2_000_000):
+        if is_so():
+            return
+        os.sched_yield()
+    raise AssertionError("still not so")
 
 
 def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -83,6 +83,11 @@ def test_tasks_have_their_options():
         (lambda: headwise.evaluate("lines", MODEL, plans={"mine": "full"}), "mine"),
         (lambda: headwise.evaluate("lines", MODEL, plans=[headwise.HeadPlan.read(PLAN)]), "name"),
         (lambda: headwise.evaluate("lines", MODEL, plans=[PLAN], kv_ratios=[float("nan")], **LINES), "kv-ratio"),
+        (lambda: headwise.evaluate("lines", MODEL, plans=3), "plans"),
+        (lambda: headwise.evaluate("lines", MODEL, kv_ratios=0.5), "kv_ratios"),
+        (lambda: headwise.evaluate("lines", MODEL, engine=3), "engine"),
+        (lambda: headwise.evaluate("lines", MODEL, engine={"threads": 1}), "engine: found threads"),
+        (lambda: headwise.evaluate("lines", MODEL, progress="often"), "progress"),
         (lambda: headwise.report(), "folder"),
     ],
 )

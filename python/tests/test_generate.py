@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import pathlib
@@ -97,6 +98,12 @@ def test_prompts_may_be_ids(llm):
     assert llm.tokenize(TEXT) == ids[1:]
 
 
+def test_a_prompt_of_both_kinds_is_read_as_ids(llm):
+    ids = llm.encode(TEXT)
+    (output,) = llm.generate({"prompt": "what the ids were made of", "prompt_token_ids": ids}, SamplingParams(max_tokens=2))
+    assert (output.prompt, output.prompt_token_ids) == ("what the ids were made of", ids)
+
+
 def test_chat_is_the_commands(llm):
     expected = run("--chat", "-n", 20, prompt="Hello.")
     messages = [{"role": "user", "content": "Hello."}]
@@ -106,6 +113,28 @@ def test_chat_is_the_commands(llm):
     both = llm.chat([messages, messages], SamplingParams(max_tokens=3))
     assert [len(each.outputs[0].token_ids) for each in both] == [3, 3]
     assert llm.stream_chat(messages, SamplingParams(max_tokens=1)).__next__().token_id == expected["tokens"][0]
+
+
+def test_a_conversation_takes_the_form_that_is_asked_for(llm):
+    messages = [{"role": "user", "content": "Hello."}]
+    params = SamplingParams(max_tokens=8)
+    template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    for given in ({"chat_form": "llama-2"}, {"chat_template": template}):
+        ids = llm.encode_chat(messages, **given)
+        assert ids != llm.encode_chat(messages)
+        (output,) = llm.chat(messages, params, **given)
+        assert output.prompt_token_ids == ids
+        stream = llm.stream_chat(messages, params, **given)
+        assert [event.token_id for event in stream if event.token_id is not None] == output.outputs[0].token_ids
+        assert stream.output.prompt_token_ids == ids
+
+        async def in_a_loop(given=given):
+            events = llm.stream_chat_async(messages, params, **given)
+            return await llm.chat_async(messages, params, **given), [event.token_id async for event in events]
+
+        whole, streamed = asyncio.run(in_a_loop())
+        assert whole.prompt_token_ids == ids
+        assert whole.outputs[0].token_ids == output.outputs[0].token_ids == [id for id in streamed if id is not None]
 
 
 def test_answers_of_a_form(llm):
@@ -186,6 +215,7 @@ def test_a_sequence_goes_on_and_forks(llm):
     assert fork.generate(" she", params).outputs[0].token_ids == first.token_ids
     assert sequence.num_tokens == before + len(llm.tokenize(" she")) + 9
     assert sequence.kv_bytes > 0
+    assert repr(sequence) == f"Sequence({sequence.num_tokens} of at most 400 tokens, {sequence.kv_bytes} bytes)"
     again = sequence.fork().generate(" and", params).outputs[0].token_ids
     assert sequence.generate(" and", params).outputs[0].token_ids == again
 

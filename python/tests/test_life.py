@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, MODEL, PLAN, TINY
+from conftest import EXACT, MODEL, PLAN, TINY, wait_until, watches_memory
 from headwise import LLM, Cancelled, InvalidInput, OutOfMemory, SamplingParams
+from headwise._running import Asked, run_all
 
 TEXT = "The old captain looked over the sea and"
 
@@ -26,6 +27,7 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@watches_memory
 def test_a_thousand_engines_leave_memory_flat():
     def one() -> None:
         with LLM(TINY, num_threads=1, **EXACT) as engine:
@@ -44,6 +46,7 @@ def test_a_thousand_engines_leave_memory_flat():
     assert resident_bytes() - before < 4 << 20
 
 
+@watches_memory
 def test_a_thousand_requests_leave_memory_flat(tiny):
     def one() -> None:
         tiny.generate([1, 2, 3], SamplingParams(max_tokens=2, logprobs=2))
@@ -78,7 +81,7 @@ def test_many_threads_share_an_engine(tiny):
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(work, range(12)))
-    assert tiny.stats()["num_running"] == 0
+    wait_until(lambda: tiny.stats()["num_running"] == 0)
 
 
 def test_batch_invariant_logits_do_not_show_how_a_text_was_cut() -> None:
@@ -93,8 +96,8 @@ def test_batch_invariant_logits_do_not_show_how_a_text_was_cut() -> None:
 
 def test_the_lock_of_python_is_free_while_the_engine_works(llm):
     """Another thread runs on while one waits for its answer: it could not end the answer otherwise."""
-    stream = llm.stream(TEXT, SamplingParams(max_tokens=math.inf, ignore_eos=True), collect=False,
-                        plan=headwise.plan.streaming(MODEL, sink=4, recent=60))  # fmt: skip
+    params = SamplingParams(max_tokens=10_000, ignore_eos=True)  # an end in any case
+    stream = llm.stream(TEXT, params, collect=False, plan=headwise.plan.streaming(MODEL, sink=4, recent=60))
     next(stream)
     canceller = threading.Thread(target=stream.cancel)
     canceller.start()
@@ -135,6 +138,34 @@ def test_an_event_loop_reads_many_streams(tiny):
         asyncio.run(main())
 
 
+def test_several_answers_in_an_event_loop_are_those_of_generate(tiny):
+    params = SamplingParams(n=3, max_tokens=6, temperature=1.0, seed=11)
+    (expected,) = tiny.generate([1, 2, 3], params)
+    found = asyncio.run(tiny.generate_async([1, 2, 3], params))
+    assert [answer.index for answer in found.outputs] == [0, 1, 2]
+    assert [answer.token_ids for answer in found.outputs] == [answer.token_ids for answer in expected.outputs]
+
+
+def test_a_dropped_engine_ends_its_threads():
+    def num_threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    gc.collect()
+    before = num_threads()
+    engine = LLM(TINY, num_threads=3, **EXACT)
+    assert num_threads() > before
+    stream = engine.stream([1, 2, 3], SamplingParams(max_tokens=math.inf, ignore_eos=True), collect=False)
+    next(stream)
+    del stream, engine
+    gc.collect()
+    assert num_threads() == before
+    with LLM(TINY, num_threads=3, **EXACT) as engine:
+        pass
+    assert num_threads() == before
+    with pytest.raises(Cancelled, match="closed"):
+        engine.generate([1])
+
+
 def test_ctrl_c_ends_a_generation(llm):
     plan = headwise.plan.streaming(MODEL, sink=4, recent=60)
     stream = llm.stream(TEXT, SamplingParams(max_tokens=math.inf, ignore_eos=True), plan=plan, collect=False)
@@ -166,12 +197,10 @@ def test_ctrl_c_ends_a_reading(llm):
     def num_running() -> int:
         return llm.stats()["num_running"]
 
-    while num_running() > 0:  # what another test has cancelled
-        pass
+    wait_until(lambda: num_running() == 0)  # what another test has cancelled
 
     def interrupt() -> None:
-        while num_running() == 0:
-            pass
+        wait_until(lambda: num_running() > 0)
         os.kill(os.getpid(), signal.SIGINT)
 
     killer = threading.Thread(target=interrupt)
@@ -179,8 +208,7 @@ def test_ctrl_c_ends_a_reading(llm):
     with pytest.raises(KeyboardInterrupt):
         llm.logits(ids, positions=[len(ids) - 1])
     killer.join()
-    while num_running() > 0:  # stops within a step: figures are as of the last one
-        pass
+    wait_until(lambda: num_running() == 0)  # stops within a step
 
 
 def test_a_closed_engine_says_so():
@@ -235,7 +263,7 @@ def test_sequences_belong_to_one_engine(tiny):
     with LLM(TINY, num_threads=1, **EXACT) as other:
         sequence = other.sequence(50)
         with pytest.raises(InvalidInput, match="another engine"):
-            tiny._run_all([(None, [1], ())], [SamplingParams()], None, _Stolen(tiny, sequence), None)
+            run_all(tiny, [Asked(None, [1])], [SamplingParams()], sequence=_Stolen(tiny, sequence))
         with pytest.raises(InvalidInput, match="another engine"):
             tiny._engine.fork(sequence._sequence)
         with pytest.raises(InvalidInput, match="another engine"):
@@ -294,9 +322,25 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.generate({"text": "x"}),
         lambda llm: llm.generate(np.zeros((2, 2), dtype=np.int32)),
         lambda llm: llm.generate(np.zeros(2)),
+        lambda llm: llm.generate({}),
+        lambda llm: llm.generate({"prompt": None}),
+        lambda llm: llm.generate({"prompt": 1, "prompt_token_ids": [1]}),
         lambda llm: llm.generate([1], [SamplingParams()] * 2),
+        lambda llm: llm.generate([1], [3]),
+        lambda llm: llm.generate([1], 3),
+        lambda llm: llm.generate([1], {"max_tokens": 3}),
+        lambda llm: llm.generate([1], progress=3),
+        lambda llm: llm.stream([1], 3),
+        lambda llm: llm.stream_async([1], SamplingParams(n=2)),
+        lambda llm: asyncio.run(llm.generate_async([1], 3)),
+        lambda llm: llm.sequence(10).generate([1], 3),
+        lambda llm: llm.chat("hello"),
+        lambda llm: llm.chat({"role": "user", "content": "hello"}),
+        lambda llm: llm.chat(None),
+        lambda llm: llm.encode_chat("hello"),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=-1)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=1.5)),
+        lambda llm: llm.generate([1], SamplingParams(max_tokens=True)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=2**62)),
         lambda llm: llm.generate([1], SamplingParams(temperature=float("nan"))),
         lambda llm: llm.generate([1], SamplingParams(temperature="hot")),
@@ -309,15 +353,23 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.generate([1], SamplingParams(logit_bias={-1: 1.0})),
         lambda llm: llm.generate([1], SamplingParams(stop_token_ids=["x"])),
         lambda llm: llm.generate([1], SamplingParams(stop=[""])),
+        lambda llm: llm.generate([1], SamplingParams(stop=3)),
+        lambda llm: llm.generate([1], SamplingParams(choice="yes")),
+        lambda llm: llm.generate([1], SamplingParams(choice=3)),
+        lambda llm: llm.generate([1], SamplingParams(json_schema={1, 2})),
+        lambda llm: llm.generate([1], SamplingParams(logit_bias=[1])),
         lambda llm: llm.generate([1], SamplingParams(regex="a", choice=["b"])),
         lambda llm: llm.stream([1], SamplingParams(n=2)),
         lambda llm: llm.logits([]),
         lambda llm: llm.logits([1], positions=[1]),
         lambda llm: llm.logits([1, 2], positions=[1, 0]),
         lambda llm: llm.logits([1], positions=[-1]),
+        lambda llm: llm.logits([1], positions=0),
+        lambda llm: llm.logits([1], positions="0"),
         lambda llm: llm.logits([1], prompt_tokens=2),
         lambda llm: llm.logits([1], chunk_tokens=10**9),
         lambda llm: llm.logits("text"),
+        lambda llm: llm.score([]),
         lambda llm: llm.score([1, 2], first=0),
         lambda llm: llm.score([1, 2], first=3),
         lambda llm: llm.score([1, 10**6]),
@@ -374,11 +426,16 @@ def test_texts_that_are_none(llm):
         llm.generate("x", SamplingParams(json_schema="{"))
 
 
-def test_a_long_prompt_is_warned_of(llm):
-    ids = [1] * (llm.info["trained_length"] + 1)
-    with pytest.warns(headwise.HeadwiseWarning, match="trained on texts of at most"):
-        with llm.stream(ids, SamplingParams(max_tokens=1)):
-            pass
+def test_a_long_prompt_is_warned_of(tiny):
+    ids = [1] * (tiny.info["trained_length"] + 1)
+    for ask in (
+        lambda: tiny.stream(ids, SamplingParams(max_tokens=1)).cancel(),
+        lambda: tiny.generate(ids, SamplingParams(max_tokens=1)),
+        lambda: tiny.logits(ids),
+    ):
+        with pytest.warns(headwise.HeadwiseWarning, match="trained on texts of at most") as warned:
+            ask()
+        assert [each.filename for each in warned] == [__file__]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess:
@@ -393,6 +450,68 @@ stream = engine.stream([1, 2, 3], headwise.SamplingParams(max_tokens=math.inf, i
 print(next(stream).token_id)
 """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_wait_for_a_stream_that_has_no_room():
+    """Nothing comes, so that nothing of Python's runs meanwhile."""
+    done = run_python(f"""
+import headwise, math, os, signal, sys, threading
+
+def interrupt():
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "__next__":
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+with headwise.LLM({str(TINY)!r}, num_threads=1, kv_limit_bytes=650_000, compute="f32", kv_dtype="f32") as engine:
+    endless = headwise.SamplingParams(max_tokens=math.inf, ignore_eos=True)
+    plan = headwise.plan.streaming({str(TINY)!r}, sink=4, recent=60)
+    first = engine.stream([1, 2, 3], endless, plan=plan, collect=False)
+    next(first)
+    second = engine.stream([1, 2, 3], headwise.SamplingParams(max_tokens=600, ignore_eos=True))
+    while engine.stats()["num_waiting"] == 0:
+        pass
+    threading.Thread(target=interrupt).start()
+    try:
+        next(second)
+    except KeyboardInterrupt:
+        print("interrupted")
+    first.cancel()
+    print(len(list(second)) > 500)
+""")
+    assert (done.returncode, done.stdout.split()) == (0, ["interrupted", "True"]), done.stderr
+
+
+def test_what_is_left_of_a_call_that_fails_is_ended(tiny):
+    """An answer without an end goes on for as long as nobody ends it."""
+    plan = headwise.plan.streaming(TINY, sink=4, recent=60)
+    endless = SamplingParams(max_tokens=math.inf, ignore_eos=True)
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(tiny.generate_async([1, 2, 3], endless, plan=plan))
+        while tiny.stats()["num_running"] == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    wait_until(lambda: tiny.stats()["num_running"] == 0)
+    done = run_python(f"""
+import headwise, math
+
+def fail(*_):
+    raise RuntimeError("no more of this")
+
+with headwise.LLM({str(TINY)!r}, num_threads=1) as engine:
+    short = headwise.SamplingParams(max_tokens=1, ignore_eos=True)
+    endless = headwise.SamplingParams(max_tokens=math.inf, ignore_eos=True)
+    plan = headwise.plan.streaming({str(TINY)!r}, sink=4, recent=60)
+    try:
+        engine.generate([[1], [2]], [endless, short], plan=plan, progress=fail)
+    except RuntimeError as error:
+        print(error)
+""")
+    assert (done.returncode, done.stdout) == (0, "no more of this\n"), done.stderr
 
 
 def test_a_fork_of_the_process_is_told():
@@ -412,3 +531,15 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 engine.generate([1, 2])
 """)
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+
+
+@pytest.mark.skipif("HEADWISE_SANITIZED" not in os.environ, reason="no sanitizer is in this interpreter")
+def test_the_sanitizer_watches_what_the_package_gives_out():
+    done = run_python(f"""
+import ctypes, headwise
+logits = headwise.LLM({str(TINY)!r}, num_threads=1).logits([1, 2])
+address = logits.ctypes.data
+del logits
+ctypes.string_at(address, 4)
+""")
+    assert done.returncode != 0 and "heap-use-after-free" in done.stderr
