@@ -23,6 +23,8 @@ constexpr size_t kMaxReadAhead = 16 << 10;
 constexpr int kMaxSteps = 32;
 // For a client that was told to go: to read why, and to go first.
 constexpr std::chrono::milliseconds kDrainTime(1000);
+// Of a reply in pieces, where those of all together are more than the server holds.
+constexpr int64_t kUnsentWhenFull = 64 << 10;
 // Memory that a connection keeps between two pieces.
 constexpr size_t kKeptBytes = 4 << 10;
 
@@ -283,6 +285,8 @@ void HttpConnection::OnRequest() {
       .is_http_1_0 = reader_->is_http_1_0(),
       .keep_alive = reader_->keep_alive() && !owner_->is_stopping(),
       .unsent_bytes = options().limits.unsent_bytes,
+      .unsent_bytes_when_full = std::min(kUnsentWhenFull, options().limits.unsent_bytes),
+      .all_unsent = owner_->all_unsent(),
       .wake =
           [weak = weak_from_this()] {
             if (const auto self = weak.lock()) self->Post(&HttpConnection::Advance);

@@ -35,6 +35,7 @@ class ConnectionOwner {
 
   virtual const HttpServerOptions& options() const = 0;
   virtual bool is_stopping() const = 0;
+  virtual std::shared_ptr<UnsentBytes> all_unsent() const = 0;
   // Has a handler answer; false where no thread can be had for it.
   virtual bool Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
   // Runs it on a thread that carries bytes.

@@ -9,6 +9,20 @@
 
 namespace headwise {
 
+HttpExchange::~HttpExchange() {
+  CountUnsent(-unsent_);
+}
+
+void HttpExchange::CountUnsent(int64_t more) {
+  unsent_ += more;
+  options_.all_unsent->now += more;
+}
+
+bool HttpExchange::IsBehind() const {
+  const bool is_full = options_.all_unsent->now > options_.all_unsent->most;
+  return unsent_ > (is_full ? options_.unsent_bytes_when_full : options_.unsent_bytes);
+}
+
 void HttpExchange::AppendHead(const HttpResponse& response, bool is_whole) {
   BodyEnd end = BodyEnd::kLength;
   if (HasNoBody(response.status)) {
@@ -37,7 +51,7 @@ void HttpExchange::Send(HttpResponse response) {
   if (state_ != State::kOpen) return;
   AppendHead(response, /*is_whole=*/true);
   if (has_body_) output_ += response.body;
-  unsent_ = static_cast<int64_t>(output_.size());
+  CountUnsent(static_cast<int64_t>(output_.size()) - unsent_);
   state_ = State::kEnded;
   dropped.swap(on_gone_);
   Wake();
@@ -48,7 +62,7 @@ void HttpExchange::Begin(const HttpResponse& response) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kOpen) return;
     AppendHead(response, /*is_whole=*/false);
-    unsent_ = static_cast<int64_t>(output_.size());
+    CountUnsent(static_cast<int64_t>(output_.size()) - unsent_);
     state_ = State::kBegun;
     Wake();
   }
@@ -62,12 +76,12 @@ bool HttpExchange::Write(std::string_view piece) {
   // A chunk of no bytes would be the last one.
   if (!has_body_ || piece.empty()) return true;
   // Asked ahead of the piece: one of any size may come to a client that has fallen behind by less.
-  const bool is_behind = unsent_ > options_.unsent_bytes;
+  const bool is_behind = IsBehind();
   const size_t old_size = output_.size();
   if (is_chunked_) fmt::format_to(std::back_inserter(output_), "{:x}\r\n", piece.size());
   output_ += piece;
   if (is_chunked_) output_ += "\r\n";
-  unsent_ += static_cast<int64_t>(output_.size() - old_size);
+  CountUnsent(static_cast<int64_t>(output_.size() - old_size));
   if (is_behind) {
     state_ = State::kGone;
     std::string().swap(output_);
@@ -139,7 +153,7 @@ HttpExchange::Next HttpExchange::Take(std::string& bytes) {
 
 void HttpExchange::Sent(size_t num_bytes) {
   const std::lock_guard lock(mutex_);
-  unsent_ -= static_cast<int64_t>(num_bytes);
+  CountUnsent(-static_cast<int64_t>(num_bytes));
 }
 
 void HttpExchange::Fail(const HttpResponse& response) {
@@ -147,7 +161,7 @@ void HttpExchange::Fail(const HttpResponse& response) {
   if (state_ != State::kAbandoned || is_said_) return;
   AppendHead(response, /*is_whole=*/true);
   if (has_body_) output_ += response.body;
-  unsent_ = static_cast<int64_t>(output_.size());
+  CountUnsent(static_cast<int64_t>(output_.size()) - unsent_);
   state_ = State::kEnded;
 }
 
@@ -180,6 +194,7 @@ std::function<void()> HttpExchange::MarkGone() {
   std::function<void()> on_gone;
   const std::lock_guard lock(mutex_);
   std::string().swap(output_);
+  CountUnsent(-unsent_);
   is_detached_ = true;
   if (state_ == State::kOpen || state_ == State::kBegun) state_ = State::kGone;
   // It is set in no other state but where the reply was given up.

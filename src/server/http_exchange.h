@@ -3,6 +3,7 @@
 #ifndef HEADWISE_SERVER_HTTP_EXCHANGE_H_
 #define HEADWISE_SERVER_HTTP_EXCHANGE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,12 @@
 
 namespace headwise {
 
+// What all replies of a server have said and their clients have not taken yet.
+struct UnsentBytes {
+  int64_t most = 0;
+  std::atomic<int64_t> now = 0;
+};
+
 class HttpExchange {
  public:
   struct Options {
@@ -23,6 +30,8 @@ class HttpExchange {
     bool is_http_1_0 = false;
     bool keep_alive = true;
     int64_t unsent_bytes = 0;
+    int64_t unsent_bytes_when_full = 0;  // in place of these, where the replies together have more than their most
+    std::shared_ptr<UnsentBytes> all_unsent;
     // Tells the connection that there is something to take. Called under the exchange's lock, so that nothing is posted
     // to a connection that has marked it gone: it must not call back.
     std::function<void()> wake;
@@ -32,6 +41,7 @@ class HttpExchange {
 
   explicit HttpExchange(Options options) : options_(std::move(options)), keep_alive_(options_.keep_alive) {}
   HttpExchange(const HttpExchange&) = delete;
+  ~HttpExchange();
 
   // The endpoint's side: HttpReply's calls.
   void Send(HttpResponse response);
@@ -74,6 +84,8 @@ class HttpExchange {
   // Requires of these: mutex_ is held.
   void AppendHead(const HttpResponse& response, bool is_whole);
   void Wake();
+  void CountUnsent(int64_t more);
+  bool IsBehind() const;
 
   const Options options_;
   mutable std::mutex mutex_;

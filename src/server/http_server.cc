@@ -118,6 +118,7 @@ Status CheckOptions(const HttpServerOptions& options) {
   HW_RETURN_IF_ERROR(positive("idle_time", options.limits.idle_time.count()));
   HW_RETURN_IF_ERROR(positive("write_time", options.limits.write_time.count()));
   HW_RETURN_IF_ERROR(positive("unsent_bytes", options.limits.unsent_bytes));
+  HW_RETURN_IF_ERROR(positive("all_unsent_bytes", options.limits.all_unsent_bytes));
   if (options.limits.body_bytes < 0) {
     return Status::InvalidInput(fmt::format("body_bytes is {}, expected 0 or more", options.limits.body_bytes));
   }
@@ -209,6 +210,7 @@ class HttpServer::Impl : public ConnectionOwner, public std::enable_shared_from_
   // ConnectionOwner.
   const HttpServerOptions& options() const override { return options_; }
   bool is_stopping() const override { return is_stopping_; }
+  std::shared_ptr<UnsentBytes> all_unsent() const override { return all_unsent_; }
   bool Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
     return handlers_.Run(
         [this, request = std::make_shared<HttpRequest>(std::move(request)), exchange = std::move(exchange)]() mutable {
@@ -343,6 +345,8 @@ class HttpServer::Impl : public ConnectionOwner, public std::enable_shared_from_
   }
 
   HttpServerOptions options_;
+  // Replies may outlive the server.
+  const std::shared_ptr<UnsentBytes> all_unsent_ = std::make_shared<UnsentBytes>(options_.limits.all_unsent_bytes);
   HttpHandler handler_;
   std::unique_ptr<TlsContext> tls_;
   int port_ = 0;

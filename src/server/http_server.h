@@ -27,6 +27,8 @@ struct HttpLimits {
   std::chrono::milliseconds idle_time{75'000};   // between requests of a connection that is kept open
   std::chrono::milliseconds write_time{60'000};  // without one byte taken by a client that has some to take
   int64_t unsent_bytes = 4 << 20;  // of a reply in pieces, that wait for its client when another piece comes
+  // Of all replies together. Where more wait, clients that are far behind (64 KiB) are given up.
+  int64_t all_unsent_bytes = 128 << 20;
 };
 
 struct HttpServerOptions {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -139,6 +140,40 @@ TEST(HttpStream, AClientThatFallsBehindIsGivenUp) {
   held.reply->End();
   EXPECT_EQ(gone.count(), 1);
   EXPECT_TRUE(Eventually([&] { return server->num_connections() == 0; }));
+}
+
+// Each of them is behind by less than what one may be; together they are by too much, until most are given up.
+TEST(HttpStream, ManyThatFallBehindAreGivenUp) {
+  HttpServerOptions options;
+  options.limits.unsent_bytes = 16 << 20;
+  options.limits.all_unsent_bytes = 4 << 20;
+  TestServer server(options);
+  constexpr int kNumClients = 12;
+  std::vector<std::unique_ptr<TestClient>> clients;
+  std::vector<TestServer::Held> held;
+  for (int i = 0; i < kNumClients; ++i) {
+    clients.push_back(std::make_unique<TestClient>(server.port(), /*receive_buffer=*/4096));
+    held.push_back(BeginStream(server, *clients.back(), nullptr));
+  }
+  // One that reads what it gets is not disturbed.
+  TestClient honest(server.port());
+  const TestServer::Held heard = BeginStream(server, honest, nullptr);
+  int num_gone = 0;
+  const std::string piece(100'000, 'x');
+  for (int round = 0; round < 100; ++round) {
+    num_gone = 0;
+    for (const auto& each : held) num_gone += each.reply->Write(piece) ? 0 : 1;
+    EXPECT_TRUE(heard.reply->Write("a"));
+    EXPECT_EQ(honest.ReadChunk(), "a");
+  }
+  EXPECT_EQ(num_gone, kNumClients) << "10 MB each";
+  heard.reply->End();
+  EXPECT_TRUE(Eventually([&] { return server->num_connections() <= 1; }));
+  // What they held is free again.
+  TestClient later(server.port(), /*receive_buffer=*/4096);
+  const TestServer::Held again = BeginStream(server, later, nullptr);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(again.reply->Write(piece));
+  again.reply->End();
 }
 
 TEST(HttpStream, APieceMayBeOfAnySize) {

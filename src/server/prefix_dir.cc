@@ -23,6 +23,14 @@ constexpr const char* kLockName = "lock";
 // Of pages in host memory that wait for the disk; one text may be more.
 constexpr int64_t kMostQueuedBytes = int64_t{256} << 20;
 
+// What AtomicFileWriter calls a file before it gets its name: some eight digits behind it.
+bool IsUnfinished(const fs::path& path) {
+  constexpr size_t kNumDigits = 8;
+  const std::string digits = path.extension().string();
+  return path.stem().extension() == kEnding && digits.size() == 1 + kNumDigits &&
+         digits.find_first_not_of("0123456789abcdef", 1) == std::string::npos;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PrefixDir>> PrefixDir::Open(Options options) {
@@ -70,7 +78,13 @@ Status PrefixDir::ReadHeads() {
   std::error_code error;
   for (fs::directory_iterator it(options_.path, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
-    if (it->path().extension() != kEnding || !it->is_regular_file(ignored)) continue;
+    if (!it->is_regular_file(ignored)) continue;
+    // No server but ours has the folder: whoever wrote it was killed.
+    if (IsUnfinished(it->path())) {
+      options_.warn(fmt::format("removed: {}: was never finished", it->path().string()));
+      fs::remove(it->path(), ignored);
+    }
+    if (it->path().extension() != kEnding) continue;
     files.push_back({it->last_write_time(ignored), it->path()});
   }
   if (error) return Status::Io(fmt::format("{}: cannot be read: {}", options_.path.string(), error.message()));

@@ -220,6 +220,19 @@ TEST_F(PrefixDirs, TornFilesGoOthersStay) {
   EXPECT_THAT(log_, HasSubstr("not those that its head says"));
 }
 
+// What a server that was killed had half written, on file systems where that needs a name.
+TEST_F(PrefixDirs, UnfinishedFilesGo) {
+  const auto text = SomeText(IdsFrom(0, 10));
+  Write(*Open(), text);
+  const auto unfinished = std::filesystem::path(PathOf(*text).string() + ".0012abcd");
+  WriteBytes(unfinished, "half of it");
+  WriteBytes(PathOf(*text).string() + ".saved", "somebody's copy");
+  EXPECT_EQ(Open()->num_entries(), 1);
+  EXPECT_FALSE(std::filesystem::exists(unfinished));
+  EXPECT_TRUE(std::filesystem::exists(PathOf(*text).string() + ".saved"));
+  EXPECT_THAT(log_, HasSubstr("was never finished"));
+}
+
 TEST_F(PrefixDirs, TornPagesGoWhenTheyAreRead) {
   const auto text = SomeText(IdsFrom(0, 10));
   Write(*Open(), text);

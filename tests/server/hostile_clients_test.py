@@ -22,8 +22,14 @@ import serve  # noqa: E402
 BINARY, MODEL, PLAN = sys.argv[1:4]
 STORY = "Once upon a time there was a house by the sea, and in the house lived"
 NUM_IDLE = 1000
+# Sanitizers take memory of their own, and ten times as long.
+IS_SANITIZED = any(library in pathlib.Path(BINARY).read_bytes() for library in (b"libasan.so", b"libtsan.so"))
+NUM_IDLE_STREAMS = 100 if IS_SANITIZED else 1000
 # Of one request that was answered something may still be there; not of all of them.
 MOST_GROWTH = 160 << 20
+# What the server of idle streams may have for their KV cache, and what it keeps of answers that nobody reads.
+KV_LIMIT = 128 << 20
+UNSENT = 128 << 20
 TIMEOUT = 120
 
 
@@ -71,22 +77,29 @@ ATTACKS = {
 }
 
 
-class HostileClients(unittest.TestCase):
+class AmongClients(unittest.TestCase):
+    """One server for all tests of a class."""
+    options = ()
+
     @classmethod
     def setUpClass(cls):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * NUM_IDLE + 500
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(hard, wanted), hard))
-        cls.server = serve.Server(BINARY, "--model", MODEL, "--plan", "two-heads=" + PLAN)
+        cls.server = serve.Server(BINARY, "--model", MODEL, "--plan", "two-heads=" + PLAN, *cls.options)
         cls.address = urllib.parse.urlparse(cls.server.url)
 
     @classmethod
     def tearDownClass(cls):
         assert cls.server.stop() == 0, "".join(cls.server.log)
 
-    def connect(self, data=b""):
-        connection = socket.create_connection((self.address.hostname, self.address.port), timeout=TIMEOUT)
+    def connect(self, data=b"", receive_buffer=None):
+        connection = socket.socket()
+        connection.settimeout(TIMEOUT)
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.connect((self.address.hostname, self.address.port))
         if data:
             connection.sendall(data)
         self.addCleanup(connection.close)
@@ -111,9 +124,9 @@ class HostileClients(unittest.TestCase):
             text = response.read().decode()
         return sum(int(value) for value in re.findall(rf"^headwise:{name}\{{.*\}} (\d+)$", text, re.M))
 
-    def stream(self, num_tokens):
+    def stream(self, num_tokens, **fields):
         """The text of an answer, piece by piece."""
-        body = json.dumps(completion(max_tokens=num_tokens, ignore_eos=True, stream=True)).encode()
+        body = json.dumps(completion(max_tokens=num_tokens, ignore_eos=True, stream=True, **fields)).encode()
         request = urllib.request.Request(self.server.url + "/v1/completions", data=body,
                                          headers={"Content-Type": "application/json"})
         text = ""
@@ -127,6 +140,15 @@ class HostileClients(unittest.TestCase):
         status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text(encoding="ascii")
         return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, re.M)[1]) << 10
 
+    def await_none_running(self):
+        for _ in range(600):
+            if self.metric("num_requests_running") == 0:
+                break
+            threading.Event().wait(0.1)
+        self.assertEqual(self.metric("num_requests_running"), 0)
+
+
+class HostileClients(AmongClients):
     def test_each_gets_a_clear_status(self):
         for name, (data, statuses) in ATTACKS.items():
             with self.subTest(name):
@@ -165,12 +187,36 @@ class HostileClients(unittest.TestCase):
 
         for connection in connections:
             connection.close()
-        for _ in range(600):
-            if self.metric("num_requests_running") == 0:
-                break
-            threading.Event().wait(0.1)
-        self.assertEqual(self.metric("num_requests_running"), 0)
+        self.await_none_running()
         self.assertEqual(self.stream(num_tokens), alone)
+
+
+class IdleStreams(AmongClients):
+    options = ("--kv-limit-bytes", str(KV_LIMIT))
+
+    def test_nobody_reads_a_thousand_streams(self):
+        num_tokens = 200
+        alone = self.stream(num_tokens, user="honest")
+        before = self.resident()
+
+        # Together they are told 700 MB, which nobody takes.
+        body = completion(prompt="a", max_tokens=60, ignore_eos=True, stream=True, logprobs=256, user="idle")
+        idle = [self.connect(post(body), receive_buffer=4096) for _ in range(NUM_IDLE_STREAMS)]
+        for connection in idle:  # all of them have begun
+            self.assertEqual(connection.recv(12), b"HTTP/1.1 200")
+        self.assertEqual(self.stream(num_tokens, user="honest"), alone)
+        grown = []
+        while self.metric("num_requests_running") + self.metric("num_requests_waiting") > 0:
+            grown.append(self.resident() - before)
+            self.assertEqual(self.stream(4, user="honest"), self.stream(4, user="honest"))
+        grown.append(self.resident() - before)
+        if not IS_SANITIZED:
+            self.assertLess(max(grown), MOST_GROWTH + KV_LIMIT + UNSENT)
+
+        for connection in idle:
+            connection.close()
+        self.await_none_running()
+        self.assertEqual(self.stream(num_tokens, user="honest"), alone)
 
 
 if __name__ == "__main__":
