@@ -5,6 +5,7 @@
 // would for a product; 8 or 16 bytes a lane go to rows of the workspace.
 #include <algorithm>
 
+#include "backend/cuda/block_formats.cuh"
 #include "backend/cuda/block_operands.h"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/launch.cuh"
@@ -86,31 +87,6 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(const __grid_consta
       values[j] = scale * (static_cast<float>(level) * OperandFactor(kOrder)) + min;
     }
     StoreFour(static_cast<T*>(p.rows) + row * p.depth + run_of_row * kRunElements + i / 2 * 16 + lane % 4 * 4, values);
-  }
-}
-
-// body(integral_constant<DType>).
-template <typename Body>
-void WithBlockFormat(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kQ8_0:
-      return body(std::integral_constant<DType, DType::kQ8_0>());
-    case DType::kQ4_0:
-      return body(std::integral_constant<DType, DType::kQ4_0>());
-    case DType::kQ4_1:
-      return body(std::integral_constant<DType, DType::kQ4_1>());
-    case DType::kQ5_0:
-      return body(std::integral_constant<DType, DType::kQ5_0>());
-    case DType::kQ5_1:
-      return body(std::integral_constant<DType, DType::kQ5_1>());
-    case DType::kQ4_K:
-      return body(std::integral_constant<DType, DType::kQ4_K>());
-    case DType::kQ5_K:
-      return body(std::integral_constant<DType, DType::kQ5_K>());
-    case DType::kQ6_K:
-      return body(std::integral_constant<DType, DType::kQ6_K>());
-    default:
-      return body(std::integral_constant<DType, DType::kIQ4_NL>());
   }
 }
 

@@ -19,6 +19,7 @@
 // added in their order), so its bits do not depend on who shares the step.
 #include <algorithm>
 
+#include "backend/cuda/block_formats.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/few_rows_blocks.cuh"
 
@@ -383,26 +384,8 @@ void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {
   const auto num_rows = static_cast<int>(linear.product.x.shape[0]);
   if (!device.ok() || num_rows == 0) return;
   const FewRowsParams params = FewRowsParamsOf(linear);
-  switch (linear.product.parts.front().weight.dtype) {
-    case DType::kQ8_0:
-      return LaunchAll<DType::kQ8_0>(params, num_rows, device);
-    case DType::kQ4_0:
-      return LaunchAll<DType::kQ4_0>(params, num_rows, device);
-    case DType::kQ4_1:
-      return LaunchAll<DType::kQ4_1>(params, num_rows, device);
-    case DType::kQ5_0:
-      return LaunchAll<DType::kQ5_0>(params, num_rows, device);
-    case DType::kQ5_1:
-      return LaunchAll<DType::kQ5_1>(params, num_rows, device);
-    case DType::kQ4_K:
-      return LaunchAll<DType::kQ4_K>(params, num_rows, device);
-    case DType::kQ5_K:
-      return LaunchAll<DType::kQ5_K>(params, num_rows, device);
-    case DType::kQ6_K:
-      return LaunchAll<DType::kQ6_K>(params, num_rows, device);
-    default:
-      return LaunchAll<DType::kIQ4_NL>(params, num_rows, device);
-  }
+  WithBlockFormat(linear.product.parts.front().weight.dtype,
+                  [&](auto type) { LaunchAll<decltype(type)::value>(params, num_rows, device); });
 }
 
 }  // namespace headwise::cuda
