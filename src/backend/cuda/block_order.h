@@ -1,4 +1,4 @@
-// Weights in block formats in the order in which products of few rows read them (matmul_few_rows_blocks.cuh): where
+// Weights in block formats in the order in which products of few rows read them (matmul_few_rows_blocks.cu): where
 // each number lies, for host and device. What packs them is pack_blocks.h. No std:: code.
 //
 // A tile is 16 outputs, N rounded up to it. Along K it is cut into slices, 128 elements of q8_0 or 256 of the others,
@@ -24,8 +24,9 @@
 //   scales:
 //     f16 d[8 g][runs][output g, output g + 8], then f16 min, likewise, where the format has them; or with scales of
 //     scales:
-//       q4_k, q5_k  u8 scale[8 g][8 runs][2], u8 min[8 g][8 runs][2], then of each g f16 d, d of g + 8, min, min of g +
-//       8 q6_k        i8 scale[8 g][8 runs][2 halves of a run][2], then f16 d[8 g][2]
+//       q4_k, q5_k  u8 scale[8 g][8 runs][2], u8 min[8 g][8 runs][2],
+//                   then of each g f16 d, d of g + 8, min, min of g + 8
+//       q6_k        i8 scale[8 g][8 runs][2 halves of a run][2], then f16 d[8 g][2]
 // All formats but q4_k and q5_k (2.8 and 2.3 % more) take the bytes that they take in the file, where K is whole
 // slices.
 #ifndef HEADWISE_BACKEND_CUDA_BLOCK_ORDER_H_

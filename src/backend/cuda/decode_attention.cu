@@ -1,8 +1,8 @@
 // Decode attention over 16-bit pages: one new token a sequence, D 64, 128 or 256, pages of 32 or 64 tokens, up to 8
-// query heads a KV head. One launch a layer over all heads of all sequences, whatever their rules.
+// query heads a KV head. One launch a layer over all heads with such pages, of all sequences, whatever their rules.
 //
 // Bound by reading every page once, 4 P D bytes. One block a multiprocessor: a producer warp brings pages by bulk
-// copies into a ring of shared memory, 192 KiB ahead (D 256: 128); eight consumer warps take 16 tokens each and
+// copies into a ring of shared memory, as many as fit; eight consumer warps take 16 tokens each and
 // multiply by mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half
 // and not three quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for.
 // Every piece leaves a state; a second kernel merges them where there are several.

@@ -1,5 +1,5 @@
 // Decode attention over pages of codes, q8 and q4 mixed: one new token a sequence, D 64, 128 or 256, pages of 32 or 64
-// tokens, up to 8 query heads a KV head. One launch a layer over all heads of all sequences, as decode_attention.cu.
+// tokens, up to 8 query heads a KV head. One launch a layer over all heads with such pages, of all sequences.
 //
 // Bound by reading every page once: 2 P D bytes and scales of q8, half of that of q4. What a warp does for 32 tokens
 // must fit beside: codes are multiplied as they are and never become what they stand for.
@@ -99,8 +99,7 @@ struct CodeState : WarpState<kSplits> {
   }
 };
 
-// A lane's weights of the span: of tokens lane / 4 + 16 tile + 8 half, of queries 2 (lane % 4) + i in [tile][2 half +
-// i].
+// A lane's weights of the span, [tile][2 half + i]: of token lane / 4 + 16 tile + 8 half and query 2 (lane % 4) + i.
 using Weights = float[2][4];
 
 template <typename Shape>

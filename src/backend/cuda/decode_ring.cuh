@@ -26,7 +26,7 @@ inline constexpr float kMaxSlack = 8.0f;
 // kTokensOfWarp. A shape also says what a stage holds:
 //   kAges        whether pages have aged (kQ4)
 //   kHalvesNew   whether those that have not take two stages, a half of the tokens each, for one warp each
-//   Copy(stage, page, part, is_aged, barrier)  puts the copies of a part on their way
+//   Copy(stage, page, half, is_aged, barrier)  puts the copies of a page, or of a half of it, on their way
 template <int kDim_, int kPageTokens_, int kStageBytes_, int kTokensOfWarp_>
 struct RingShape {
   static constexpr int kDim = kDim_;
