@@ -66,7 +66,7 @@ class Backend {
   virtual void Clamp(const ClampArgs& args) = 0;
   virtual void SoftCap(const SoftCapArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
-  virtual void ArgMax(const ArgMaxArgs& args) = 0;
+  virtual void DrawTokens(const DrawTokensArgs& args) = 0;
 
   // Bytes of one page; 64-byte multiples. The same for every page of a layout.
   virtual size_t PageBytes(const KvLayout& layout) const = 0;

@@ -15,6 +15,7 @@
 
 #include "backend/kv_step.h"
 #include "tensor/tensor.h"
+#include "tensor/token_draw.h"
 #include "tensor/weight_matrix.h"
 
 namespace headwise {
@@ -29,8 +30,8 @@ struct EmbedArgs {
   float scale = 1.0f;
   WeightMatrix positions = {};                 // [P, E], adopted, or absent
   std::span<const int32_t> position_ids = {};  // [T], each in [0, P); empty without positions
-  // [R] i32 in the device's memory: ids that the host may not know yet, or absent. What is none of [0, V), as ArgMax
-  // leaves it where numbers are not finite, is read as 0.
+  // [R] i32 in the device's memory: ids that the host may not know yet, or absent. What is none of [0, V), as
+  // DrawTokens leaves it where numbers are not finite, is read as 0.
   ConstTensorView chosen = {};
 };
 // The id of row t, where the host can read what is chosen.
@@ -131,11 +132,18 @@ struct GatherRowsArgs {
   TensorView out;                 // [R, E] f32
 };
 
-// The first of each row's highest numbers; -1 where one of the row is not finite.
-struct ArgMaxArgs {
-  ConstTensorView x;  // [R, V] f32
-  TensorView out;     // [R] i32
+// A token drawn from each row of logits (tensor/token_draw.h).
+struct DrawTokensArgs {
+  TensorView logits;                 // [R, V] f32; of draws that have edits they mean nothing afterwards
+  std::span<const TokenDraw> draws;  // [R]
+  TensorView ids;                    // [R] i32; -1 where one of the row's logits is not finite
+  // Natural logarithms of what the softmax of logits as they came gives the drawn id, then its highest ones, of equal
+  // ones the lowest id first; of rows whose num_top says so. N is the largest num_top. Absent: nobody wants them.
+  TensorView logprobs = {};  // [R, 1 + N] f32
+  TensorView top_ids = {};   // [R, N] i32, the ids of the highest; absent where N is 0
 };
+// Of a device whose memory the host may read, once its queue is done.
+void DrawTokensOnHost(const DrawTokensArgs& args);
 
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +221,7 @@ void Validate(const ActivateArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const SoftCapArgs& args);
 void Validate(const GatherRowsArgs& args);
-void Validate(const ArgMaxArgs& args);
+void Validate(const DrawTokensArgs& args);
 void Validate(const KvStep& step);  // what its operations rest on
 void Validate(const AppendKvArgs& args);
 void Validate(const CopyPagesArgs& args);

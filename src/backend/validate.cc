@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/ops.h"
+#include "tensor/draw_weight.h"
 
 namespace headwise {
 namespace {
@@ -175,9 +176,24 @@ void Validate(const GatherRowsArgs& args) {
   for (const int32_t row : args.rows) HW_CHECK(row >= 0 && row < args.x.shape[0], "row {}", row);
 }
 
-void Validate(const ArgMaxArgs& args) {
-  HW_CHECK(args.x.shape.rank() == 2 && args.x.dtype == DType::kF32 && args.x.shape[1] > 0);
-  HW_CHECK(args.out.dtype == DType::kI32 && args.out.shape == Shape{args.x.shape[0]}, "out");
+void Validate(const DrawTokensArgs& args) {
+  HW_CHECK(args.logits.shape.rank() == 2 && args.logits.dtype == DType::kF32 && args.logits.shape[1] > 0);
+  const int64_t num_rows = args.logits.shape[0];
+  const int64_t num_ids = args.logits.shape[1];
+  HW_CHECK(static_cast<int64_t>(args.draws.size()) == num_rows, "{} draws, {} rows", args.draws.size(), num_rows);
+  HW_CHECK(args.ids.dtype == DType::kI32 && args.ids.shape == Shape{num_rows}, "ids");
+  int64_t num_top = -1;
+  for (const TokenDraw& draw : args.draws) {
+    num_top = std::max(num_top, draw.num_top);
+    HW_CHECK(draw.temperature == 0 || num_ids <= kMaxDrawIds, "{} logits", num_ids);
+    HW_CHECK(draw.num_top <= std::min(num_ids, kMaxDrawnTop), "num_top {} of {}", draw.num_top, num_ids);
+    for (const LogitEdit& edit : draw.edits) HW_CHECK(edit.id >= 0 && edit.id < num_ids, "id {}", edit.id);
+  }
+  HW_CHECK(args.logprobs.present() == (num_top >= 0) && args.top_ids.present() == (num_top > 0), "num_top {}", num_top);
+  if (num_top >= 0) CheckF32(args.logprobs, {num_rows, 1 + num_top}, "logprobs");
+  if (num_top > 0) {
+    HW_CHECK(args.top_ids.dtype == DType::kI32 && args.top_ids.shape == Shape({num_rows, num_top}), "top_ids");
+  }
 }
 
 void Validate(const KvStep& step) {

@@ -14,8 +14,11 @@ class Rng {
  public:
   explicit Rng(uint64_t seed) : generator_(seed) {}
 
+  // Any 64 bits.
+  uint64_t Word() { return generator_(); }
+
   // [0, 1), in steps of 2^-53.
-  double Uniform() { return static_cast<double>(generator_() >> 11) * 0x1p-53; }
+  double Uniform() { return static_cast<double>(Word() >> 11) * 0x1p-53; }
 
   // [0, n), every value equally likely. Requires: n >= 1.
   uint64_t Below(uint64_t n) {

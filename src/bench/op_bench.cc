@@ -26,6 +26,7 @@ constexpr OpMethod kMethods[] = {
     {.name = "rope", .run = TimeRope, .check = CheckRope},
     {.name = "activate", .run = TimeActivate},
     {.name = "embed", .run = TimeEmbed},
+    {.name = "draw", .run = TimeDraw},
 };
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;

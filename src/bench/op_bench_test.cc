@@ -190,6 +190,7 @@ TEST(OpWorkTest, Activations) {
   EXPECT_EQ(ActivateWork(TinyAlibiConfig(), 3).bytes_read, 3 * 96 * 4);
   EXPECT_EQ(EmbedWork(config, DType::kQ8_0, 3).bytes_read, 3 * 2 * 34);
   EXPECT_EQ(EmbedWork(config, DType::kQ8_0, 3).bytes_written, 3 * 64 * 4);
+  EXPECT_EQ(DrawWork(config, 3).bytes_read, 3 * config.vocab_size * 4);
 }
 
 TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {

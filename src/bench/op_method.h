@@ -67,6 +67,7 @@ struct OpMethod {
 // bench/ops/matrices.cc
 Status TimeMatMul(const OpRun& run);
 Status TimeEmbed(const OpRun& run);
+Status TimeDraw(const OpRun& run);
 // bench/ops/cache.cc
 Status TimeAttentionDecode(const OpRun& run);
 Status TimeAttentionPrefill(const OpRun& run);

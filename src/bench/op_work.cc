@@ -136,6 +136,10 @@ OpWork EmbedWork(const ModelConfig& config, DType table, int64_t num_rows) {
           .multiply_adds = 0};
 }
 
+OpWork DrawWork(const ModelConfig& config, int64_t num_rows) {
+  return {.bytes_read = AsDouble(num_rows * config.vocab_size * kFloatBytes), .bytes_written = 0, .multiply_adds = 0};
+}
+
 OpBound BoundOf(const OpWork& work, Compute numbers, bool is_cached, const OpPeaks& peaks) {
   const double compute_seconds = work.flops() / peaks.flops(numbers);
   const double memory_seconds = work.bytes() / peaks.bytes;

@@ -39,6 +39,7 @@ OpWork NormWork(const ModelConfig& config, int64_t num_rows);
 OpWork RopeWork(const ModelConfig& config, int64_t num_rows);  // q and k
 OpWork ActivateWork(const ModelConfig& config, int64_t num_rows);
 OpWork EmbedWork(const ModelConfig& config, DType table, int64_t num_rows);
+OpWork DrawWork(const ModelConfig& config, int64_t num_rows);  // of logits that are read once
 
 // A machine's measured ceilings, per second.
 struct OpPeaks {

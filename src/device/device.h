@@ -35,6 +35,8 @@ class Device {
   // The device's memory as the host may read and write it once Wait has returned, so that nothing need be copied; null
   // where it cannot.
   virtual void* HostView(void* /*memory*/) { return nullptr; }
+  // Whether HostView is never null.
+  virtual bool IsHostMemory() const { return false; }
 
   // Until the queue is empty. An error is the first of what was done since the last Wait.
   virtual Status Wait() = 0;
@@ -71,6 +73,7 @@ class HostDevice final : public Device {
   void Copy(void* to, const void* from, size_t bytes) override;
   const void* DeviceView(const void* host) override { return host; }
   void* HostView(void* memory) override { return memory; }
+  bool IsHostMemory() const override { return true; }
   Status Wait() override { return Status::Ok(); }
 };
 

@@ -271,12 +271,13 @@ Status EngineImpl::Launch(const std::vector<Member>& members) noexcept {
     for (const Member& member : members) {
       const Sequence& sequence = *member.request->sequence();
       const std::span<const int32_t> unread = member.request->Unread();
+      const bool draws = decoder_.DrawsOnDevice() && member.request->Draws();
       step.push_back({.cache = sequence.cache.get(),
                       .ids = unread.first(member.follows ? 0 : static_cast<size_t>(member.num_new)),
                       .follows = member.follows,
                       .rope_frequencies = &sequence.rope_frequencies,
                       .wanted = member.wanted,
-                      .takes_best = member.request->TakesBest()});
+                      .draw = draws && !member.wanted.empty() ? member.request->NextDraw() : nullptr});
     }
     return decoder_.Launch(step);
   });
@@ -311,7 +312,7 @@ std::vector<EngineImpl::Member> EngineImpl::MembersAhead(const std::vector<Membe
 }
 
 std::vector<EngineImpl::Member> EngineImpl::LaunchAhead(const std::vector<Member>& members) noexcept {
-  if (!decoder_.HasBest()) return {};
+  if (!decoder_.HasDrawn()) return {};
   std::vector<Member> ahead;
   Status status = CatchNoMemory("a step", [&] {
     ahead = MembersAhead(members);
@@ -356,15 +357,17 @@ void EngineImpl::GiveRows(const std::vector<Member>& members) noexcept {
   for (const Member& member : members) {
     RunningRequest& request = *member.request;
     const size_t num_rows = member.wanted.size();
-    const bool has_best = request.TakesBest() && !output_.best.empty();
-    const auto rows_of = [&](auto matrix, int64_t width) {
-      if (has_best) return matrix.first(0);
+    const bool has_drawn = request.Draws() && !output_.ids.empty();
+    const auto rows_of = [&](auto matrix, int64_t width, bool are_there) {
+      if (!are_there || matrix.empty()) return matrix.first(0);
       return matrix.subspan(first_row * static_cast<size_t>(width), num_rows * static_cast<size_t>(width));
     };
     const RequestRows rows{.num_rows = static_cast<int64_t>(num_rows),
-                           .logits = rows_of(output_.logits, config.vocab_size),
-                           .hidden = rows_of(output_.hidden, config.model_dim),
-                           .best = has_best ? output_.best.subspan(first_row, num_rows) : output_.best.first(0)};
+                           .logits = rows_of(output_.logits, config.vocab_size, !has_drawn),
+                           .hidden = rows_of(output_.hidden, config.model_dim, !has_drawn),
+                           .ids = rows_of(output_.ids, 1, has_drawn),
+                           .logprobs = rows_of(output_.logprobs, 1 + output_.num_top, has_drawn),
+                           .top_ids = rows_of(output_.top_ids, output_.num_top, has_drawn)};
     first_row += num_rows;
     if (!request.running() || !request.failure.ok()) continue;  // a callback of another took it
     Verdict verdict;
@@ -390,10 +393,10 @@ Status EngineImpl::CheckNumbers(RunningRequest& request, const RequestRows& rows
   if (rows.num_rows == 0) return Status::Ok();
   // A bad row of the output matrix shows in the first row of logits. What else is bad reaches all of a hidden state,
   // and with it every logit; so long rows are looked through once per request.
-  const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);  // 0 where only the best is there
+  const size_t vocab_size = rows.logits.size() / static_cast<size_t>(rows.num_rows);  // 0 where a device has drawn
   const size_t num_checked = std::exchange(request.has_rows, true) ? 1 : vocab_size;
-  const bool is_finite = rows.best.empty() ? AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))
-                                           : std::ranges::none_of(rows.best, [](int32_t id) { return id < 0; });
+  const bool is_finite = rows.ids.empty() ? AllFinite(rows.hidden) && AllFinite(rows.logits.first(num_checked))
+                                          : std::ranges::none_of(rows.ids, [](int32_t id) { return id < 0; });
   if (is_finite) return Status::Ok();
   if (blame_.empty()) blame_ = BlameForNonFinite();
   return Status::InvalidInput(fmt::format("{}; the logits are not finite", blame_));

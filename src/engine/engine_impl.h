@@ -109,8 +109,8 @@ class EngineImpl {
   // Requires: the caches are planned, and the memory is held since. After an error they are lost.
   Status Launch(const std::vector<Member>& members) noexcept;
   // The step behind the one that `members` have on the queue, before anybody knows what that one brings; where all who
-  // would take part in it need no more than their most likely token. Whatever speaks against it is left to the next
-  // step. Requires: the memory is held.
+  // would take part in it need no more than a token that the device has drawn. Whatever speaks against it is left to
+  // the next step. Requires: the memory is held.
   std::vector<Member> LaunchAhead(const std::vector<Member>& members) noexcept;
   // Empty where somebody could not take part.
   std::vector<Member> MembersAhead(const std::vector<Member>& members) const;

@@ -43,8 +43,17 @@ void Generation::AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const 
 }
 
 RunningRequest::Next Generation::NextStep() const {
-  if (!TakesBest() || num_unread() > 0 || request_.max_new_tokens == 0) return Next::kUnknown;
+  const bool is_free = Draws() && !sampler_.FollowsText();
+  if (!is_free || num_unread() > 0 || request_.max_new_tokens == 0) return Next::kUnknown;
   return result.metrics.new_tokens + 1 < request_.max_new_tokens ? Next::kOneToken : Next::kNothing;
+}
+
+const TokenDraw* Generation::NextDraw() {
+  // What the step reads is noted once it is on its way, which is later.
+  text().seen.Add(Unread());
+  draw_ = sampler_.Next(text().seen);
+  draw_.num_top = request_.logprobs.value_or(-1);
+  return &draw_;
 }
 
 Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
@@ -55,8 +64,12 @@ Verdict Generation::TakeRows(int64_t, const RequestRows& rows) {
     first_token_ = Clock::now();
   }
   if (rows.num_rows == 0) return {.finish = FinishReason::kLength, .status = {}};
-  if (!rows.best.empty()) return TakeToken(rows.best.back(), std::nullopt);
-  return DrawToken(rows.logits);
+  if (rows.ids.empty()) return DrawToken(rows.logits);
+  const int32_t id = rows.ids.back();
+  sampler_.Take(id);
+  if (!request_.logprobs) return TakeToken(id, std::nullopt);
+  const auto num_top = std::min(static_cast<size_t>(*request_.logprobs), rows.top_ids.size());
+  return TakeToken(id, LogprobsOf(id, rows.logprobs.first(1 + num_top), rows.top_ids.first(num_top)));
 }
 
 Verdict Generation::DrawToken(std::span<float> logits) {

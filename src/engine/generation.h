@@ -27,7 +27,8 @@ class Generation : public RunningRequest {
   bool Grows() const override { return true; }
   StepWish Wish() const override;
   void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const override;
-  bool TakesBest() const override { return !request_.logprobs && !guide_ && sampler_.TakesHighest(); }
+  bool Draws() const override { return !guide_; }
+  const TokenDraw* NextDraw() override;
   Next NextStep() const override;
   Verdict TakeRows(int64_t num_new, const RequestRows& rows) override;
   std::string TakeRest() override;
@@ -43,6 +44,7 @@ class Generation : public RunningRequest {
   const Tokenizer* tokenizer_;
   const std::vector<int32_t>* eos_ids_;
   Sampler sampler_;
+  TokenDraw draw_;
   std::optional<TokenGuide> guide_;  // where there is a constraint
   std::vector<float> raw_logits_;    // as they were before the sampler changed them, where log-probabilities are wanted
   RequestText text_;

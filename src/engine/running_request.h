@@ -19,6 +19,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "tensor/token_draw.h"
 
 namespace headwise {
 
@@ -46,8 +47,10 @@ struct RequestRows {
   int64_t num_rows = 0;
   std::span<float> logits;        // [R, V]
   std::span<const float> hidden;  // [R, E]
-  // [R], of a request that takes the best token: where it is not empty, rows above mean nothing (StepOutput).
-  std::span<const int32_t> best;
+  // Of a request that draws on the device: where `ids` is not empty, rows above mean nothing (StepOutput).
+  std::span<const int32_t> ids;      // [R]
+  std::span<const float> logprobs;   // [R, 1 + N]
+  std::span<const int32_t> top_ids;  // [R, N]
 };
 
 // Whether a request goes on.
@@ -105,12 +108,15 @@ class RunningRequest {
   std::span<const int32_t> Unread() const { return std::span(unread_).subspan(num_read_); }
   // Appends which of the next `num_new` tokens' rows are wanted.
   virtual void AddWanted(int64_t num_new, std::vector<int32_t>& wanted) const = 0;
-  // Whether of a row's logits it asks for nothing but which is the highest.
-  virtual bool TakesBest() const { return false; }
+  // Whether of a row's logits it asks for nothing but a token, and its log-probabilities, which a device may draw.
+  virtual bool Draws() const { return false; }
+  // How its next token is drawn, valid until the next call. Asked for once for each step that wants a row of it.
+  // Requires: Draws().
+  virtual const TokenDraw* NextDraw() { return nullptr; }
   // What comes behind the step that was just noted, as far as can be said before its rows are there.
   enum class Next {
     kUnknown,
-    kOneToken,  // unless that row ends it, the most likely token of the one row that it wanted
+    kOneToken,  // unless that row ends it, the token drawn from the one row that it wanted
     kNothing,   // it ends
   };
   virtual Next NextStep() const { return Next::kUnknown; }

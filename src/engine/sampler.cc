@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <set>
 #include <utility>
 
-#include "base/check.h"
-#include "tensor/arg_max.h"
+#include "tensor/draw_weight.h"
 
 namespace headwise {
 namespace {
@@ -63,104 +61,56 @@ Status ValidateSampling(const SamplingOptions& options, int64_t vocab_size) {
                                       std::pair("presence_penalty", options.presence_penalty)}) {
     if (!(penalty >= -2 && penalty <= 2)) return OutOfRange(name, penalty, "a number from -2 to 2 (0: off)");
   }
+  if (options.temperature > 0 && vocab_size > kMaxDrawIds) {
+    return Status::Unsupported(fmt::format("sampling: temperature is {} over {} token ids, expected at most {} ids",
+                                           options.temperature, vocab_size, kMaxDrawIds));
+  }
   return ValidateBiases(options.logit_bias, vocab_size);
 }
 
 int32_t Sampler::Sample(std::span<float> logits, const TokenSet& seen) {
-  HW_CHECK(!logits.empty());
-  for (const auto& [id, bias] : options_.logit_bias) logits[static_cast<size_t>(id)] += bias;
-  if (options_.repetition_penalty != 1) PenaliseSeen(logits, seen);
-  const bool counts = options_.frequency_penalty != 0 || options_.presence_penalty != 0;
-  if (counts) PenaliseGenerated(logits);
-  const int32_t id = Choose(logits);
-  if (counts) ++counts_[id];
+  const TokenDraw draw = Next(seen);
+  EditLogits(logits, draw.edits);
+  const int32_t id = DrawToken(logits, draw);
+  Take(id);
   return id;
 }
 
-bool Sampler::TakesHighest() const {
-  return options_.temperature == 0 && options_.repetition_penalty == 1 && options_.frequency_penalty == 0 &&
-         options_.presence_penalty == 0 && options_.logit_bias.empty();
+TokenDraw Sampler::Next(const TokenSet& seen) {
+  FillEdits(seen);
+  return {.temperature = options_.temperature,
+          .top_k = options_.top_k,
+          .top_p = options_.top_p,
+          .min_p = options_.min_p,
+          .word = options_.temperature > 0 ? rng_.Word() : 0,
+          .edits = edits_};
 }
 
-int32_t Sampler::Choose(std::span<const float> logits) {
-  const int32_t best = ArgMax(logits);
-  const float highest = logits[static_cast<size_t>(best)];
-  // An infinite or NaN maximum has no softmax; the argmax is the limit of one.
-  if (options_.temperature == 0 || !std::isfinite(highest)) return best;
+void Sampler::Take(int32_t id) {
+  if (Counts()) ++counts_[id];
+}
 
-  CollectCandidates(logits, highest);
-  if (options_.top_p < 1) KeepTopP();
-  // min-p is relative to the best token, whose weight is 1 by construction.
-  if (options_.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < options_.min_p; });
+LogitEdit& Sampler::EditOf(int32_t id) {
+  const auto at = static_cast<size_t>(id);
+  if (at >= edit_of_.size()) edit_of_.resize(at + 1, -1);
+  if (edit_of_[at] < 0) {
+    edits_.push_back({.id = id});
+    edit_of_[at] = static_cast<int32_t>(edits_.size()) - 1;
   }
-  return Draw();
+  return edits_[static_cast<size_t>(edit_of_[at])];
 }
 
-void Sampler::PenaliseSeen(std::span<float> logits, const TokenSet& seen) const {
-  for (const int32_t id : seen.ids()) {
-    HW_CHECK(static_cast<size_t>(id) < logits.size(), "id {} of {}", id, logits.size());
-    float& logit = logits[static_cast<size_t>(id)];
-    logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+void Sampler::FillEdits(const TokenSet& seen) {
+  if (!FollowsText() && (options_.logit_bias.empty() || !edits_.empty())) return;  // they stay as they are
+  for (const LogitEdit& edit : edits_) edit_of_[static_cast<size_t>(edit.id)] = -1;
+  edits_.clear();
+  for (const auto& [id, bias] : options_.logit_bias) EditOf(id).bias = bias;
+  if (options_.repetition_penalty != 1) {
+    for (const int32_t id : seen.ids()) EditOf(id).penalty = options_.repetition_penalty;
   }
-}
-
-void Sampler::PenaliseGenerated(std::span<float> logits) const {
   for (const auto& [id, count] : counts_) {
-    logits[static_cast<size_t>(id)] -=
-        static_cast<float>(count) * options_.frequency_penalty + options_.presence_penalty;
+    EditOf(id).minus = static_cast<float>(count) * options_.frequency_penalty + options_.presence_penalty;
   }
-}
-
-void Sampler::CollectCandidates(std::span<const float> logits, float highest) {
-  candidates_.clear();
-  candidates_.reserve(logits.size());
-  for (size_t id = 0; id < logits.size(); ++id) {
-    const double weight = std::exp((static_cast<double>(logits[id]) - highest) / options_.temperature);
-    if (weight > 0) candidates_.push_back({weight, static_cast<int32_t>(id)});
-  }
-  const auto top_k = static_cast<size_t>(options_.top_k);
-  if (top_k == 0 || top_k >= candidates_.size()) return;
-  // Exactly k stay; of equal ones the lowest ids, so that the set does not depend on the library's partition.
-  std::nth_element(
-      candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(top_k), candidates_.end(),
-      [](const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; });
-  candidates_.resize(top_k);
-  // The partition leaves them in an order of its own; the draw must not depend on that.
-  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-}
-
-// The smallest set of the most likely tokens whose probability reaches top_p. A heap, because the set is small against
-// the vocabulary.
-void Sampler::KeepTopP() {
-  const auto is_less_likely = [](const Candidate& a, const Candidate& b) {
-    return a.weight != b.weight ? a.weight < b.weight : a.id > b.id;
-  };
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  const double enough = total * options_.top_p;
-
-  std::make_heap(candidates_.begin(), candidates_.end(), is_less_likely);
-  double sum = 0;
-  auto heap_end = candidates_.end();
-  while (heap_end != candidates_.begin() && sum < enough) {
-    std::pop_heap(candidates_.begin(), heap_end, is_less_likely);
-    --heap_end;
-    sum += heap_end->weight;
-  }
-  candidates_.erase(candidates_.begin(), heap_end);
-  std::reverse(candidates_.begin(), candidates_.end());  // most likely first
-}
-
-int32_t Sampler::Draw() {
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double left = rng_.Uniform() * total;
-  for (const Candidate& candidate : candidates_) {
-    left -= candidate.weight;
-    if (left < 0) return candidate.id;
-  }
-  return candidates_.back().id;  // rounding ate the last sliver
 }
 
 }  // namespace headwise

@@ -41,6 +41,8 @@ struct Decoder::Buffers {
   TensorView branch;      // [T, E] what attention or the MLP adds, only where a norm is behind it
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
+  TensorView logprobs;    // [R, 1 + N] only where they are wanted of what is drawn
+  TensorView top_ids;     // [R, N]
   // By rope: [A, R/2, 2].
   std::vector<TensorView> angles;
 };
@@ -49,6 +51,8 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   const ModelConfig& config = model_->config;
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
+  int64_t num_top = -1;
+  for (const TokenDraw& draw : draws_) num_top = std::max(num_top, draw.num_top);
   struct Wish {
     TensorView* view;
     Shape shape;
@@ -69,6 +73,8 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.branch, {num_tokens, config.model_dim}, config.norm_places != NormPlaces::kBefore},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
+      {&buffers.logprobs, {num_wanted, 1 + num_top}, num_top >= 0},
+      {&buffers.top_ids, {num_wanted, num_top}, num_top > 0},
   };
   buffers.angles.resize(angles_.tables().size());
   for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
@@ -78,12 +84,12 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
   Status room = arena_.Reset(bytes);
-  const size_t best_bytes = static_cast<size_t>(num_wanted) * sizeof(int32_t);
-  if (room.ok() && best_bytes > best_.size_bytes()) {
+  const size_t drawn_bytes = static_cast<size_t>(num_wanted) * sizeof(int32_t);
+  if (room.ok() && drawn_bytes > drawn_.size_bytes()) {
     constexpr size_t kLeastBytes = 256;
-    Result<DeviceBuffer> best = DeviceBuffer::Make(backend_->device(), std::max(kLeastBytes, 2 * best_bytes));
-    if (best.ok()) best_ = *std::move(best);
-    room = best.status();
+    Result<DeviceBuffer> drawn = DeviceBuffer::Make(backend_->device(), std::max(kLeastBytes, 2 * drawn_bytes));
+    if (drawn.ok()) drawn_ = *std::move(drawn);
+    room = drawn.status();
   }
   if (!room.ok()) {
     return Status::OutOfMemory(fmt::format(
@@ -93,6 +99,7 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   for (const Wish& wish : wishes) {
     if (wish.wanted) *wish.view = arena_.New(wish.shape);
   }
+  buffers.top_ids.dtype = DType::kI32;
   return Status::Ok();
 }
 
@@ -219,12 +226,13 @@ void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std:
 }
 
 // Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences
-// that take the best token. Empty where all do.
+// that draw. Empty where all do.
 std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSequence> sequences,
                                  std::vector<float>& copy) {
   const auto num_elements = static_cast<size_t>(view.shape.num_elements());
   if (void* in_place = backend_->device().HostView(view.data)) return {static_cast<float*>(in_place), num_elements};
-  if (std::ranges::all_of(sequences, [](const StepSequence& each) { return each.takes_best || each.wanted.empty(); })) {
+  if (std::ranges::all_of(sequences,
+                          [](const StepSequence& each) { return each.draw != nullptr || each.wanted.empty(); })) {
     return {};
   }
   copy.resize(num_elements);
@@ -240,7 +248,7 @@ std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSeq
   };
   for (const StepSequence& sequence : sequences) {
     const auto num_rows = static_cast<int64_t>(sequence.wanted.size());
-    if (sequence.takes_best) {
+    if (sequence.draw != nullptr) {
       copy_rows();
       begin += num_rows;
     }
@@ -251,7 +259,6 @@ std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSeq
 }
 
 void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers) {
-  Device& device = backend_->device();
   backend_->GatherRows({.x = buffers.x, .rows = wanted_rows_, .out = buffers.wanted});
   backend_->Norm(NormOf(model_->weights.final_norm, buffers.wanted, buffers.wanted));
   const LinearWeights& head = model_->weights.output;
@@ -260,17 +267,33 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
   const std::optional<double> cap = model_->config.logit_cap;
   if (cap) backend_->SoftCap({.x = buffers.logits, .cap = static_cast<float>(*cap)});
   Outcome& outcome = newest();
-  const bool takes_best =
-      std::ranges::any_of(sequences, [](const StepSequence& each) { return each.takes_best && !each.wanted.empty(); });
-  if (takes_best && device.HostView(buffers.logits.data) == nullptr) {
-    const auto num_rows = static_cast<int64_t>(wanted_rows_.size());
-    backend_->ArgMax({.x = buffers.logits, .out = {.data = best_.data(), .dtype = DType::kI32, .shape = {num_rows}}});
-    outcome.best.resize(wanted_rows_.size());
-    device.CopyToHost(outcome.best.data(), best_.data(), outcome.best.size() * sizeof(int32_t));
-    outcome.output.best = outcome.best;
-  }
+  if (!draws_.empty()) DrawRows(buffers);
   outcome.output.logits = OnHost(buffers.logits, sequences, outcome.logits);
   outcome.output.hidden = OnHost(buffers.wanted, sequences, outcome.hidden);
+}
+
+// Draws may change the logits of their rows: those are not copied.
+void Decoder::DrawRows(const Buffers& buffers) {
+  const auto num_rows = static_cast<int64_t>(wanted_rows_.size());
+  backend_->DrawTokens({.logits = buffers.logits,
+                        .draws = draws_,
+                        .ids = {.data = drawn_.data(), .dtype = DType::kI32, .shape = {num_rows}},
+                        .logprobs = buffers.logprobs,
+                        .top_ids = buffers.top_ids});
+  Outcome& outcome = newest();
+  const auto copy = [&](const void* from, size_t size, auto& to) {
+    to.resize(size);
+    backend_->device().CopyToHost(to.data(), from, size * sizeof(to[0]));
+    return std::span<const std::decay_t<decltype(to[0])>>(to);
+  };
+  outcome.output.ids = copy(drawn_.data(), wanted_rows_.size(), outcome.ids);
+  if (!buffers.logprobs.present()) return;
+  outcome.output.num_top = buffers.logprobs.shape[1] - 1;
+  outcome.output.logprobs =
+      copy(buffers.logprobs.data, static_cast<size_t>(buffers.logprobs.shape.num_elements()), outcome.logprobs);
+  if (!buffers.top_ids.present()) return;
+  outcome.output.top_ids =
+      copy(buffers.top_ids.data, static_cast<size_t>(buffers.top_ids.shape.num_elements()), outcome.top_ids);
 }
 
 void Decoder::RunLayers(Buffers& buffers) {
@@ -349,6 +372,7 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   ids_.clear();
   positions_.clear();
   wanted_rows_.clear();
+  draws_.clear();
   angled_.clear();
   for (const StepSequence& sequence : sequences) {
     const int64_t num_new = sequence.follows ? 1 : static_cast<int64_t>(sequence.ids.size());
@@ -356,6 +380,12 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
     HW_CHECK(sequence.cache->planned_tokens() == num_new, "{} tokens, {} planned", num_new,
              sequence.cache->planned_tokens());
     for (const int32_t idx : sequence.wanted) wanted_rows_.push_back(static_cast<int32_t>(ids_.size()) + idx);
+    if (sequence.draw != nullptr && !sequence.wanted.empty()) {
+      HW_CHECK(DrawsOnDevice() && sequence.wanted.size() == 1, "{} rows to draw from", sequence.wanted.size());
+      draws_.resize(wanted_rows_.size());  // the most likely token of rows before it, which nobody looks at
+      draws_.back() = *sequence.draw;
+      draws_.back().num_top = std::min(draws_.back().num_top, config.vocab_size);
+    }
     if (sequence.follows) {
       ids_.push_back(*sequence.follows);
     } else {
@@ -366,6 +396,7 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
     }
     angled_.push_back({.cache = sequence.cache, .num_new = num_new, .frequencies = sequence.rope_frequencies});
   }
+  if (!draws_.empty()) draws_.resize(wanted_rows_.size());
   angles_.Fill(config, angled_);
   Buffers buffers;
   HW_RETURN_IF_ERROR(
@@ -386,7 +417,7 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
                      .positions = model_->weights.positions,
                      .position_ids = positions_};
   if (sequences.front().follows) {
-    embed.chosen = {best_.data(), DType::kI32, Shape{static_cast<int64_t>(best_.size_bytes() / sizeof(int32_t))}};
+    embed.chosen = {drawn_.data(), DType::kI32, Shape{static_cast<int64_t>(drawn_.size_bytes() / sizeof(int32_t))}};
   }
   backend_->Embed(embed);
   RunLayers(buffers);

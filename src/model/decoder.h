@@ -24,12 +24,14 @@ ActivateArgs::Kind ActivationOf(MlpKind kind);
 struct StepSequence {
   KvCache* cache = nullptr;
   std::span<const int32_t> ids;  // new tokens, as many as the cache has planned; none where `follows` says which
-  // In place of ids, one token that nobody but the device may know yet: the most likely one of that row of the step
-  // before, counted among all rows that were wanted of it.
+  // In place of ids, one token that nobody but the device may know yet: the one drawn from that row of the step before,
+  // counted among all rows that were wanted of it.
   std::optional<int32_t> follows = std::nullopt;
   const SequenceFrequencies* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence
   std::span<const int32_t> wanted;                        // indices into `ids` whose rows are wanted
-  bool takes_best = false;                                // of a wanted row the most likely token is enough
+  // Of the one wanted row no more is wanted than a token that is drawn so, and its log-probabilities, of as many ids as
+  // there are; null: the rows. Only where DrawsOnDevice().
+  const TokenDraw* draw = nullptr;
 };
 
 // Rows of all sequences' wanted tokens, in order. Host memory, valid until the step behind the next one; may be written
@@ -37,10 +39,13 @@ struct StepSequence {
 struct StepOutput {
   std::span<float> logits;  // [R, V]
   std::span<float> hidden;  // [R, E] after the last norm
-  // [R] of a device whose logits would have to be copied: of sequences that take the best token this is it, or -1 where
-  // a logit is not finite, and their rows of `logits` and `hidden` mean nothing; both are empty where all sequences
-  // take it. Else empty.
-  std::span<const int32_t> best;
+  // What was drawn on the device; rows of sequences that draw nothing mean nothing here, and those of others mean
+  // nothing above, where both are empty if all sequences draw. Empty where none does.
+  std::span<const int32_t> ids;  // [R], -1 where a logit is not finite
+  int64_t num_top = -1;          // N, the largest TokenDraw::num_top
+  // As in DrawTokensArgs.
+  std::span<const float> logprobs;   // [R, 1 + N]
+  std::span<const int32_t> top_ids;  // [R, N]
 };
 
 // Steps go through it in two halves, Launch and Collect, so that one can be put on a device's queue while the one
@@ -63,15 +68,18 @@ class Decoder {
   // Waits for the oldest step that is still to be collected. An error is as one of Launch; of a step that was launched
   // behind it the same holds then. Requires: there is one.
   Status Collect(StepOutput& output);
-  // Whether the newest step's most likely tokens are where the next one can follow them, unseen by the host.
-  bool HasBest() const { return num_launched_ > 0 && !outcomes_[(num_launched_ - 1) % 2].output.best.empty(); }
+  // Whether sequences may have tokens drawn before their logits reach the host, which would have to copy them.
+  bool DrawsOnDevice() const { return !backend_->device().IsHostMemory(); }
+  // Whether the newest step's drawn tokens are where the next one can follow them, unseen by the host.
+  bool HasDrawn() const { return num_launched_ > 0 && !outcomes_[(num_launched_ - 1) % 2].output.ids.empty(); }
 
  private:
   struct Buffers;
   // What a step leaves on the host, from Launch to the second Launch behind it.
   struct Outcome {
-    std::vector<int32_t> best;
-    std::vector<float> logits, hidden;  // where the host cannot read the device's memory
+    // Where the host cannot read the device's memory.
+    std::vector<int32_t> ids, top_ids;
+    std::vector<float> logprobs, logits, hidden;
     StepOutput output;
     Status status;  // not OK: it is lost
   };
@@ -88,6 +96,7 @@ class Decoder {
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
   // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
   void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers);
+  void DrawRows(const Buffers& buffers);
   std::span<float> OnHost(const TensorView& view, std::span<const StepSequence> sequences, std::vector<float>& copy);
   // buffers.x += x W^T + bias, through `norm` where there is one.
   void AddToStream(const TensorView& x, const LinearWeights& weights, const NormWeights& norm, const Buffers& buffers);
@@ -108,8 +117,9 @@ class Decoder {
   std::vector<int32_t> positions_;    // [T] of learned positions, else empty
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way
-  // [R] i32: the most likely tokens of the newest step's wanted rows. Its address stays from step to step.
-  DeviceBuffer best_;
+  std::vector<TokenDraw> draws_;      // [R], or empty where nothing is drawn
+  // [R] i32: what was drawn from the newest step's wanted rows. Its address stays from step to step.
+  DeviceBuffer drawn_;
   Outcome outcomes_[2];  // of the step under way, or the newest, and of the one before
   int64_t num_launched_ = 0;
   int64_t num_collected_ = 0;

@@ -266,48 +266,6 @@ TEST_P(Elementwise, GatherRows) {
   });
 }
 
-std::vector<int32_t> RunArgMax(Backend& backend, const Shape& shape, const Floats& x) {
-  const Held held(backend, shape, x);
-  const Held out = Held::Poisoned(backend, {shape[0]});
-  backend.ArgMax({.x = held.view(), .out = TensorView(out.view().data, DType::kI32, {shape[0]})});
-  const Floats found = out.Read();
-  std::vector<int32_t> ids(found.size());
-  std::memcpy(ids.data(), found.data(), ids.size() * sizeof(int32_t));
-  return ids;
-}
-
-// Few values, so that many are equal: the first counts.
-TEST_P(Elementwise, ArgMaxIsTheFirstOfTheHighest) {
-  ForSeeds(30, [&](Random& random) {
-    const Shape shape{random.NumRows(), random.Between(1, 5000)};
-    Floats x(static_cast<size_t>(shape.num_elements()));
-    const int64_t num_values = random.Between(1, 3000);
-    for (float& value : x) value = static_cast<float>(random.Between(-num_values, num_values));
-    const std::vector<int32_t> found = RunArgMax(backend(), shape, x);
-    for (size_t row = 0; row < found.size(); ++row) {
-      const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row) * shape[1];
-      ASSERT_EQ(found[row], std::max_element(begin, begin + shape[1]) - begin) << "row " << row;
-    }
-  });
-}
-
-// Rows that hold something else than finite numbers have none, wherever it stands.
-TEST_P(Elementwise, ArgMaxOfNoNumbers) {
-  ForSeeds(20, [&](Random& random) {
-    const Shape shape{random.Between(3, 6), random.Between(1, 3000)};
-    Floats x = random.Normal(shape.num_elements());
-    constexpr float kInf = std::numeric_limits<float>::infinity();
-    for (int64_t row = 0; row < 3; ++row) {
-      x[static_cast<size_t>(row * shape[1] + random.Between(0, shape[1] - 1))] = row == 0   ? kNan
-                                                                                 : row == 1 ? kInf
-                                                                                            : -kInf;
-    }
-    const std::vector<int32_t> found = RunArgMax(backend(), shape, x);
-    for (size_t row = 0; row < found.size(); ++row) ASSERT_EQ(found[row] < 0, row < 3) << "row " << row;
-    EXPECT_EQ(found, RunArgMax(ref(), shape, x));
-  });
-}
-
 Floats RunEmbed(Backend& backend, const ConstTensorView& host_table, std::span<const int32_t> ids) {
   const Result<WeightMatrix> table = backend.AdoptWeights(host_table);
   EXPECT_TRUE(table.ok()) << table.status().message();

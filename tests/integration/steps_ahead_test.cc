@@ -1,4 +1,4 @@
-// On a device a greedy step is put on the queue while the one before it runs (EngineImpl::LaunchAhead). Nobody may
+// On a device a step is put on the queue while the one before it runs (EngineImpl::LaunchAhead). Nobody may
 // notice: what comes out, and what is left to go on with, is what a host's engine gives.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,11 +94,51 @@ TEST_F(StepsAhead, AllStepsButTheFirstFollowUnseenTokens) {
   EXPECT_EQ(NumFollowed().value_or(19), 19);
 }
 
-TEST_F(StepsAhead, NobodyWhoDrawsIsFollowed) {
+TEST_F(StepsAhead, WhatIsDrawnIsFollowed) {
   Request request = RequestOf(Ids("The capital of"), 20);
-  request.sampling = {.temperature = 1.0f, .seed = 7};
+  request.sampling = {.temperature = 1.0f, .top_k = 40, .top_p = 0.9f, .logit_bias = {{17, 2.0f}}, .seed = 7};
   ExpectSame(Run(*far_, request), Run(*host_, request));
-  EXPECT_EQ(NumFollowed().value_or(0), 0);
+  EXPECT_EQ(NumFollowed().value_or(19), 19);
+}
+
+// The next draw depends on what came of this one.
+TEST_F(StepsAhead, NobodyWhoCountsTokensIsFollowed) {
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = 1.0f, .repetition_penalty = 1.3f, .seed = 7},
+        SamplingOptions{.frequency_penalty = 0.5f}, SamplingOptions{.temperature = 0.8f, .presence_penalty = 1.0f}}) {
+    Request request = RequestOf(Ids("The capital of"), 20);
+    request.sampling = sampling;
+    ExpectSame(Run(*far_, request), Run(*host_, request));
+    EXPECT_EQ(NumFollowed().value_or(0), 0);
+  }
+}
+
+// Drawn, greedy and read by a host in the same steps, with log-probabilities of some.
+TEST_F(StepsAhead, LogprobsOfDrawnTokens) {
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 6; ++i) {
+    requests.push_back(RequestOf(IdsOf(static_cast<uint64_t>(i), static_cast<size_t>(5 + 3 * i)), 8));
+    if (i % 2 == 0) requests.back().sampling = {.temperature = 0.7f, .min_p = 0.01f, .seed = static_cast<uint64_t>(i)};
+    if (i != 3) requests.back().logprobs = 2 * i;
+    if (i == 4) requests.back().sampling.repetition_penalty = 1.2f;
+  }
+  const auto far = RunAll(*far_, requests);
+  const auto host = RunAll(*host_, requests);
+  for (size_t i = 0; i < far.size(); ++i) {
+    SCOPED_TRACE(i);
+    ExpectSame(far[i], host[i]);
+    ASSERT_EQ(far[i].logprobs.size(), i == 3 ? 0U : 8U);
+    for (size_t token = 0; token < far[i].logprobs.size(); ++token) {
+      const TokenLogprobs& ours = far[i].logprobs[token];
+      const TokenLogprobs& expected = host[i].logprobs[token];
+      EXPECT_EQ(ours.chosen.id, expected.chosen.id);
+      EXPECT_NEAR(ours.chosen.logprob, expected.chosen.logprob, 1e-4);
+      ASSERT_EQ(ours.top.size(), 2 * i);
+      for (size_t rank = 0; rank < ours.top.size(); ++rank) {
+        EXPECT_NEAR(ours.top[rank].logprob, expected.top[rank].logprob, 1e-4);
+      }
+    }
+  }
 }
 
 TEST_F(StepsAhead, RequestsOfManyLengths) {

@@ -249,11 +249,18 @@ class FarBackend final : public Backend {
       near_->GatherRows(near);
     });
   }
-  void ArgMax(const ArgMaxArgs& args) override {
-    device_.queue().Put([this, near = args]() mutable {
-      near.x = Near(near.x);
-      near.out = Near(near.out);
-      near_->ArgMax(near);
+  void DrawTokens(const DrawTokensArgs& args) override {
+    std::vector<TokenDraw> draws(args.draws.begin(), args.draws.end());
+    std::vector<std::vector<LogitEdit>> edits;
+    for (const TokenDraw& draw : draws) edits.emplace_back(draw.edits.begin(), draw.edits.end());
+    device_.queue().Put([this, near = args, draws = std::move(draws), edits = std::move(edits)]() mutable {
+      for (size_t i = 0; i < draws.size(); ++i) draws[i].edits = edits[i];
+      near.logits = Near(near.logits);
+      near.draws = draws;
+      near.ids = Near(near.ids);
+      near.logprobs = Near(near.logprobs);
+      near.top_ids = Near(near.top_ids);
+      near_->DrawTokens(near);
     });
   }
 

@@ -14,9 +14,7 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
 #include "base/cpu_info.h"
-#include "tensor/arg_max.h"
 #include "tensor/blocks.h"
-#include "tensor/finite.h"
 
 namespace headwise {
 namespace {
@@ -166,14 +164,7 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void ArgMax(const ArgMaxArgs& args) override {
-    Validate(args);
-    const auto dim = static_cast<size_t>(args.x.shape[1]);
-    for (int64_t row = 0; row < args.x.shape[0]; ++row) {
-      const std::span<const float> numbers(F32(args.x) + static_cast<size_t>(row) * dim, dim);
-      static_cast<int32_t*>(args.out.data)[row] = AllFinite(numbers) ? headwise::ArgMax(numbers) : -1;
-    }
-  }
+  void DrawTokens(const DrawTokensArgs& args) override { DrawTokensOnHost(args); }
 
   size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
   void BeginStep(const KvStep& step) override { Validate(step); }  // tables are read where they are

@@ -122,9 +122,9 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::GatherRows(args, *device_);
   }
-  void ArgMax(const ArgMaxArgs& args) override {
+  void DrawTokens(const DrawTokensArgs& args) override {
     Validate(args);
-    cuda::ArgMax(args, *device_);
+    cuda::DrawTokens(args, *device_);
   }
 
   // Rows of codes or numbers, then scales (kv_page.cuh).

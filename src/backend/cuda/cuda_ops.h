@@ -29,7 +29,7 @@ void Activate(const ActivateArgs& args, CudaDevice& device);
 void Clamp(const ClampArgs& args, CudaDevice& device);
 void SoftCap(const SoftCapArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
-void ArgMax(const ArgMaxArgs& args, CudaDevice& device);
+void DrawTokens(const DrawTokensArgs& args, CudaDevice& device);
 
 // x as bf16, to `rounded`, which has room for a multiple of four numbers.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);

@@ -225,45 +225,6 @@ __global__ void RoundKernel(const float4* x, int64_t count, uint2* rounded) {
   if (i < count) rounded[i] = Rounded(x[i]);
 }
 
-// A block a row: with 1,024 threads one multiprocessor reads 128,000 logits in some five microseconds.
-constexpr int kArgMaxThreads = 1024;
-struct Best {
-  float value;
-  int idx;
-};
-__device__ Best BetterOf(const Best& a, const Best& b) {
-  return b.value > a.value || (b.value == a.value && b.idx < a.idx) ? b : a;
-}
-__global__ void __launch_bounds__(kArgMaxThreads) ArgMaxKernel(const float* x, int64_t dim, int32_t* out) {
-  constexpr int kWarps = kArgMaxThreads / static_cast<int>(kWarp);
-  __shared__ Best of_warp[kWarps];
-  LetLaterBegin();
-  WaitForEarlier();
-  x += blockIdx.x * dim;
-  Best best{-INFINITY, 0};
-  bool is_finite = true;
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kArgMaxThreads) {
-    const float value = x[i];
-    is_finite = is_finite && isfinite(value);
-    if (value > best.value) best = {value, i};
-  }
-  const auto over_warp = [](Best of_lane) {
-    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-      const Best other{__shfl_xor_sync(kAllLanes, of_lane.value, distance),
-                       __shfl_xor_sync(kAllLanes, of_lane.idx, distance)};
-      of_lane = BetterOf(of_lane, other);
-    }
-    return of_lane;
-  };
-  best = over_warp(best);
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = best;
-  if (__syncthreads_or(is_finite ? 0 : 1) != 0) best = {0, -1};
-  if (threadIdx.x >= kWarp) return;
-  if (best.idx >= 0) best = over_warp(of_warp[threadIdx.x]);
-  if (threadIdx.x == 0) out[blockIdx.x] = best.idx;
-}
-
 }  // namespace
 
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
@@ -410,12 +371,6 @@ void GatherRows(const GatherRowsArgs& args, CudaDevice& device) {
   if (rows == nullptr || args.rows.empty()) return;
   Launch(device, "GatherRows", Overlapping(args.rows.size(), kThreads), GatherKernel, F32(args.x), rows,
          args.x.shape[1], F32(args.out));
-}
-
-void ArgMax(const ArgMaxArgs& args, CudaDevice& device) {
-  if (!device.ok() || args.x.shape[0] == 0) return;
-  Launch(device, "ArgMax", Overlapping(args.x.shape[0], kArgMaxThreads), ArgMaxKernel, F32(args.x), args.x.shape[1],
-         static_cast<int32_t*>(args.out.data));
 }
 
 }  // namespace headwise::cuda

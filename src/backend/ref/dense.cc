@@ -143,19 +143,4 @@ void GatherRows(const GatherRowsArgs& args) {
   }
 }
 
-void ArgMax(const ArgMaxArgs& args) {
-  Validate(args);
-  const int64_t dim = args.x.shape[1];
-  for (int64_t r = 0; r < args.x.shape[0]; ++r) {
-    const float* const row = F32(args.x) + r * dim;
-    int32_t best = 0;
-    bool is_finite = true;
-    for (int64_t i = 0; i < dim; ++i) {
-      is_finite = is_finite && std::isfinite(row[i]);
-      if (row[i] > row[best]) best = static_cast<int32_t>(i);
-    }
-    static_cast<int32_t*>(args.out.data)[r] = is_finite ? best : -1;
-  }
-}
-
 }  // namespace headwise::ref

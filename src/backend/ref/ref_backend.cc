@@ -24,7 +24,7 @@ class RefBackend final : public Backend {
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
   void SoftCap(const SoftCapArgs& args) override { ref::SoftCap(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }
-  void ArgMax(const ArgMaxArgs& args) override { ref::ArgMax(args); }
+  void DrawTokens(const DrawTokensArgs& args) override { DrawTokensOnHost(args); }
   size_t PageBytes(const KvLayout& layout) const override { return ref::PageBytes(layout); }
   void BeginStep(const KvStep& step) override { Validate(step); }
   void CopyPages(const CopyPagesArgs& args) override { ref::CopyPages(args); }

@@ -15,7 +15,6 @@ void Activate(const ActivateArgs& args);
 void Clamp(const ClampArgs& args);
 void SoftCap(const SoftCapArgs& args);
 void GatherRows(const GatherRowsArgs& args);
-void ArgMax(const ArgMaxArgs& args);
 
 // kv_page.cc
 size_t PageBytes(const KvLayout& layout);

@@ -1,5 +1,5 @@
-// Operations on activations alone: norms, rotations, activation functions. Their numbers stay in a cache between calls,
-// as they do between the layers of a step.
+// Operations on activations alone: norms, rotations, activation functions, draws from logits. Their numbers stay in a
+// cache between calls, as they do between the layers of a step.
 #include <fmt/format.h>
 
 #include "bench/op_data.h"
@@ -127,6 +127,41 @@ Status TimeActivate(const OpRun& run) {
       run.backend().Activate({.kind = kind, .gate = is_gated ? gate.view() : TensorView{}, .x = x.view()});
     };
     HW_RETURN_IF_ERROR(run.Measure(op_case));
+  }
+  return Status::Ok();
+}
+
+// Greedily, from all ids, and from few: of random logits, which are flatter than a model's.
+Status TimeDraw(const OpRun& run) {
+  const ModelConfig& config = run.config();
+  struct Kind {
+    const char* name;
+    TokenDraw draw;
+  };
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  const Kind kinds[] = {{"greedy", {}},
+                        {"all", {.temperature = 1, .word = kHalf}},
+                        {"top-p", {.temperature = 0.8F, .top_p = 0.95F, .word = kHalf}},
+                        {"top-k top-p", {.temperature = 0.8F, .top_k = 40, .top_p = 0.95F, .word = kHalf}}};
+  for (const int64_t num_rows : run.options().rows) {
+    const Shape shape{num_rows, config.vocab_size};
+    HW_ASSIGN_OR_RETURN(const RandomTensor logits, RandomTensor::Make(run.backend(), shape, run.options().seed));
+    HW_ASSIGN_OR_RETURN(const RandomTensor ids, RandomTensor::Make(run.backend(), {1, num_rows}, run.options().seed));
+    for (const Kind& kind : kinds) {
+      const std::vector<TokenDraw> draws(static_cast<size_t>(num_rows), kind.draw);
+      OpCase op_case;
+      op_case.point = {.part = kind.name,
+                       .shape = fmt::format("{}", config.vocab_size),
+                       .format = "f32",
+                       .rows = num_rows,
+                       .work = DrawWork(config, num_rows),
+                       .cycled_bytes = logits.view().size_bytes()};
+      op_case.call = [&](int64_t) {
+        run.backend().DrawTokens(
+            {.logits = logits.view(), .draws = draws, .ids = {ids.view().data, DType::kI32, {num_rows}}});
+      };
+      HW_RETURN_IF_ERROR(run.Measure(op_case));
+    }
   }
   return Status::Ok();
 }
