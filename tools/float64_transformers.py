@@ -33,8 +33,8 @@ class _Float64Torch:
 
 # Whose modeling files write float32 in them.
 PATCHED_MODELS = (
-    *("cohere", "falcon", "gemma2", "gemma3", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "llama", "mpt", "olmo2"),
-    *("phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
+    *("cohere", "falcon", "gemma2", "gemma3", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe", "llama"),
+    *("mixtral", "mpt", "olmo2", "olmoe", "qwen2_moe", "qwen3_moe", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
 )
 
 
@@ -59,7 +59,7 @@ def _module_name(name: str) -> str:
 
 def build_model(config, attention: str, tensors: Tensors):
     model = transformers.AutoModelForCausalLM.from_config(
-        copy.deepcopy(config), dtype=next(iter(tensors.values())).dtype, attn_implementation=attention
+        copy.deepcopy(config), dtype=next(iter(tensors.values())).dtype, attn_implementation=attention, experts_implementation="eager"
     )
     missing = model.load_state_dict({_module_name(name): t for name, t in tensors.items()}, strict=False)
     model.tie_weights()

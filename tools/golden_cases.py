@@ -43,6 +43,7 @@ class Case:
     mistake: MakeRun  # must give other logits
     checks: dict[str, tuple[MakeRun, MakeRun]] = dataclasses.field(default_factory=dict)  # pairs that must agree
     stored_as: torch.dtype = torch.float32  # of the weights, which are rounded to it
+    tokens: tuple[int, int] = (48, 33)  # of the two prompts
 
 
 def in_reference(make_decoder, config: dict) -> MakeRun:

@@ -1,5 +1,5 @@
-"""Makes tiny random models and their float64 logits: the cases of golden_cases.py and golden_families.py, under
-tests/golden/tiny.
+"""Makes tiny random models and their float64 logits: the cases of golden_cases.py, golden_families.py
+and golden_experts.py, under tests/golden/tiny.
 
 Wants from pip: numpy, safetensors, torch, transformers (made with 2.4, 0.8, 2.15 and 5.23).
 
@@ -19,11 +19,12 @@ from safetensors.torch import load_file, save_file
 
 from float64_transformers import Run, Tensors
 from golden_cases import CASES, Case
+from golden_experts import EXPERT_CASES
 from golden_families import FAMILY_CASES
 
-CASES = CASES | FAMILY_CASES
+CASES = CASES | FAMILY_CASES | EXPERT_CASES
 
-TOKENS_A, TOKENS_B, GREEDY_TOKENS = 48, 33, 16
+GREEDY_TOKENS = 16
 SMALLEST_MARGIN = 0.01  # far above float32 error, so greedy ids are a fair test
 AGREEMENT = 1e-10  # between two float64 implementations
 SMALLEST_EFFECT = 0.05  # that a mistake must have on some logit
@@ -69,7 +70,7 @@ def find_weights(case: Case):
         tensors = random_tensors(case.shapes, generator)
         tensors = {name: t.to(case.stored_as).float() for name, t in tensors.items()}
         vocab = case.config["vocab_size"]
-        prompts = [torch.randint(vocab, (n,), generator=generator) for n in (TOKENS_A, TOKENS_B)]
+        prompts = [torch.randint(vocab, (n,), generator=generator) for n in case.tokens]
         run = case.make_run({name: t.double() for name, t in tensors.items()})
         paths, margins = [], []
         for prompt in prompts:
@@ -133,8 +134,8 @@ def make(case: Case, out: pathlib.Path) -> None:
         "computed_in": "float64",
         "stored_in": "float32",
         "num_parameters": sum(t.numel() for t in tensors.values()),
-        "tokens_a": TOKENS_A,
-        "tokens_b": TOKENS_B,
+        "tokens_a": case.tokens[0],
+        "tokens_b": case.tokens[1],
         "ids_a": prompts[0].tolist(),
         "ids_b": prompts[1].tolist(),
         "greedy_a": paths[0].tolist(),

@@ -27,6 +27,7 @@ struct BenchCommandOptions {
   EngineOptions engine;
   std::string shape;
   std::string weights = "bf16";  // of a shape
+  std::optional<int64_t> num_layers;
   std::vector<std::string> plans;
   std::vector<int64_t> depths = {0, 4096};
   std::vector<int64_t> prefills = {512};
@@ -58,15 +59,16 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   if (options.shape.empty()) {
     HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.engine.model, backend));
   } else {
-    HW_ASSIGN_OR_RETURN(
-        parts.model,
-        MakeRandomModel(
-            {.shape = options.shape, .weights = weights, .seed = options.seed, .num_threads = NumUsableCores()},
-            backend));
+    HW_ASSIGN_OR_RETURN(parts.model, MakeRandomModel({.shape = options.shape,
+                                                      .weights = weights,
+                                                      .num_layers = options.num_layers,
+                                                      .seed = options.seed,
+                                                      .num_threads = NumUsableCores()},
+                                                     backend));
   }
   Subject subject;
   subject.name = options.shape.empty() ? options.engine.model : options.shape + " (random weights)";
-  subject.weights = CountWeights(parts.model->weights);
+  subject.weights = CountWeights(parts.model->weights, parts.model->config.experts.num_chosen);
   HW_ASSIGN_OR_RETURN(subject.compute, ResolveCompute(parts.options.compute, *parts.model, backend));
   HW_ASSIGN_OR_RETURN(subject.kv_formats, KvFormatsByName(parts.options.kv_dtype));
   subject.memory = parts.memory;
@@ -330,6 +332,8 @@ void AddBenchCommand(CommandLine& line) {
   command.add_option("--weights", options->weights, "With --shape: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
       ->needs(measured_on.get_option("--shape"))
       ->capture_default_str();
+  command.add_option("--layers", options->num_layers, "With --shape: how many of its layers. Default: all")
+      ->needs(measured_on.get_option("--shape"));
   command.add_option("--plan", options->plans, "Head plan, or \"full\"; may be repeated. Default: full")
       ->allow_extra_args(false);
   command.add_option("--depth", options->depths, "Tokens in the cache before decode is timed")

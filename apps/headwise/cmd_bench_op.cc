@@ -45,6 +45,10 @@ Result<OpSubject> MakeSubject(const BenchOpOptions& options) {
     return subject;
   }
   HW_ASSIGN_OR_RETURN(subject.config, ConfigOfShape(options.shape));
+  if (subject.config.AnyExperts()) {
+    return Status::Unsupported(fmt::format(
+        "shape \"{}\" has experts, which no operation here is of; bench without op times its steps", options.shape));
+  }
   for (const std::string& name : options.weights) {
     HW_ASSIGN_OR_RETURN(const DType dtype, RandomWeightsByName(name));
     subject.weights.push_back(dtype);

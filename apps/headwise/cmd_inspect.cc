@@ -2,6 +2,7 @@
 // what would be refused.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -138,6 +139,13 @@ Json ModelJson(const InspectOptions& options, const ModelPreview& model) {
                {"has_tokenizer", model.has_tokenizer()},
                {"runs", true},
                {"backend", model.backend().Description()}};
+  if (config.AnyExperts()) {
+    json["experts"] = {{"num_experts", config.experts.num_experts},
+                       {"num_chosen", config.experts.num_chosen},
+                       {"ffn_dim", config.experts.ffn_dim},
+                       {"shared_ffn_dim", config.experts.shared_ffn_dim},
+                       {"layers", std::ranges::count(config.layers, true, &LayerConfig::has_experts)}};
+  }
   json["sliding_windows"] = Json::array();
   json["rope_thetas"] = Json::array();
   for (const LayerConfig& layer : config.layers) {
@@ -240,6 +248,16 @@ std::string WindowedLayersText(const ModelConfig& config) {
   return text;
 }
 
+// Empty without experts.
+std::string ExpertsText(const ModelConfig& config) {
+  const ExpertsConfig& experts = config.experts;
+  if (!config.AnyExperts()) return "";
+  const auto num_layers = std::ranges::count(config.layers, true, &LayerConfig::has_experts);
+  return fmt::format("          {} of {} experts of {} in {} layers{}\n", experts.num_chosen, experts.num_experts,
+                     experts.ffn_dim, num_layers,
+                     experts.shared_ffn_dim > 0 ? fmt::format(", and one of {} for all", experts.shared_ffn_dim) : "");
+}
+
 std::string ModelText(const InspectOptions& options, const ModelPreview& model) {
   const ModelConfig& config = model.config();
   std::string text =
@@ -248,6 +266,7 @@ std::string ModelText(const InspectOptions& options, const ModelPreview& model) 
   text +=
       fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
                   config.ffn_dim, config.vocab_size, config.trained_length, PositionsText(config), WindowsText(config));
+  text += ExpertsText(config);
   text += fmt::format("          hash {}\n", model.source_hash());
   text += fmt::format("          runs: every key and tensor is there{}\n",
                       model.has_tokenizer() ? ", a tokenizer too" : "; on ids alone, there is no tokenizer");

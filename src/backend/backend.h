@@ -25,6 +25,7 @@ enum class Feature {
   kNormsByHead,       // NormArgs: W > 1
   kScaledEmbedding,   // EmbedArgs::scale
   kSoftCaps,          // SoftCap, AttentionArgs::score_cap
+  kExperts,           // Experts, GateRows, ActivateArgs::Kind::kGatedSiluClamped
 };
 std::string_view NameOf(Feature feature);  // "soft caps of scores and logits"
 
@@ -63,6 +64,8 @@ class Backend {
   virtual void MatMul(const MatMulArgs& args) = 0;
   virtual void Rope(const RopeArgs& args) = 0;
   virtual void Activate(const ActivateArgs& args) = 0;
+  virtual void Experts(const ExpertsArgs& args) = 0;
+  virtual void GateRows(const GateRowsArgs& args) = 0;
   virtual void Clamp(const ClampArgs& args) = 0;
   virtual void SoftCap(const SoftCapArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;

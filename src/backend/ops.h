@@ -1,6 +1,7 @@
 // The arguments of every operation a backend must do: one struct each, shapes behind the fields, and one Validate that
 // all backends share. Letters: T tokens of this step, Hq query heads, Hkv KV heads, G = Hq / Hkv, D head dim, E model
-// dim, F ffn dim, V vocabulary, K and N of a matrix product, P tokens per page. Query head q reads KV head q / G.
+// dim, F ffn dim, V vocabulary, X experts, K and N of a matrix product, P tokens per page. Query head q reads KV head
+// q / G.
 //
 // `data` pointers and page addresses lie in the device's memory; only a backend dereferences them. std::span members
 // and the step's tables lie in host memory and are read before a call returns.
@@ -95,14 +96,17 @@ struct RopeArgs {
 };
 
 struct ActivateArgs {
-  enum class Kind { kGatedSilu, kGatedGeluTanh, kGelu, kGeluTanh };
+  enum class Kind { kGatedSilu, kGatedGeluTanh, kGatedSiluClamped, kGelu, kGeluTanh };
   Kind kind = Kind::kGatedSilu;
   ConstTensorView gate;  // [T, F] f32; absent unless gated
   TensorView x;          // [T, F] f32, in place: x = silu(gate) * x, gelu(gate) * x, or gelu(x)
 };
 inline bool IsGated(ActivateArgs::Kind kind) {
-  return kind == ActivateArgs::Kind::kGatedSilu || kind == ActivateArgs::Kind::kGatedGeluTanh;
+  return kind != ActivateArgs::Kind::kGelu && kind != ActivateArgs::Kind::kGeluTanh;
 }
+// kGatedSiluClamped [gpt-oss]: with g = min(gate, limit), x = (clamp(x, -limit, limit) + 1) * g * sigmoid(slope * g).
+inline constexpr float kClampedSiluLimit = 7.0f;
+inline constexpr float kClampedSiluSlope = 1.702f;
 
 // A product with what comes before and after it, as if done one behind the other. What only the later ones read need
 // not be written.
@@ -111,6 +115,47 @@ struct LinearArgs {
   MatMulArgs product;
   std::optional<ActivateArgs> activation = {};  // in place, of the product's outputs: {gate, x} where gated, else {x}
   std::optional<MatMulArgs> then = {};          // its x is what the activation left
+};
+
+// One expert of a mixture: E -> F -> E around a gated activation.
+struct ExpertWeights {
+  LinearWeights gate;  // [F, E], bias [F]
+  LinearWeights up;    // [F, E], bias [F]
+  LinearWeights down;  // [E, F], bias [E]
+};
+
+// How a row's router logits become the experts that it goes through, and their weights.
+struct ExpertRouting {
+  enum class Scores {
+    kSoftmax,  // of all logits of the row
+    kSigmoid,  // of each logit by itself [deepseek v3]
+  };
+  Scores scores = Scores::kSoftmax;
+  int64_t num_chosen = 1;          // those of the highest scores; of equal ones as ChooseExperts says
+  ConstTensorView selection_bias;  // [X] f32, or absent: joins the scores for the choice, not in the weights
+  bool normalised = true;          // weights are scores over their sum: of kSoftmax, the softmax of the chosen logits
+  float scale = 1.0f;              // of the weights
+};
+
+// out = or += for each row the sum over its chosen experts of weight * down(activation(gate(x), up(x))). What experts
+// that nobody has chosen hold is not read.
+struct ExpertsArgs {
+  ConstTensorView x;       // [T, E] f32
+  ConstTensorView logits;  // [T, X] f32, the router's
+  ExpertRouting routing;
+  ActivateArgs::Kind activation = ActivateArgs::Kind::kGatedSilu;  // a gated one
+  std::span<const ExpertWeights> experts;                          // [X], adopted, of one F
+  TensorView out;                                                  // [T, E] f32, other memory than x
+  MatMulArgs::Write write = MatMulArgs::Write::kStore;
+  Compute compute = Compute::kF32;
+
+  int64_t ffn_dim() const { return experts.front().up.weight.shape[0]; }  // F
+};
+
+// x = sigmoid(gate) * x, one number for each row: how much of a shared expert a token takes [qwen 2 moe].
+struct GateRowsArgs {
+  ConstTensorView gate;  // [T, 1] f32
+  TensorView x;          // [T, F] f32, in place
 };
 
 // x = clamp(x, -limit, limit)
@@ -218,6 +263,8 @@ void Validate(const NormArgs& args);
 void Validate(const MatMulArgs& args);
 void Validate(const RopeArgs& args);
 void Validate(const ActivateArgs& args);
+void Validate(const ExpertsArgs& args);
+void Validate(const GateRowsArgs& args);
 void Validate(const ClampArgs& args);
 void Validate(const SoftCapArgs& args);
 void Validate(const GatherRowsArgs& args);

@@ -1,5 +1,6 @@
 // The shape and dtype checks of every op, in one place: backends only compute. And the names of number formats.
 #include <algorithm>
+#include <utility>
 
 #include "backend/backend.h"
 #include "backend/ops.h"
@@ -99,6 +100,8 @@ std::string_view NameOf(Feature feature) {
       return "scaled embeddings";
     case Feature::kSoftCaps:
       return "soft caps of scores and logits";
+    case Feature::kExperts:
+      return "mixtures of experts";
   }
   HW_CHECK(false, "feature {}", static_cast<int>(feature));
 }
@@ -158,6 +161,35 @@ void Validate(const RopeArgs& args) {
 void Validate(const ActivateArgs& args) {
   CheckF32(args.x, args.x.shape, "x");
   if (IsGated(args.kind)) CheckF32(args.gate, args.x.shape, "gate");
+}
+
+void Validate(const ExpertsArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2 && IsGated(args.activation));
+  const auto num_experts = static_cast<int64_t>(args.experts.size());
+  const int64_t model_dim = args.x.shape[1];
+  CheckF32(args.x, args.x.shape, "x");
+  CheckF32(args.logits, {args.x.shape[0], num_experts}, "logits");
+  CheckF32(args.out, args.x.shape, "out");
+  HW_CHECK(args.out.data != args.x.data, "x is written to while it is read");
+  HW_CHECK(args.routing.num_chosen >= 1 && args.routing.num_chosen <= num_experts, "{} of {} experts",
+           args.routing.num_chosen, num_experts);
+  CheckOptionalF32(args.routing.selection_bias, {num_experts}, "selection_bias");
+  const Shape up_shape{args.ffn_dim(), model_dim};
+  const Shape down_shape{model_dim, args.ffn_dim()};
+  for (const ExpertWeights& expert : args.experts) {
+    for (const auto& [linear, shape] :
+         {std::pair{&expert.gate, &up_shape}, {&expert.up, &up_shape}, {&expert.down, &down_shape}}) {
+      HW_CHECK(IsMatrix(linear->weight) && linear->weight.shape == *shape, "weight {} {}, expected {}",
+               NameOf(linear->weight.dtype), linear->weight.shape.ToString(), shape->ToString());
+      CheckOptionalF32(linear->bias, {(*shape)[0]}, "bias");
+    }
+  }
+}
+
+void Validate(const GateRowsArgs& args) {
+  HW_CHECK(args.x.shape.rank() == 2);
+  CheckF32(args.x, args.x.shape, "x");
+  CheckF32(args.gate, {args.x.shape[0], 1}, "gate");
 }
 
 void Validate(const ClampArgs& args) {

@@ -36,12 +36,24 @@ TEST(TimingTest, MedianAndSpread) {
 TEST(RandomModelTest, HasTheParametersOfItsShape) {
   auto backend = *MakeBackend({});
   const auto model = *MakeRandomModel({.shape = "headwise-17m"}, *backend);
-  const WeightCounts counts = CountWeights(model->weights);
+  const WeightCounts counts = CountWeights(model->weights, 0);
   // Per layer 384 x (512 + 256 + 256 + 512) for attention and 3 x 384 x 1024 for the MLP.
   EXPECT_EQ(counts.layer_params, 8 * (384 * 1536 + 3 * 384 * 1024));
   EXPECT_EQ(counts.output_params, 8192 * 384);
   EXPECT_EQ(counts.read_bytes, 2 * (counts.layer_params + counts.output_params) + 4 * 384 * (2 * 8 + 1));
   EXPECT_EQ(model->weights.output.weight, model->weights.embedding);
+}
+
+// Per layer 2048 x (4096 + 2 x 512 + 4096) for attention, the router, and of 128 experts the 8 of a token.
+TEST(RandomModelTest, OfExpertsATokenReadsWhatItChose) {
+  auto backend = *MakeBackend({.name = "ref"});
+  const auto model = *MakeRandomModel({.shape = "qwen3-30b-a3b", .weights = DType::kQ4_0, .num_layers = 1}, *backend);
+  ASSERT_EQ(model->weights.layers.size(), 1u);
+  EXPECT_EQ(model->weights.layers[0].experts.size(), 128u);
+  const WeightCounts counts = CountWeights(model->weights, model->config.experts.num_chosen);
+  EXPECT_EQ(counts.layer_params, 2048 * (4096 + 1024 + 4096) + 128 * 2048 + 8 * 3 * 768 * 2048);
+  EXPECT_THAT(MakeRandomModel({.shape = "qwen3-30b-a3b", .num_layers = 49}, *backend).status().message(),
+              HasSubstr("49 layers, expected 1 to 48"));
 }
 
 TEST(RandomModelTest, RowsOfAMatrixDiffer) {
@@ -167,7 +179,7 @@ TEST(RandomModelTest, BlockFormatsTakeTheirBytesAndRun) {
     parts.memory = std::make_shared<KvMemory>();
     parts.memory->backend = *MakeBackend({});
     parts.model = *MakeRandomModel({.shape = "headwise-17m", .weights = dtype}, *parts.memory->backend);
-    const WeightCounts counts = CountWeights(parts.model->weights);
+    const WeightCounts counts = CountWeights(parts.model->weights, 0);
     EXPECT_EQ(counts.read_bytes, BytesOf(dtype, counts.layer_params + counts.output_params) + 4 * 384 * (2 * 8 + 1));
     EXPECT_EQ(parts.model->weights.owned.size(), 2u * 8 + 1) << "matrices are the backend's, only norms are left";
     const auto engine = *MakeEngine(std::move(parts));

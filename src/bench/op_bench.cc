@@ -138,8 +138,9 @@ int64_t OpRun::CycleBytes(DType weights, int64_t kv_bytes) const {
   const int64_t past_caches = options_.cycle_bytes > 0
                                   ? options_.cycle_bytes
                                   : std::clamp(4 * backend().device().CacheBytes(), kMinCycleBytes, kMaxCycleBytes);
-  const int64_t weight_bytes =
-      subject_.model == nullptr ? WeightBytes(config(), weights) : CountWeights(subject_.model->weights).read_bytes;
+  const int64_t weight_bytes = subject_.model == nullptr
+                                   ? WeightBytes(config(), weights)
+                                   : CountWeights(subject_.model->weights, config().experts.num_chosen).read_bytes;
   return std::min(past_caches, weight_bytes + kv_bytes);
 }
 

@@ -50,6 +50,15 @@ constexpr PublishedShape kPublished[] = {
     {"phi-4-mini", R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
          "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 200064, "max_position_embeddings": 131072,
          "partial_rotary_factor": 0.75, "eos_token_id": 199999, "tie_word_embeddings": true})"},
+    {"qwen3-30b-a3b", R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+         "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true,
+         "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+         "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000})"},
+    {"gpt-oss-20b", R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+         "num_local_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_attention_heads": 64,
+         "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "vocab_size": 201088,
+         "max_position_embeddings": 131072, "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn", "factor": 32.0,
+         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}})"},
 };
 
 ConstTensorView Ones(int64_t n, ModelWeights& weights) {
@@ -64,8 +73,13 @@ bool IsComplete(const ModelWeights& weights) {
   const auto is_there = [](const LinearWeights& linear) { return linear.weight.present(); };
   return weights.embedding.present() && is_there(weights.output) &&
          std::ranges::all_of(weights.layers, [&](const LayerWeights& layer) {
+           const bool has_mlp = is_there(layer.gate) && is_there(layer.up) && is_there(layer.down);
+           const bool has_experts =
+               is_there(layer.router) && std::ranges::all_of(layer.experts, [&](const ExpertWeights& expert) {
+                 return is_there(expert.gate) && is_there(expert.up) && is_there(expert.down);
+               });
            return is_there(layer.q) && is_there(layer.k) && is_there(layer.v) && is_there(layer.o) &&
-                  is_there(layer.gate) && is_there(layer.up) && is_there(layer.down);
+                  (has_mlp || (!layer.experts.empty() && has_experts));
          });
 }
 
@@ -105,8 +119,23 @@ Result<ModelConfig> ConfigOfShape(const std::string& name) {
   return config;
 }
 
+namespace {
+
+Status KeepLayers(int64_t num_layers, const std::string& shape, ModelConfig& config) {
+  if (num_layers < 1 || num_layers > config.num_layers) {
+    return Status::InvalidInput(
+        fmt::format("shape \"{}\": {} layers, expected 1 to {}", shape, num_layers, config.num_layers));
+  }
+  config.num_layers = num_layers;
+  config.layers.resize(static_cast<size_t>(num_layers));
+  return Status::Ok();
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options, Backend& backend) {
   HW_ASSIGN_OR_RETURN(ModelConfig config, ConfigOfShape(options.shape));
+  if (options.num_layers) HW_RETURN_IF_ERROR(KeepLayers(*options.num_layers, options.shape, config));
   ModelWeights weights;
   RandomWeights random({.dtype = options.weights, .seed = options.seed, .num_threads = options.num_threads});
   const int64_t model_dim = config.model_dim;
@@ -136,9 +165,21 @@ Result<std::unique_ptr<Model>> MakeRandomModel(const RandomModelOptions& options
     layer.v = linear(kv_dim, model_dim);
     layer.o = linear(model_dim, q_dim);
     layer.mlp_norm.weight = Ones(model_dim, weights);
-    layer.gate = linear(config.ffn_dim, model_dim);
-    layer.up = linear(config.ffn_dim, model_dim);
-    layer.down = linear(model_dim, config.ffn_dim);
+    if (config.learned_sinks) layer.sink_logits = Ones(config.num_q_heads, weights);
+    if (!config.AnyExperts()) {
+      layer.gate = linear(config.ffn_dim, model_dim);
+      layer.up = linear(config.ffn_dim, model_dim);
+      layer.down = linear(model_dim, config.ffn_dim);
+      continue;
+    }
+    // Of the published shapes all layers have some, and nothing beside them.
+    const ExpertsConfig& experts = config.experts;
+    layer.router = linear(experts.num_experts, model_dim);
+    for (int64_t i = 0; i < experts.num_experts; ++i) {
+      layer.experts.push_back({.gate = linear(experts.ffn_dim, model_dim),
+                               .up = linear(experts.ffn_dim, model_dim),
+                               .down = linear(model_dim, experts.ffn_dim)});
+    }
   }
   weights.final_norm.weight = Ones(model_dim, weights);
   if (config.tied_embeddings) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <optional>
+
 #include "model/model.h"
 
 namespace headwise {
@@ -20,7 +22,8 @@ Result<ModelConfig> ConfigOfShape(const std::string& name);
 
 struct RandomModelOptions {
   std::string shape;
-  DType weights = DType::kBF16;  // of all matrices; CanQuantize (tensor/blocks.h)
+  DType weights = DType::kBF16;            // of all matrices; CanQuantize (tensor/blocks.h)
+  std::optional<int64_t> num_layers = {};  // fewer than the shape has, where memory does not take all
   uint64_t seed = 0;
   int num_threads = 1;  // that fill the weights
 };

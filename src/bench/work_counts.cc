@@ -61,12 +61,21 @@ double FlopsPerPair(const ModelConfig& config) {
 
 }  // namespace
 
-WeightCounts CountWeights(const ModelWeights& weights) {
+WeightCounts CountWeights(const ModelWeights& weights, int64_t num_chosen) {
   WeightCounts counts;
+  const auto add = [&](const LinearWeights& linear) {
+    counts.layer_params += ParamsOf(linear);
+    counts.read_bytes += BytesOf(linear);
+  };
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      counts.layer_params += ParamsOf(*linear);
-      counts.read_bytes += BytesOf(*linear);
+    for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down,
+                                        &layer.router, &layer.shared_gate}) {
+      add(*linear);
+    }
+    for (size_t i = 0; i < std::min(layer.experts.size(), static_cast<size_t>(num_chosen)); ++i) {
+      for (const LinearWeights* linear : {&layer.experts[i].gate, &layer.experts[i].up, &layer.experts[i].down}) {
+        add(*linear);
+      }
     }
     counts.read_bytes += BytesOf(layer.norm) + BytesOf(layer.post_norm) + BytesOf(layer.mlp_norm) +
                          BytesOf(layer.mlp_post_norm) + BytesOf(layer.q_norm) + BytesOf(layer.k_norm) +

@@ -21,7 +21,8 @@ struct WeightCounts {
   int64_t output_params = 0;  // in the output matrix, which only tokens with wanted logits meet
   int64_t read_bytes = 0;     // of everything above, norms and biases: what a decode step reads
 };
-WeightCounts CountWeights(const ModelWeights& weights);
+// Of a layer's experts, `num_chosen` (ExpertsConfig): what one token reads of them.
+WeightCounts CountWeights(const ModelWeights& weights, int64_t num_chosen);
 
 // (query, key) pairs that one head under `rule` reads for the queries [begin, end); the mean of dropped keys counts as
 // a key.

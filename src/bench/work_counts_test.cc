@@ -45,7 +45,7 @@ TEST(WorkCountsTest, WeightsCountMatricesBiasesAndNormsButNotTheEmbedding) {
     layer.down.weight = view(DType::kF32, {8, 2});
   }
   weights.output.weight = view(DType::kF16, {16, 8});
-  const WeightCounts counts = CountWeights(weights);
+  const WeightCounts counts = CountWeights(weights, 0);
   EXPECT_EQ(counts.layer_params, 2 * (32 + 16));
   EXPECT_EQ(counts.output_params, 128);
   EXPECT_EQ(counts.read_bytes, 2 * (32 + 64 + 16 + 64) + 256);

@@ -408,7 +408,7 @@ std::string EngineImpl::BlameForNonFinite() const {
     for (const std::string& name : model.source->Names()) {
       const auto view = model.source->Get(name);
       // Others are no weights.
-      if (!view.ok() || view->dtype == DType::kI32 || view->shape.rank() < 1 || view->shape.rank() > 2) continue;
+      if (!view.ok() || view->dtype == DType::kI32 || view->shape.rank() < 1 || view->shape.rank() > 3) continue;
       const auto found = FindNonFinite(*view);
       model.source->Release(*view);
       if (!found) continue;

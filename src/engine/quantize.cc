@@ -187,8 +187,11 @@ class Conversion {
   }
 
   Status ListTensors() {
-    HW_ASSIGN_OR_RETURN(const ReadTensors read, ReadModelWeights(config_, *source_));
-    for (const std::string& name : read.names) HW_RETURN_IF_ERROR(AddTensor(name));
+    HW_ASSIGN_OR_RETURN(read_, ReadModelWeights(config_, *source_));
+    for (const std::string& name : read_.names) {
+      if (!GgufIsOfExpert(name)) HW_RETURN_IF_ERROR(AddTensor(name));
+    }
+    for (size_t i = 0; i < read_.weights.layers.size(); ++i) AddExperts(i, read_.weights.layers[i].experts);
     rope_tensors_ = GgufRopeTensors(config_);
     for (const GgufRopeTensor& tensor : rope_tensors_) {
       Add(tensor.name, {.view = {tensor.values.data(), DType::kF32, {static_cast<int64_t>(tensor.values.size())}}},
@@ -210,9 +213,11 @@ class Conversion {
                            .order = GgufRowOrder(*architecture_, config_, name),
                            .offset = GgufOffset(*architecture_, name),
                            .is_transposed = GgufIsTransposed(*architecture_, name)};
-    // What is added or multiplied with element by element, whatever its shape, stays as it is.
-    const bool is_matrix =
-        view.shape.rank() == 2 && !file_name->ends_with("_norm.weight") && *file_name != "position_embd.weight";
+    // What is added or multiplied with element by element, whatever its shape, stays as it is; and routers, whose small
+    // differences decide who computes.
+    const bool is_matrix = view.shape.rank() == 2 && !file_name->ends_with("_norm.weight") &&
+                           *file_name != "position_embd.weight" &&
+                           file_name->find(".ffn_gate_inp") == std::string::npos;
     if (is_matrix) {
       type = TypeFor(options_.type, *file_name, view.shape[source.is_transposed ? 0 : 1]);
       ++result_.num_matrices[type];
@@ -247,6 +252,44 @@ class Conversion {
     return Status::Ok();
   }
 
+  // A layer's matrices of all experts as one tensor each, and their biases.
+  void AddExperts(size_t layer, const std::vector<ExpertWeights>& experts) {
+    if (experts.empty()) return;
+    constexpr LinearWeights ExpertWeights::*kMembers[] = {&ExpertWeights::gate, &ExpertWeights::up,
+                                                          &ExpertWeights::down};
+    for (size_t i = 0; i < std::size(kMembers); ++i) {
+      const std::string name = fmt::format(fmt::runtime(kGgufExpertTensors[i]), layer);
+      std::vector<ConstTensorView> weights, biases;
+      for (const ExpertWeights& expert : experts) {
+        weights.push_back((expert.*kMembers[i]).weight.rows());
+        if ((expert.*kMembers[i]).bias.present()) biases.push_back((expert.*kMembers[i]).bias);
+      }
+      const DType type = TypeFor(options_.type, name, weights[0].shape[1]);
+      result_.num_matrices[type] += static_cast<int64_t>(weights.size());
+      AddStack(name + ".weight", std::move(weights), type);
+      if (!biases.empty()) AddStack(name + ".bias", std::move(biases), DType::kF32);
+    }
+  }
+
+  void AddStack(const std::string& name, std::vector<ConstTensorView> parts, DType type) {
+    const auto num_parts = static_cast<int64_t>(parts.size());
+    const Shape part = parts[0].shape;
+    const Shape shape = part.rank() == 2 ? Shape{num_parts, part[0], part[1]} : Shape{num_parts, part[0]};
+    const int64_t part_bytes = BytesOf(type, part.num_elements());
+    for (const ConstTensorView& each : parts) result_.source_bytes += each.size_bytes();
+    result_.file_bytes += num_parts * part_bytes;
+    const auto fill = [this, name, parts = std::move(parts), part, part_bytes, type](std::span<std::byte> bytes) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const auto size = static_cast<size_t>(part_bytes);
+        if (!FillRows({.view = parts[i]}, type, part, pool_, bytes.subspan(i * size, size))) {
+          return NotFinite(name, parts[i], type);
+        }
+      }
+      return Status::Ok();
+    };
+    tensors_.push_back({.name = name, .dtype = type, .shape = shape, .fill = fill});
+  }
+
   Status NotFinite(const std::string& name, const ConstTensorView& view, DType type) const {
     const auto found = FindNonFinite(view);
     return Status::InvalidInput(
@@ -273,6 +316,7 @@ class Conversion {
   ModelConfig config_;
   const GgufArchitecture* architecture_ = nullptr;
   std::unique_ptr<WeightSource> source_;
+  ReadTensors read_;
   GgufMetadata metadata_;
   std::vector<GgufRopeTensor> rope_tensors_;
   std::vector<GgufTensor> tensors_;

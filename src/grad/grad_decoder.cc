@@ -35,6 +35,14 @@ std::string GradArithmetic() {
   return fmt::format("{}, {}", cpu::AvailableKernelTables().front()->isa, BlasName());
 }
 
+Status CheckHasGradients(const ModelConfig& config, std::string_view what) {
+  if (!config.AnyExperts()) return Status::Ok();
+  return Status::Unsupported(
+      fmt::format("{} needs gradients, which are not computed through the {} experts of family {}; plan razor and plan "
+                  "profile need none",
+                  what, config.experts.num_experts, config.family));
+}
+
 // The numbers of one layer both ways, as Activations, and of what is saved, with gates and with influence.
 int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
@@ -273,12 +281,11 @@ void GradDecoder<Real>::RunAttention(int64_t layer_idx, const Real* x, Outputs o
   AddToStream(layer.o, layer.post_norm, attended.data(), a_->branch, a_->x_mid.data());
 }
 
-// Fills mlp_normed, gate, up and activated. Requires: RunAttention of the same layer.
+// Fills mlp_normed. Requires: RunAttention of the same layer.
 template <typename Real>
-void GradDecoder<Real>::RunMlp(int64_t layer_idx, const Real* x) {
+const Real* GradDecoder<Real>::MlpInput(int64_t layer_idx, const Real* x) {
   const ModelConfig& config = model_->config;
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
-  const int64_t num_tokens = saved_->num_tokens;
   const Real* input = config.residual == ResidualKind::kSerial ? a_->x_mid.data() : x;
   if (config.residual == ResidualKind::kParallelSharedNorm) {
     input = a_->normed.data();
@@ -287,6 +294,15 @@ void GradDecoder<Real>::RunMlp(int64_t layer_idx, const Real* x) {
     NormRows(StreamNorm(layer.mlp_norm), input, RowWrite::kStore, a_->mlp_normed.data());
     input = a_->mlp_normed.data();
   }
+  return input;
+}
+
+// Fills gate, up and activated.
+template <typename Real>
+void GradDecoder<Real>::RunMlp(int64_t layer_idx, const Real* input) {
+  const ModelConfig& config = model_->config;
+  const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
+  const int64_t num_tokens = saved_->num_tokens;
   a_->up.resize(MatrixSize(num_tokens, config.ffn_dim));
   a_->activated.resize(a_->up.size());
   linear_.Forward(layer.up, input, num_tokens, RowWrite::kStore, a_->up.data());
@@ -346,6 +362,7 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   Saved& saved = *saved_;
   saved.num_tokens = num_tokens;
   saved.wanted.assign(args.wanted.begin(), args.wanted.end());
+  HW_CHECK(args.keep == ForwardArgs::Keep::kNothing || !config.AnyExperts(), "no gradients through experts");
   saved.keeps_inputs = args.keep == ForwardArgs::Keep::kForBackward;
   saved.wants_other_mass = false;
   saved.full_rules = RulesOfLayers(HeadRule::Full(), config, num_tokens);
@@ -369,11 +386,17 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
                          .out = a_->full_out.data(),
                          .lse = a_->full_lse.data()});
     }
-    RunMlp(layer_idx, x->data());
+    const Real* const mlp_input = MlpInput(layer_idx, x->data());
     std::vector<Real>* next = saved.keeps_inputs ? x + 1 : x;
-    next->assign(a_->x_mid.begin(), a_->x_mid.end());
-    const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
-    AddToStream(layer.down, layer.mlp_post_norm, a_->activated.data(), a_->mlp_branch, next->data());
+    if (config.layer(layer_idx).has_experts) {
+      next->assign(a_->x_mid.begin(), a_->x_mid.end());
+      AddExperts(layer_idx, mlp_input, next->data());
+    } else {
+      RunMlp(layer_idx, mlp_input);
+      next->assign(a_->x_mid.begin(), a_->x_mid.end());
+      const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
+      AddToStream(layer.down, layer.mlp_post_norm, a_->activated.data(), a_->mlp_branch, next->data());
+    }
     x = next;
   }
   hidden.resize(MatrixSize(static_cast<int64_t>(args.wanted.size()), config.model_dim));

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -29,6 +30,10 @@ namespace headwise {
 // The code that gradients are computed with on this machine: "avx512, OpenBLAS SkylakeX". Where it differs, results
 // differ in their last digits.
 std::string GradArithmetic();
+
+// Not OK for a model with experts, which have a way forward alone: what needs a gradient cannot run on it. `what` names
+// it: "plan duo".
+Status CheckHasGradients(const ModelConfig& config, std::string_view what);
 
 // What a GradDecoder holds at most after texts of `num_tokens` tokens, in bytes: activations and a widened matrix.
 int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number);
@@ -67,8 +72,8 @@ class GradDecoder {
     std::span<const int32_t> ids;      // [N], N at most the learned positions of a model that has some
     std::span<const int32_t> wanted;   // [R] positions whose hidden state is wanted
     const HeadGates* gates = nullptr;  // null: every head full
-    enum class Keep { kNothing, kForBackward } keep = Keep::kNothing;
-    std::function<void(const AttentionView<Real>&)> on_attention;  // after every layer's attention; gates null
+    enum class Keep { kNothing, kForBackward } keep = Keep::kNothing;  // kForBackward: CheckHasGradients passed
+    std::function<void(const AttentionView<Real>&)> on_attention;      // after every layer's attention; gates null
   };
   // hidden [R, E]: after the last norm.
   void Forward(const ForwardArgs& args, std::vector<Real>& hidden);
@@ -106,7 +111,12 @@ class GradDecoder {
   void AttendPath(int64_t layer_idx, Path path, Outputs outputs);
   std::vector<bool> WeightedHeads(int64_t layer_idx, Path path) const;
   void MixPaths(int64_t layer_idx);
-  void RunMlp(int64_t layer_idx, const Real* x);
+  // What the MLP, or the mixture in its place, reads.
+  const Real* MlpInput(int64_t layer_idx, const Real* x);
+  void RunMlp(int64_t layer_idx, const Real* input);
+  // y += what a layer with experts adds. Forward alone.
+  void AddExperts(int64_t layer_idx, const Real* input, Real* y);
+  void AddSharedMlp(int64_t layer_idx, const Real* input, std::vector<Real>& sums);
   void BackLayer(int64_t layer_idx, const BackwardArgs& args);
   void BackMlp(int64_t layer_idx);
   void BackGates(int64_t layer_idx, std::span<double> d_gates);

@@ -7,6 +7,7 @@
 #include "backend/all_backends.h"
 #include "base/rng.h"
 #include "grad/grad_decoder.h"
+#include "model/load_config.h"
 #include "support/golden.h"
 #include "support/layered_model.h"
 
@@ -366,10 +367,12 @@ void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t
 }
 
 TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
+  if (model().config.AnyExperts()) GTEST_SKIP() << "no gradients through experts";
   CheckGatesByFiniteDifferences(model(), ids_, 1e-4);
 }
 
 TEST_P(FamilyTest, GateGradientsAreTheSameInF32) {
+  if (model().config.AnyExperts()) GTEST_SKIP() << "no gradients through experts";
   GatedLoss<float> loss(model(), ids_, HeadRule::Stream(3, 6));
   GatedLoss<double> exact(model(), ids_, HeadRule::Stream(3, 6));
   const std::vector<double> expected = exact.GradientAt(exact.RandomGates());
@@ -379,6 +382,7 @@ TEST_P(FamilyTest, GateGradientsAreTheSameInF32) {
 // Under a rule that hides one key from the last query and nothing else, the loss rises by the key's influence as a
 // head's gate falls from 1.
 TEST_P(FamilyTest, InfluenceMatchesFiniteDifferences) {
+  if (model().config.AnyExperts()) GTEST_SKIP() << "no gradients through experts";
   constexpr double kStep = 1e-4;
   const ModelConfig& config = model().config;
   const auto num_tokens = static_cast<int64_t>(ids_.size()) - 1;
@@ -413,6 +417,7 @@ TEST_P(FamilyTest, InfluenceMatchesFiniteDifferences) {
 // Every matrix is counted and none twice: after a run with gates and one with influence a decoder holds it all. In
 // double every weight is widened.
 TEST_P(FamilyTest, MemoryIsForeseen) {
+  if (model().config.AnyExperts()) GTEST_SKIP() << "no gradients through experts";
   constexpr int64_t kLast = 5;
   const ModelConfig& config = model().config;
   const auto num_tokens = static_cast<int64_t>(ids_.size());
@@ -447,6 +452,15 @@ std::string FamilyName(const testing::TestParamInfo<std::string>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Tiny, FamilyTest, testing::ValuesIn(GoldenFolders(SourcePath("tests/golden/tiny"))),
                          FamilyName);
+
+TEST(CheckHasGradients, NamesWhatCannotRunAndWhatCan) {
+  ModelConfig config = ReadModelConfig(SourcePath("tests/golden/tiny/mixtral")).value();
+  EXPECT_EQ(CheckHasGradients(config, "plan duo").message(),
+            "plan duo needs gradients, which are not computed through the 4 experts of family mixtral; plan razor and "
+            "plan profile need none");
+  config.experts = {};
+  EXPECT_TRUE(CheckHasGradients(config, "plan duo").ok());
+}
 
 // No family has both so far. Which entries were clamped cannot be told from values that were normed or rotated.
 TEST(ClampedQueries, HaveGradientsUnderRopeAndNorms) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/cpu/isa.h"
+#include "backend/ops.h"
 #include "base/check.h"
 
 namespace headwise {
@@ -71,6 +72,8 @@ ValueAndSlope<Real> Activate(MlpKind kind, Real x) {
   switch (kind) {
     case MlpKind::kGatedSilu:
       return Silu(x);
+    case MlpKind::kGatedSiluClamped:
+      break;  // of experts, which have a way forward alone
     case MlpKind::kGelu:
       return Gelu(x);
     case MlpKind::kGatedGeluTanh:
@@ -154,6 +157,15 @@ void NormBackward(const NormRowParams& norm, const Real* x, const Real* d_y, Row
 template <typename Real>
 void ActivationForward(MlpKind kind, const Real* gate, const Real* up, Real* out, int64_t n) {
   const bool is_gated = IsGated(kind);
+  if (kind == MlpKind::kGatedSiluClamped) {
+    constexpr Real kLimit = kClampedSiluLimit;
+    for (int64_t i = 0; i < n; ++i) {
+      const Real g = gate[i] > kLimit ? kLimit : gate[i];
+      const Real clamped = up[i] < -kLimit ? -kLimit : up[i] > kLimit ? kLimit : up[i];
+      out[i] = (clamped + 1) * g / (1 + std::exp(-static_cast<Real>(kClampedSiluSlope) * g));
+    }
+    return;
+  }
   for (int64_t i = 0; i < n; ++i) {
     out[i] = is_gated ? Activate(kind, gate[i]).value * up[i] : Activate(kind, up[i]).value;
   }

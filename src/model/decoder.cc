@@ -17,12 +17,23 @@ ActivateArgs::Kind ActivationOf(MlpKind kind) {
       return ActivateArgs::Kind::kGatedSilu;
     case MlpKind::kGatedGeluTanh:
       return ActivateArgs::Kind::kGatedGeluTanh;
+    case MlpKind::kGatedSiluClamped:
+      return ActivateArgs::Kind::kGatedSiluClamped;
     case MlpKind::kGelu:
       return ActivateArgs::Kind::kGelu;
     case MlpKind::kGeluTanh:
       return ActivateArgs::Kind::kGeluTanh;
   }
   HW_CHECK(false, "MLP {}", static_cast<int>(kind));
+}
+
+ExpertRouting RoutingOf(const ExpertsConfig& experts, const ConstTensorView& selection_bias) {
+  const bool is_softmax = experts.scores == ExpertsConfig::Scores::kSoftmax;
+  return {.scores = is_softmax ? ExpertRouting::Scores::kSoftmax : ExpertRouting::Scores::kSigmoid,
+          .num_chosen = experts.num_chosen,
+          .selection_bias = selection_bias,
+          .normalised = experts.normalised,
+          .scale = static_cast<float>(experts.scale)};
 }
 
 // A step's activations, all f32.
@@ -36,8 +47,10 @@ struct Decoder::Buffers {
   TensorView v;           // [T, Hkv*D]
   TensorView attended;    // [T, Hq*D]
   TensorView lse;         // [T, Hq] read only where a head compensates
-  TensorView gate;        // [T, F] only where gated
+  TensorView gate;        // [T, F] of the widest layer, only where gated
   TensorView up;          // [T, F]
+  TensorView router;      // [T, X] logits, only with experts
+  TensorView shared;      // [T, 1] of the MLP beside experts, only where it has a gate
   TensorView branch;      // [T, E] what attention or the MLP adds, only where a norm is behind it
   TensorView wanted;      // [R, E]
   TensorView logits;      // [R, V]
@@ -53,6 +66,10 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
   int64_t num_top = -1;
   for (const TokenDraw& draw : draws_) num_top = std::max(num_top, draw.num_top);
+  int64_t ffn_dim = 0;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    ffn_dim = std::max(ffn_dim, config.FfnDim(layer_idx));
+  }
   struct Wish {
     TensorView* view;
     Shape shape;
@@ -68,8 +85,10 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.v, {num_tokens, kv_dim}},
       {&buffers.attended, {num_tokens, q_dim}},
       {&buffers.lse, {num_tokens, config.num_q_heads}},
-      {&buffers.gate, {num_tokens, config.ffn_dim}, IsGated(config.mlp)},
-      {&buffers.up, {num_tokens, config.ffn_dim}},
+      {&buffers.gate, {num_tokens, ffn_dim}, ffn_dim > 0 && IsGated(config.mlp)},
+      {&buffers.up, {num_tokens, ffn_dim}, ffn_dim > 0},
+      {&buffers.router, {num_tokens, config.experts.num_experts}, config.AnyExperts()},
+      {&buffers.shared, {num_tokens, 1}, config.experts.has_shared_gate},
       {&buffers.branch, {num_tokens, config.model_dim}, config.norm_places != NormPlaces::kBefore},
       {&buffers.wanted, {num_wanted, config.model_dim}, num_wanted > 0},
       {&buffers.logits, {num_wanted, config.vocab_size}, num_wanted > 0},
@@ -212,16 +231,54 @@ void Decoder::Attend(int64_t layer_idx, const TensorView& input, const std::opti
                                     .compute = compute_});
 }
 
-void Decoder::Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
-                  Buffers& buffers) {
-  const MlpKind kind = model_->config.mlp;
+// Where they are the step's only reader of a norm, it is done before the router's product, and written. Small
+// differences of logits decide who computes, so they are f32 whatever products are.
+void Decoder::RunExperts(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
+                         const Buffers& buffers) {
+  const ExpertsConfig& experts = model_->config.experts;
   const std::array<MatMulPart, 2> parts{
-      {{layer.gate.weight, layer.gate.bias, buffers.gate}, {layer.up.weight, layer.up.bias, buffers.up}}};
-  const MatMulPart down = StreamPart(layer.down, layer.mlp_post_norm, buffers);
-  backend_->Linear({.norm = norm,
-                    .product = {.x = input, .parts = std::span(parts).last(IsGated(kind) ? 2 : 1), .compute = compute_},
-                    .activation = ActivateArgs{.kind = ActivationOf(kind), .gate = buffers.gate, .x = buffers.up},
-                    .then = StreamProduct(buffers.up, down, layer.mlp_post_norm)});
+      {{layer.router.weight, layer.router.bias, buffers.router}, {layer.shared_gate.weight, {}, buffers.shared}}};
+  backend_->Linear(
+      {.norm = norm,
+       .product = {
+           .x = input, .parts = std::span(parts).first(experts.has_shared_gate ? 2 : 1), .compute = Compute::kF32}});
+  const bool has_branch = layer.mlp_post_norm.weight.present();
+  backend_->Experts({.x = input,
+                     .logits = buffers.router,
+                     .routing = RoutingOf(experts, layer.selection_bias),
+                     .activation = ActivationOf(model_->config.mlp),
+                     .experts = layer.experts,
+                     .out = has_branch ? buffers.branch : buffers.x,
+                     .write = has_branch ? MatMulArgs::Write::kStore : MatMulArgs::Write::kAdd,
+                     .compute = compute_});
+}
+
+void Decoder::Mlp(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers) {
+  const ModelConfig& config = model_->config;
+  const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
+  const bool has_experts = config.layer(layer_idx).has_experts;
+  if (has_experts) RunExperts(layer, input, norm, buffers);
+  if (const int64_t ffn_dim = config.FfnDim(layer_idx); ffn_dim > 0) {
+    const MlpKind kind = config.mlp;
+    TensorView gate = buffers.gate, up = buffers.up;
+    gate.shape = up.shape = {input.shape[0], ffn_dim};
+    const std::array<MatMulPart, 2> parts{
+        {{layer.gate.weight, layer.gate.bias, gate}, {layer.up.weight, layer.up.bias, up}}};
+    const MatMulArgs product = {.x = input, .parts = std::span(parts).last(IsGated(kind) ? 2 : 1), .compute = compute_};
+    const ActivateArgs activation{.kind = ActivationOf(kind), .gate = gate, .x = up};
+    const MatMulPart down = StreamPart(layer.down, layer.mlp_post_norm, buffers);
+    MatMulArgs then = StreamProduct(up, down, layer.mlp_post_norm);
+    if (has_experts) then.write = MatMulArgs::Write::kAdd;  // to what they left
+    if (layer.shared_gate.weight.present()) {
+      backend_->MatMul(product);
+      backend_->Activate(activation);
+      backend_->GateRows({.gate = buffers.shared, .x = up});
+      backend_->MatMul(then);
+    } else {
+      const std::optional<NormArgs> norm_left = has_experts ? std::nullopt : norm;
+      backend_->Linear({.norm = norm_left, .product = product, .activation = activation, .then = then});
+    }
+  }
   AddBranch(layer.mlp_post_norm, buffers);
 }
 
@@ -303,7 +360,7 @@ void Decoder::RunLayers(Buffers& buffers) {
     if (config.norm_places == NormPlaces::kAfter) {
       Attend(layer_idx, buffers.x, std::nullopt, buffers);
       AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
-      Mlp(layer, buffers.x, std::nullopt, buffers);
+      Mlp(layer_idx, buffers.x, std::nullopt, buffers);
       continue;
     }
     const NormArgs norm = NormOf(layer.norm, buffers.x, buffers.normed);
@@ -311,7 +368,7 @@ void Decoder::RunLayers(Buffers& buffers) {
       // Each norm has one reader, which may do it on the way.
       Attend(layer_idx, buffers.normed, norm, buffers);
       AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
-      Mlp(layer, buffers.normed, NormOf(layer.mlp_norm, buffers.x, buffers.normed), buffers);
+      Mlp(layer_idx, buffers.normed, NormOf(layer.mlp_norm, buffers.x, buffers.normed), buffers);
       continue;
     }
     // A parallel MLP reads x as it was before attention joins it.
@@ -320,7 +377,7 @@ void Decoder::RunLayers(Buffers& buffers) {
     if (has_two_norms) backend_->Norm(NormOf(layer.mlp_norm, buffers.x, buffers.mlp_normed));
     Attend(layer_idx, buffers.normed, std::nullopt, buffers);
     AddToStream(buffers.attended, layer.o, layer.post_norm, buffers);
-    Mlp(layer, has_two_norms ? buffers.mlp_normed : buffers.normed, std::nullopt, buffers);
+    Mlp(layer_idx, has_two_norms ? buffers.mlp_normed : buffers.normed, std::nullopt, buffers);
   }
 }
 

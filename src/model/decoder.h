@@ -20,6 +20,8 @@ namespace headwise {
 // What a backend calls it.
 ActivateArgs::Kind ActivationOf(MlpKind kind);
 
+ExpertRouting RoutingOf(const ExpertsConfig& experts, const ConstTensorView& selection_bias);
+
 // One sequence's share of a step.
 struct StepSequence {
   KvCache* cache = nullptr;
@@ -92,7 +94,10 @@ class Decoder {
   // `norm`: what the input still has to go through, whose output it then is.
   void Attend(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
   void NormHeads(const LayerWeights& layer, const Buffers& buffers);
-  void Mlp(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
+  void Mlp(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);
+  // The layer's mixture, to where its MLP adds.
+  void RunExperts(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
+                  const Buffers& buffers);
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
   // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
   void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers);

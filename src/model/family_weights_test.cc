@@ -7,6 +7,7 @@
 
 #include "model/families/family.h"
 #include "model/load_config.h"
+#include "model/read_weights.h"
 #include "support/fake_source.h"
 #include "support/golden.h"
 
@@ -69,7 +70,8 @@ void ExpectShapes(const ModelConfig& c, const ModelWeights& w) {
   EXPECT_EQ(w.output.weight == w.embedding, c.tied_embeddings);
   expect_norm(w.final_norm, true);
   ASSERT_EQ(static_cast<int64_t>(w.layers.size()), c.num_layers);
-  for (const LayerWeights& layer : w.layers) {
+  for (int64_t layer_idx = 0; layer_idx < c.num_layers; ++layer_idx) {
+    const LayerWeights& layer = w.layers[static_cast<size_t>(layer_idx)];
     const bool has_before = c.norm_places != NormPlaces::kAfter;
     const bool has_after = c.norm_places != NormPlaces::kBefore;
     expect_norm(layer.norm, has_before);
@@ -82,10 +84,23 @@ void ExpectShapes(const ModelConfig& c, const ModelWeights& w) {
     expect_linear(layer.k, kv_rows, c.model_dim, c.qkv_bias);
     expect_linear(layer.v, kv_rows, c.model_dim, c.qkv_bias);
     expect_linear(layer.o, c.model_dim, q_rows, c.o_bias);
-    expect_linear(layer.up, c.ffn_dim, c.model_dim, c.mlp_bias);
-    expect_linear(layer.down, c.model_dim, c.ffn_dim, c.mlp_bias);
-    if (IsGated(c.mlp)) expect_linear(layer.gate, c.ffn_dim, c.model_dim, c.mlp_bias);
-    EXPECT_EQ(layer.gate.weight.present(), IsGated(c.mlp));
+    const int64_t ffn_dim = c.FfnDim(layer_idx);
+    EXPECT_EQ(layer.up.weight.present(), ffn_dim > 0);
+    if (ffn_dim > 0) {
+      expect_linear(layer.up, ffn_dim, c.model_dim, c.mlp_bias);
+      expect_linear(layer.down, c.model_dim, ffn_dim, c.mlp_bias);
+      if (IsGated(c.mlp)) expect_linear(layer.gate, ffn_dim, c.model_dim, c.mlp_bias);
+    }
+    EXPECT_EQ(layer.gate.weight.present(), ffn_dim > 0 && IsGated(c.mlp));
+    const bool has_experts = c.layer(layer_idx).has_experts;
+    ASSERT_EQ(static_cast<int64_t>(layer.experts.size()), has_experts ? c.experts.num_experts : 0);
+    EXPECT_EQ(layer.shared_gate.weight.present(), has_experts && c.experts.has_shared_gate);
+    if (has_experts) expect_linear(layer.router, c.experts.num_experts, c.model_dim, c.experts.router_bias);
+    for (const ExpertWeights& expert : layer.experts) {
+      expect_linear(expert.gate, c.experts.ffn_dim, c.model_dim, c.experts.bias);
+      expect_linear(expert.up, c.experts.ffn_dim, c.model_dim, c.experts.bias);
+      expect_linear(expert.down, c.model_dim, c.experts.ffn_dim, c.experts.bias);
+    }
     expect_vector(layer.sink_logits, c.num_q_heads, c.learned_sinks);
   }
 }
@@ -123,6 +138,22 @@ TEST(FamilyWeights, EveryTensorIsNeededAndChecked) {
       EXPECT_THAT(loaded.Read(source).status().message(), AllOf(HasSubstr(name), HasSubstr("i32")));
     }
   }
+}
+
+TEST(FamilyWeights, MoreExpertsThanTensorsAreNamed) {
+  Loaded loaded = Load(SourcePath("tests/golden/tiny/mixtral"));
+  loaded.config.experts.num_experts = 5;
+  FakeSource source(*loaded.source);
+  const std::string router = "model.layers.0.block_sparse_moe.gate.weight";
+  EXPECT_THAT(loaded.Read(source).status().message(),
+              AllOf(HasSubstr(router), HasSubstr("[4, 16]"), HasSubstr("expected [5, 16]")));
+  source.Make(router, {5, 16}, [](int64_t) { return 1.0f; });
+  EXPECT_THAT(loaded.Read(source).status().message(),
+              HasSubstr("\"model.layers.0.block_sparse_moe.experts.4.w1.weight\" is missing"));
+  loaded.config.experts.num_experts = 3;
+  source.Make(router, {3, 16}, [](int64_t) { return 1.0f; });
+  EXPECT_THAT(ReadModelWeights(loaded.config, source).status().message(),
+              HasSubstr("\"model.layers.0.block_sparse_moe.experts.3.w1.weight\" and"));
 }
 
 TEST(FamilyWeights, MatricesStayInTheFileAndSmallVectorsAreWidened) {
@@ -233,7 +264,7 @@ TEST(FamilyWeights, Baichuan2ScalesTheRowsOfItsOutput) {
 }
 
 TEST(Families, AreFoundByEveryNameTheyAnswerTo) {
-  EXPECT_EQ(ModelFamilies().size(), 20u);
+  EXPECT_EQ(ModelFamilies().size(), 26u);
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindFamily(family.name, "c").value()->name, family.name);
     for (const std::string_view name : family.other_names) {

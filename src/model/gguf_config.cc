@@ -21,12 +21,17 @@ struct KeyOfFew {
   std::span<const std::string_view> families;
 };
 constexpr std::string_view kGemmas[] = {"gemma2", "gemma3_text"};
-constexpr std::string_view kScalesLogits[] = {"granite", "cohere"};
-constexpr std::string_view kGranite[] = {"granite"};
-constexpr std::string_view kScalesScores[] = {"mpt", "granite", "gemma2", "gemma3_text"};
+constexpr std::string_view kScalesLogits[] = {"granite", "granitemoe", "cohere"};
+constexpr std::string_view kGranite[] = {"granite", "granitemoe"};
+constexpr std::string_view kScalesScores[] = {"mpt", "granite", "granitemoe", "gemma2", "gemma3_text"};
+constexpr std::string_view kMixtures[] = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss"};
+constexpr std::string_view kSomeLayersDense[] = {"qwen2_moe", "qwen3_moe"};
 constexpr std::string_view kMpt[] = {"mpt"};
 constexpr std::string_view kMayHaveAlibi[] = {"mpt", "falcon"};
-constexpr KeyOfFew kKeysOfFew[] = {{"expert_count", {}},
+constexpr KeyOfFew kKeysOfFew[] = {{"expert_count", kMixtures},
+                                   {"leading_dense_block_count", kSomeLayersDense},
+                                   {"expert_weights_scale", {}},
+                                   {"expert_group_count", {}},
                                    {"nextn_predict_layers", {}},
                                    {"logit_scale", kScalesLogits},
                                    {"residual_scale", kGranite},
@@ -90,12 +95,14 @@ Status AddTokenIds(const GgufSource& source, int64_t vocab_size, Json& config) {
   return Status::Ok();
 }
 
-// Of an architecture that holds several families, the one that the file names; else a window makes it the one that
-// knows windows.
+// Of an architecture that holds several families, the one that the file names; else experts make it the one that has
+// some, and a window the one that knows windows.
 Result<const GgufArchitecture*> ArchitectureOf(const GgufMetadata& metadata) {
   HW_ASSIGN_OR_RETURN(const std::string name, metadata.String("general.architecture"));
   HW_ASSIGN_OR_RETURN(std::string family, metadata.StringOr(kGgufFamilyKey, ""));
   HW_ASSIGN_OR_RETURN(const int64_t window, metadata.IntOr(fmt::format("{}.attention.sliding_window", name), 0));
+  HW_ASSIGN_OR_RETURN(const int64_t num_experts, metadata.IntOr(fmt::format("{}.expert_count", name), 0));
+  if (family.empty() && name == "llama" && num_experts > 0) family = "mixtral";
   if (family.empty() && name == "llama" && window > 0) family = "mistral";
   std::string known;
   bool knows_name = false;

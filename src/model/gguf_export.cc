@@ -86,6 +86,7 @@ class Exporter {
     if (architecture_.name != config_.family) metadata_.SetString(kGgufFamilyKey, config_.family);
     if (config_.zero_sink) metadata_.SetBool(kGgufZeroSinkKey, true);
     SetSizes();
+    HW_RETURN_IF_ERROR(SetExperts());
     HW_RETURN_IF_ERROR(SetPositions());
     HW_RETURN_IF_ERROR(SetWindows());
     HW_RETURN_IF_ERROR(SetScoreScale());
@@ -117,20 +118,39 @@ class Exporter {
     }
   }
 
+  // Mixtral's and Granite's weights are normalised, whoever reads them.
+  Status SetExperts() {
+    const ExpertsConfig& experts = config_.experts;
+    if (!config_.AnyExperts()) return Status::Ok();
+    const std::string_view family = config_.family;
+    const bool is_qwen = family == "qwen2_moe" || family == "qwen3_moe";
+    keys_.Size("expert_count", experts.num_experts);
+    keys_.Size("expert_used_count", experts.num_chosen);
+    if (is_qwen || family == "olmoe") keys_.Bool("expert_weights_norm", experts.normalised);
+    if (is_qwen || family == "gpt_oss") keys_.Size("expert_feed_forward_length", experts.ffn_dim);
+    if (experts.shared_ffn_dim > 0) keys_.Size("expert_shared_feed_forward_length", experts.shared_ffn_dim);
+    const auto first = std::ranges::find(config_.layers, true, &LayerConfig::has_experts);
+    const auto num_dense = first - config_.layers.begin();
+    if (num_dense > 0) keys_.Size("leading_dense_block_count", num_dense);
+    const bool is_rest =
+        std::all_of(first, config_.layers.end(), [](const LayerConfig& each) { return each.has_experts; });
+    return is_rest ? Status::Ok() : NoPlaceFor("layers without experts behind some with");
+  }
+
   void SetNorms() {
     const double residual = ResidualScale();
     keys_.Number(config_.norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
                  config_.norm_eps * residual * residual);
   }
 
+  bool IsGranite() const { return config_.family == "granite" || config_.family == "granitemoe"; }
+
   // Granite's, which its family file puts elsewhere.
-  double ResidualScale() const {
-    return config_.family == "granite" ? NumberOr(checkpoint_, "residual_multiplier", 1.0) : 1.0;
-  }
+  double ResidualScale() const { return IsGranite() ? NumberOr(checkpoint_, "residual_multiplier", 1.0) : 1.0; }
 
   void SetLogits() {
     if (config_.family == "cohere") keys_.Number("logit_scale", config_.logit_scale);
-    if (config_.family == "granite") {
+    if (IsGranite()) {
       keys_.Number("logit_scale", 1.0 / config_.logit_scale);
       keys_.Number("residual_scale", ResidualScale());
       keys_.Number("embedding_scale", config_.embedding_scale * ResidualScale());
@@ -156,8 +176,9 @@ class Exporter {
   }
 
   Status CheckRope(const RopeConfig& rope) const {
-    if (rope.scaling == RopeConfig::Scaling::kYarn && !rope.rounds_range) {
-      return NoPlaceFor("YaRN with \"truncate\" false");
+    const bool rounds = config_.family != "gpt_oss";
+    if (rope.scaling == RopeConfig::Scaling::kYarn && rope.rounds_range != rounds) {
+      return NoPlaceFor(rounds ? "YaRN with \"truncate\" false" : "YaRN with \"truncate\" true");
     }
     const bool needs_tensors =
         rope.scaling == RopeConfig::Scaling::kLlama3 || rope.scaling == RopeConfig::Scaling::kLongRope;
@@ -223,7 +244,7 @@ class Exporter {
                         {config_.model_dim, config_.num_q_heads, config_.num_kv_heads, config_.head_dim}));
     }
     if (config_.softmax_scale == usual) return Status::Ok();
-    if (!is_gemma && family != "mpt" && family != "granite") return NoPlaceFor("an unusual scale of scores");
+    if (!is_gemma && family != "mpt" && !IsGranite()) return NoPlaceFor("an unusual scale of scores");
     keys_.Number("attention.scale", config_.softmax_scale);
     return Status::Ok();
   }
@@ -237,7 +258,8 @@ class Exporter {
                                                           {"starcoder2", MlpKind::kGeluTanh},
                                                           {"gpt2", MlpKind::kGeluTanh},
                                                           {"gemma2", MlpKind::kGatedGeluTanh},
-                                                          {"gemma3_text", MlpKind::kGatedGeluTanh}};
+                                                          {"gemma3_text", MlpKind::kGatedGeluTanh},
+                                                          {"gpt_oss", MlpKind::kGatedSiluClamped}};
     const auto* row = std::ranges::find_if(usual, [&](const auto& each) { return each.first == config_.family; });
     const MlpKind wanted = row != std::end(usual) ? row->second : MlpKind::kGatedSilu;
     return config_.mlp == wanted ? Status::Ok() : NoPlaceFor("an unusual activation of the MLP");

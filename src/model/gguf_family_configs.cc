@@ -34,12 +34,73 @@ Status AddLlamaLike(const GgufSource& source, const GgufHeads& heads, Json& conf
   const bool o_bias = source.HasInLayer({"attn_output.bias"});
   config["attention_bias"] = HasQkvBias(source) || o_bias;
   const std::string_view family = source.architecture.family;
-  if (o_bias && (family == "qwen2" || family == "glm4")) {
+  if (family == "qwen2_moe") config["qkv_bias"] = HasQkvBias(source);
+  if (o_bias && (family == "qwen2" || family == "qwen2_moe" || family == "glm4")) {
     return Status::Unsupported(fmt::format("{}: tensor \"blk.0.attn_output.bias\" has no place in family {}",
                                            source.metadata.origin(), family));
   }
   if (source.architecture.window_period) HW_RETURN_IF_ERROR(AddGgufWindows(source, config));
   return AddGgufRope(source, heads, config);
+}
+
+// The sizes of a mixture, under the names of families whose experts are as wide as "feed_forward_length" says.
+Status AddExpertCounts(const GgufSource& source, const char* count_name, Json& config) {
+  const GgufKeys& keys = source.keys;
+  HW_ASSIGN_OR_RETURN(config[count_name], keys.Size("expert_count"));
+  HW_ASSIGN_OR_RETURN(config["num_experts_per_tok"], keys.Size("expert_used_count"));
+  HW_ASSIGN_OR_RETURN(const double scores, keys.NumberOr("expert_gating_func", 1.0));
+  constexpr double kOfChosen = 3.0;  // which is the same where weights are normalised
+  const bool is_softmax =
+      scores == 0.0 || scores == 1.0 || (scores == kOfChosen && source.architecture.family == "gpt_oss");
+  if (is_softmax) return Status::Ok();
+  return keys.Unsupported("expert_gating_func", fmt::to_string(scores), "1, softmax");
+}
+
+Status AddMixtral(const GgufSource& source, const GgufHeads& heads, Json& config) {
+  HW_RETURN_IF_ERROR(AddLlamaLike(source, heads, config));
+  return AddExpertCounts(source, "num_local_experts", config);
+}
+
+// The range of its YaRN is not rounded, whoever reads the file.
+Status AddGptOss(const GgufSource& source, const GgufHeads& heads, Json& config) {
+  HW_RETURN_IF_ERROR(AddLlamaLike(source, heads, config));
+  if (config.contains("rope_scaling")) {
+    config["rope_scaling"]["truncate"] = false;
+  } else {
+    config["rope_parameters"] = {{"rope_type", "default"}};
+  }
+  return AddExpertCounts(source, "num_local_experts", config);
+}
+
+Status AddOlmoe(const GgufSource& source, const GgufHeads& heads, Json& config) {
+  HW_RETURN_IF_ERROR(AddLlamaLike(source, heads, config));
+  HW_ASSIGN_OR_RETURN(config["norm_topk_prob"], source.keys.BoolOr("expert_weights_norm", false));
+  return AddExpertCounts(source, "num_experts", config);
+}
+
+// Readers of the format know Qwen 3's weights as normalised and Qwen 2's as not; which layers have experts, only where
+// those without come first.
+Status AddQwenMoe(const GgufSource& source, const GgufHeads& heads, Json& config) {
+  const GgufKeys& keys = source.keys;
+  HW_RETURN_IF_ERROR(AddLlamaLike(source, heads, config));
+  HW_RETURN_IF_ERROR(AddExpertCounts(source, "num_experts", config));
+  const bool is_qwen3 = source.architecture.family == "qwen3_moe";
+  HW_ASSIGN_OR_RETURN(config["norm_topk_prob"], keys.BoolOr("expert_weights_norm", is_qwen3));
+  const auto ffn_dim = config["intermediate_size"].get<int64_t>();
+  const auto num_chosen = config["num_experts_per_tok"].get<int64_t>();
+  HW_ASSIGN_OR_RETURN(config["moe_intermediate_size"],
+                      keys.SizeOr("expert_feed_forward_length", std::max<int64_t>(1, ffn_dim / num_chosen)));
+  if (!is_qwen3) {
+    HW_ASSIGN_OR_RETURN(config["shared_expert_intermediate_size"],
+                        keys.SizeOr("expert_shared_feed_forward_length", ffn_dim));
+  }
+  if (!keys.Has("leading_dense_block_count")) return Status::Ok();
+  HW_ASSIGN_OR_RETURN(const double num_dense, keys.NumberOr("leading_dense_block_count", 0.0));
+  Json dense = Json::array();
+  const auto num_layers = config["num_hidden_layers"].get<int64_t>();
+  for (int64_t i = 0; i < num_layers && static_cast<double>(i) < num_dense; ++i) dense.push_back(i);
+  config["mlp_only_layers"] = std::move(dense);
+  return Status::Ok();
 }
 
 Status AddGranite(const GgufSource& source, const GgufHeads& heads, Json& config) {
@@ -59,6 +120,11 @@ Status AddGranite(const GgufSource& source, const GgufHeads& heads, Json& config
   HW_ASSIGN_OR_RETURN(const bool rotates, keys.BoolOr("rope.scaling.finetuned", true));
   if (!rotates) return keys.Unsupported("rope.scaling.finetuned", "false, which means no rotation", "true");
   return Status::Ok();
+}
+
+Status AddGraniteMoe(const GgufSource& source, const GgufHeads& heads, Json& config) {
+  HW_RETURN_IF_ERROR(AddGranite(source, heads, config));
+  return AddExpertCounts(source, "num_local_experts", config);
 }
 
 Status AddSmolLm3(const GgufSource& source, const GgufHeads& heads, Json& config) {
@@ -225,25 +291,15 @@ Status AddGgufFamilyKeys(const GgufSource& source, const GgufHeads& heads, Json&
     std::string_view family;
     Status (*add)(const GgufSource&, const GgufHeads&, Json&);
   };
-  constexpr Reader kReaders[] = {{"llama", AddLlamaLike},
-                                 {"mistral", AddLlamaLike},
-                                 {"qwen2", AddLlamaLike},
-                                 {"qwen3", AddLlamaLike},
-                                 {"phi3", AddLlamaLike},
-                                 {"olmo2", AddLlamaLike},
-                                 {"glm4", AddLlamaLike},
-                                 {"granite", AddGranite},
-                                 {"gemma2", AddGemma},
-                                 {"gemma3_text", AddGemma},
-                                 {"smollm3", AddSmolLm3},
-                                 {"phi", AddPhi},
-                                 {"cohere", AddCohere},
-                                 {"stablelm", AddStableLm},
-                                 {"starcoder2", AddStarcoder2},
-                                 {"gpt2", AddGpt2},
-                                 {"falcon", AddFalcon},
-                                 {"gpt_neox", AddGptNeox},
-                                 {"mpt", AddMpt}};
+  constexpr Reader kReaders[] = {{"llama", AddLlamaLike},   {"mistral", AddLlamaLike}, {"qwen2", AddLlamaLike},
+                                 {"qwen3", AddLlamaLike},   {"phi3", AddLlamaLike},    {"olmo2", AddLlamaLike},
+                                 {"glm4", AddLlamaLike},    {"granite", AddGranite},   {"gemma2", AddGemma},
+                                 {"gemma3_text", AddGemma}, {"smollm3", AddSmolLm3},   {"phi", AddPhi},
+                                 {"cohere", AddCohere},     {"stablelm", AddStableLm}, {"starcoder2", AddStarcoder2},
+                                 {"gpt2", AddGpt2},         {"falcon", AddFalcon},     {"gpt_neox", AddGptNeox},
+                                 {"mpt", AddMpt},           {"mixtral", AddMixtral},   {"qwen2_moe", AddQwenMoe},
+                                 {"qwen3_moe", AddQwenMoe}, {"olmoe", AddOlmoe},       {"granitemoe", AddGraniteMoe},
+                                 {"gpt_oss", AddGptOss}};
   const auto* reader = std::find_if(std::begin(kReaders), std::end(kReaders),
                                     [&](const Reader& row) { return row.family == source.architecture.family; });
   HW_CHECK(reader != std::end(kReaders), "{}", source.architecture.family);

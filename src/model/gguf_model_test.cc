@@ -45,8 +45,9 @@ void ExpectSame(const ModelWeights& found, const ModelWeights& expected) {
   for (size_t i = 0; i < found.layers.size(); ++i) {
     const LayerWeights& a = found.layers[i];
     const LayerWeights& b = expected.layers[i];
-    for (const auto part : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::gate,
-                            &LayerWeights::up, &LayerWeights::down}) {
+    for (const auto part :
+         {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::gate,
+          &LayerWeights::up, &LayerWeights::down, &LayerWeights::router, &LayerWeights::shared_gate}) {
       ASSERT_EQ((a.*part).weight.present(), (b.*part).weight.present());
       if ((a.*part).weight.present()) same((a.*part).weight.rows(), (b.*part).weight.rows());
       same((a.*part).bias, (b.*part).bias);
@@ -57,6 +58,13 @@ void ExpectSame(const ModelWeights& found, const ModelWeights& expected) {
       same((a.*part).bias, (b.*part).bias);
     }
     same(a.sink_logits, b.sink_logits);
+    ASSERT_EQ(a.experts.size(), b.experts.size());
+    for (size_t x = 0; x < a.experts.size(); ++x) {
+      for (const auto part : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down}) {
+        same((a.experts[x].*part).weight.rows(), (b.experts[x].*part).weight.rows());
+        same((a.experts[x].*part).bias, (b.experts[x].*part).bias);
+      }
+    }
   }
 }
 

@@ -67,8 +67,48 @@ constexpr auto kFusedMlp = std::to_array<GgufNameRow>({
     {"blk.{}.ffn_down", "model.layers.{}.mlp.down_proj", Holds::kWeight},
 });
 
+// Checkpoints have tensors of one expert or of two matrices: see GgufIsOfExpert.
+constexpr auto kExperts = std::to_array<GgufNameRow>({
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate", Holds::kWeight},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.mlp.experts.gate_proj"},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.mlp.experts.up_proj"},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.down_proj"},
+});
+// Of the MLP that all tokens go through beside them.
+constexpr auto kSharedExpert = std::to_array<GgufNameRow>({
+    {"blk.{}.ffn_gate_inp_shexp", "model.layers.{}.mlp.shared_expert_gate", Holds::kWeight},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj", Holds::kWeight},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj", Holds::kWeight},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj", Holds::kWeight},
+});
+
 constexpr auto kLlamaNames = Joined(kEnds, kTwoNorms, kAttention, kSinks, kGatedMlp);
 constexpr auto kQwen3Names = Joined(kLlamaNames, kHeadNorms);
+
+// A layer has the names of one layout of the family: that of transformers 5, in which experts are read, comes last.
+constexpr auto kMixtralNames = Joined(
+    kEnds, kTwoNorms, kAttention, kSinks,
+    std::to_array<GgufNameRow>({{"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate", Holds::kWeight}}),
+    kExperts);
+constexpr auto kQwen2MoeNames = Joined(kLlamaNames, kExperts, kSharedExpert);
+constexpr auto kQwen3MoeNames = Joined(kQwen3Names, kExperts);
+constexpr auto kOlmoeNames = Joined(kEnds, kTwoNorms, kAttention, kSinks, kHeadNorms, kExperts);
+constexpr auto kGptOssNames =
+    Joined(kEnds, kAttention, kSinks,
+           std::to_array<GgufNameRow>({
+               {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", Holds::kWeight},
+               {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm", Holds::kWeight},
+               {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.router"},
+           }),
+           kExperts);
+constexpr auto kGraniteMoeNames =
+    Joined(kEnds, kTwoNorms, kAttention, kSinks,
+           std::to_array<GgufNameRow>({
+               {"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.router.layer", Holds::kWeight},
+               {"blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.experts.gate_proj", Holds::kWeight},
+               {"blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.experts.up_proj", Holds::kWeight},
+               {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.experts.down_proj", Holds::kWeight},
+           }));
 
 constexpr auto kGemma2Names = Joined(
     std::to_array<GgufNameRow>({
@@ -207,6 +247,7 @@ using RopeRows = GgufArchitecture::RopeRows;
 constexpr GgufArchitecture kArchitectures[] = {
     {.name = "llama", .family = "llama", .rope_rows = RopeRows::kPairs, .names = kLlamaNames},
     {.name = "llama", .family = "mistral", .rope_rows = RopeRows::kPairs, .names = kLlamaNames, .window_period = 0},
+    {.name = "llama", .family = "mixtral", .rope_rows = RopeRows::kPairs, .names = kMixtralNames, .window_period = 0},
     {.name = "qwen2", .family = "qwen2", .names = kLlamaNames, .window_period = 0},
     {.name = "qwen3", .family = "qwen3", .names = kQwen3Names, .window_period = 0},
     {.name = "gemma2", .family = "gemma2", .names = kGemma2Names, .window_period = 2},
@@ -232,6 +273,11 @@ constexpr GgufArchitecture kArchitectures[] = {
      .names = kGptNeoxNames},
     {.name = "falcon", .family = "falcon", .fused_rows = GgufArchitecture::FusedRows::kGroups, .names = kFalconNames},
     {.name = "mpt", .family = "mpt", .names = kMptNames},
+    {.name = "qwen2moe", .family = "qwen2_moe", .names = kQwen2MoeNames, .window_period = 0},
+    {.name = "qwen3moe", .family = "qwen3_moe", .names = kQwen3MoeNames, .window_period = 0},
+    {.name = "olmoe", .family = "olmoe", .names = kOlmoeNames},
+    {.name = "gpt-oss", .family = "gpt_oss", .names = kGptOssNames, .window_period = 2},
+    {.name = "granitemoe", .family = "granitemoe", .rope_rows = RopeRows::kPairs, .names = kGraniteMoeNames},
 };
 
 // What `to` makes of a name that has the form of `from`: the layer moves over, and what may stand behind stays.
@@ -344,6 +390,11 @@ std::optional<std::string> GgufTensorName(const GgufArchitecture& architecture, 
 
 std::optional<int64_t> GgufHeadOf(const GgufArchitecture& architecture, std::string_view family_name) {
   return Find(architecture, family_name).head;
+}
+
+bool GgufIsOfExpert(std::string_view family_name) {
+  return family_name.find(".experts.") != std::string_view::npos || family_name.ends_with(".input_linear.weight") ||
+         family_name.ends_with(".output_linear.weight");
 }
 
 double GgufOffset(const GgufArchitecture& architecture, std::string_view family_name) {

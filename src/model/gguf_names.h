@@ -99,6 +99,11 @@ std::vector<int64_t> GgufRowOrder(const GgufArchitecture& architecture, const Mo
 
 // The number of a head that has this tensor to itself in the checkpoint, and is a row of one in files.
 std::optional<int64_t> GgufHeadOf(const GgufArchitecture& architecture, std::string_view family_name);
+// Whether a tensor of a checkpoint is of one expert or of several. Layouts differ; files have three a layer, of all
+// experts each, which are made of the weights as they are read.
+bool GgufIsOfExpert(std::string_view family_name);
+inline constexpr const char* kGgufExpertTensors[] = {"blk.{}.ffn_gate_exps", "blk.{}.ffn_up_exps",
+                                                     "blk.{}.ffn_down_exps"};
 // What every number has more in files: 0 or 1.
 double GgufOffset(const GgufArchitecture& architecture, std::string_view family_name);
 // Whether the matrix in files is the transpose of the checkpoint's.

@@ -1,4 +1,5 @@
-// What may differ from layer to layer of one model: how far its attention reads, and how it knows positions.
+// What may differ from layer to layer of one model: how far its attention reads, how it knows positions, and whether
+// it has experts.
 #ifndef HEADWISE_MODEL_LAYER_CONFIG_H_
 #define HEADWISE_MODEL_LAYER_CONFIG_H_
 
@@ -44,6 +45,7 @@ struct LayerConfig {
   std::optional<int64_t> window;  // key j is read if t - j < window [mistral]; none: every key
   // Index into ModelConfig::ropes; none: nothing is rotated, as under ALiBi or in a layer without positions (NoPE).
   std::optional<int64_t> rope;
+  bool has_experts = false;  // ModelConfig::experts in place of the MLP
 
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
 };

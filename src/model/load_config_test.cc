@@ -497,6 +497,25 @@ TEST(LoadConfig, NoValueOfAnyKeyIsMoreThanAnError) {
   }
 }
 
+TEST(LoadConfig, ExpertsThatCannotBeAreNamed) {
+  const auto error = [](const char* golden, const char* key, const Json& value) {
+    Json json = GoldenJson(golden, "config.json");
+    json[key] = value;
+    return Parse(json).status().message();
+  };
+  EXPECT_THAT(error("mixtral", "num_experts_per_tok", 5),
+              HasSubstr("\"num_experts_per_tok\" is 5, expected at most \"num_local_experts\", which is 4"));
+  EXPECT_THAT(error("qwen3_moe", "num_experts", 1),
+              HasSubstr("\"num_experts_per_tok\" is 2, expected at most \"num_experts\", which is 1"));
+  EXPECT_THAT(error("qwen3_moe", "num_local_experts", 1),
+              HasSubstr("\"num_experts_per_tok\" is 2, expected at most \"num_local_experts\", which is 1"));
+  EXPECT_THAT(error("qwen3_moe", "mlp_only_layers", {2}),
+              HasSubstr("\"mlp_only_layers\" has 2, expected layers below 2"));
+  EXPECT_THAT(error("qwen2_moe", "decoder_sparse_step", 0), HasSubstr("\"decoder_sparse_step\" is 0"));
+  EXPECT_THAT(error("olmoe", "clip_qkv", 8.0), HasSubstr("\"clip_qkv\" is there"));
+  EXPECT_THAT(error("gpt_oss", "swiglu_limit", 9.0), HasSubstr("\"swiglu_limit\" is 9, expected 7"));
+}
+
 TEST(LoadConfig, FilesThatAreNoConfigAreNamed) {
   EXPECT_EQ(ReadModelConfig("/no/such/folder").status().code(), StatusCode::kNotFound);
   EXPECT_THAT(ReadModelConfig("/no/such/folder").status().message(), HasSubstr("/no/such/folder/config.json"));

@@ -79,6 +79,7 @@ Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, con
       {has_own_norms, Feature::kNormsByHead},
       {config.embedding_scale != 1.0, Feature::kScaledEmbedding},
       {config.score_cap || config.logit_cap, Feature::kSoftCaps},
+      {config.AnyExperts(), Feature::kExperts},
   };
   for (const auto& [is_asked, feature] : asked) {
     if (!is_asked || backend.Has(feature)) continue;
@@ -98,6 +99,9 @@ std::vector<DType> Model::MatrixTypes() const {
   for (const LayerWeights& layer : weights.layers) {
     for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
       add(*linear);
+    }
+    for (const ExpertWeights& expert : layer.experts) {
+      for (const LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) add(*linear);
     }
   }
   add(weights.output);
@@ -131,6 +135,13 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
       HW_RETURN_IF_ERROR(adoption.Linear(*linear));
     }
     HW_RETURN_IF_ERROR(adoption.Vector(layer.sink_logits));
+    for (LinearWeights* linear : {&layer.router, &layer.shared_gate}) HW_RETURN_IF_ERROR(adoption.Linear(*linear));
+    HW_RETURN_IF_ERROR(adoption.Vector(layer.selection_bias));
+    for (ExpertWeights& expert : layer.experts) {
+      for (LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) {
+        HW_RETURN_IF_ERROR(adoption.Linear(*linear));
+      }
+    }
   }
   if (model->config.positions == PositionKind::kAlibi) {
     HW_RETURN_IF_ERROR(adoption.Values(model->config.alibi_slopes, model->alibi_slopes));

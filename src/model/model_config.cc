@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace headwise {
@@ -135,6 +136,30 @@ Status CheckLayers(const ModelConfig& config, const std::string& origin) {
   return Status::Ok();
 }
 
+Status CheckExperts(const ModelConfig& config, const std::string& origin) {
+  const ExpertsConfig& experts = config.experts;
+  const bool any_layer = std::ranges::any_of(config.layers, [](const LayerConfig& each) { return each.has_experts; });
+  if (!config.AnyExperts()) {
+    if (!any_layer) return Status::Ok();
+    return Status::InvalidInput(fmt::format("{}: layers with experts in a model that has none", origin));
+  }
+  if (!IsGated(config.mlp)) {
+    return Status::InvalidInput(fmt::format("{}: experts with an activation without a gate", origin));
+  }
+  constexpr int64_t kMostExperts = 1 << 16;
+  constexpr int64_t kMostDim = 1 << 22;
+  const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {
+      {"number of experts", experts.num_experts, 1, kMostExperts},
+      {"number of experts per token", experts.num_chosen, 1, experts.num_experts},
+      {"ffn dim of experts", experts.ffn_dim, 1, kMostDim},
+      {"ffn dim of the shared expert", experts.shared_ffn_dim, 0, kMostDim}};
+  for (const auto& [name, value, least, most] : sizes) {
+    if (value >= least && value <= most) continue;
+    return Status::InvalidInput(fmt::format("{}: {} is {}, expected {} to {}", origin, name, value, least, most));
+  }
+  return CheckNumbers({{"scale of experts", experts.scale, 1e-6, 1e6}}, origin);
+}
+
 Status CheckScales(const ModelConfig& config, const std::string& origin) {
   std::vector<Number> numbers = {{"norm epsilon", config.norm_eps, 0, 1},
                                  {"embedding scale", config.embedding_scale, 1e-6, 1e6},
@@ -160,11 +185,11 @@ Status CheckTokenIds(const ModelConfig& config, const std::string& origin) {
 }  // namespace
 
 bool IsGated(MlpKind kind) {
-  return kind == MlpKind::kGatedSilu || kind == MlpKind::kGatedGeluTanh;
+  return kind != MlpKind::kGelu && kind != MlpKind::kGeluTanh;
 }
 
 void ModelConfig::SetLayersAlike(std::optional<RopeConfig> rope, std::optional<int64_t> window) {
-  LayerConfig layer{.window = window, .rope = {}};
+  LayerConfig layer{.window = window, .rope = {}, .has_experts = AnyExperts()};
   ropes.clear();
   if (rope) {
     ropes.push_back(*std::move(rope));
@@ -191,6 +216,7 @@ Status ValidateConfig(const ModelConfig& config, const std::string& origin) {
   HW_RETURN_IF_ERROR(CheckPositions(config, origin));
   HW_RETURN_IF_ERROR(CheckTokenIds(config, origin));
   HW_RETURN_IF_ERROR(CheckLayers(config, origin));
+  HW_RETURN_IF_ERROR(CheckExperts(config, origin));
   HW_RETURN_IF_ERROR(CheckScales(config, origin));
   if (config.zero_sink && config.learned_sinks) {
     return Status::InvalidInput(

@@ -18,10 +18,11 @@ namespace headwise {
 enum class NormKind { kRms, kLayer };
 
 enum class MlpKind {
-  kGatedSilu,      // down(silu(gate(x)) * up(x))
-  kGatedGeluTanh,  // down(gelu(gate(x)) * up(x)), tanh approximation
-  kGelu,           // down(gelu(up(x))), exact (erf)
-  kGeluTanh,       // down(gelu(up(x))), tanh approximation
+  kGatedSilu,         // down(silu(gate(x)) * up(x))
+  kGatedGeluTanh,     // down(gelu(gate(x)) * up(x)), tanh approximation
+  kGatedSiluClamped,  // what ActivateArgs::Kind has under the same name; of experts alone [gpt-oss]
+  kGelu,              // down(gelu(up(x))), exact (erf)
+  kGeluTanh,          // down(gelu(up(x))), tanh approximation
 };
 bool IsGated(MlpKind kind);
 
@@ -51,12 +52,29 @@ enum class PositionKind {
   kLearned,  // a vector for each position joins the embedding [gpt2]
 };
 
+// A mixture of experts, which takes the place of the MLP in layers that have one (LayerConfig::has_experts). What is
+// left of their MLP is an expert that all tokens go through.
+struct ExpertsConfig {
+  enum class Scores { kSoftmax, kSigmoid };
+  int64_t num_experts = 0;       // X; 0: no layer has one
+  int64_t num_chosen = 0;        // of a token
+  int64_t ffn_dim = 0;           // F of an expert
+  int64_t shared_ffn_dim = 0;    // of the MLP beside them; 0: there is none
+  bool has_shared_gate = false;  // a token takes sigmoid(w x) of that [qwen 2 moe]; else all of it
+  Scores scores = Scores::kSoftmax;
+  bool has_selection_bias = false;  // joins scores for the choice [deepseek v3]
+  bool normalised = true;           // a token's weights add up to `scale`
+  double scale = 1.0;
+  bool router_bias = false;
+  bool bias = false;  // of experts' projections
+};
+
 struct ModelConfig {
   std::string family;  // registry name, the plan's `architecture`
 
   int64_t num_layers = 0;      // L
   int64_t model_dim = 0;       // E
-  int64_t ffn_dim = 0;         // F
+  int64_t ffn_dim = 0;         // F, of layers without experts
   int64_t num_q_heads = 0;     // Hq
   int64_t num_kv_heads = 0;    // Hkv
   int64_t head_dim = 0;        // D
@@ -74,6 +92,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
+  ExpertsConfig experts;
 
   PositionKind positions = PositionKind::kRope;
   std::vector<RopeConfig> ropes;    // kRope: the different ones, few
@@ -100,6 +119,10 @@ struct ModelConfig {
   // What every layer is, where all are alike.
   std::optional<LayerConfig> CommonLayer() const;
   const LayerConfig& layer(int64_t layer_idx) const { return layers[static_cast<size_t>(layer_idx)]; }
+
+  // F of a layer's MLP; 0: it has none beside its experts.
+  int64_t FfnDim(int64_t layer_idx) const { return layer(layer_idx).has_experts ? experts.shared_ffn_dim : ffn_dim; }
+  bool AnyExperts() const { return experts.num_experts > 0; }
 
   int64_t q_heads_per_kv_head() const { return num_q_heads / num_kv_heads; }
   ModelShape shape() const {

@@ -71,7 +71,8 @@ TEST(MakeModel, WhatABackendLacksIsRefusedByName) {
                                       {"granite", Feature::kScaledEmbedding},
                                       {"gpt2", Feature::kLearnedPositions},
                                       {"cohere", Feature::kNormsByHead},
-                                      {"stablelm-parallel", Feature::kNormsByHead}}) {
+                                      {"stablelm-parallel", Feature::kNormsByHead},
+                                      {"mixtral", Feature::kExperts}}) {
     FarBackend backend(*MakeBackend({.name = "ref"}));
     const std::string folder = SourcePath(std::string("tests/golden/tiny/") + name);
     EXPECT_TRUE(LoadModel(folder, backend).ok()) << name;

@@ -6,15 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "backend/ops.h"
 #include "tensor/weight_matrix.h"
 
 namespace headwise {
-
-// y = x W^T + b.
-struct LinearWeights {
-  WeightMatrix weight;   // [N, K]
-  ConstTensorView bias;  // [N] f32, or absent
-};
 
 struct NormWeights {
   ConstTensorView weight;  // [E] f32, or another row: see q_norm
@@ -34,8 +29,13 @@ struct LayerWeights {
   NormWeights mlp_norm;         // absent where the residual is kParallelSharedNorm, and under kAfter
   NormWeights mlp_post_norm;    // as post_norm
   LinearWeights gate;           // [F, E], only where gated
-  LinearWeights up;             // [F, E]
+  LinearWeights up;             // [F, E]; with experts the MLP of all tokens, absent where there is none
   LinearWeights down;           // [E, F]
+  // LayerConfig::has_experts: a mixture of experts, in place of the MLP or beside it.
+  LinearWeights router;                // [X, E]
+  ConstTensorView selection_bias;      // [X] f32, or absent
+  std::vector<ExpertWeights> experts;  // [X]
+  LinearWeights shared_gate;           // [1, E]: how much of the MLP beside them a token takes; absent: all
 };
 
 struct ModelWeights {

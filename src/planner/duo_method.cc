@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/progress.h"
+#include "grad/grad_decoder.h"
 #include "planner/checkpoint.h"
 #include "planner/gates.h"
 #include "planner/methods.h"
@@ -155,6 +156,7 @@ Result<GateRun> ReadOrTrainGates(const PlannerInput& input) {
   }
   RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
+  HW_RETURN_IF_ERROR(CheckHasGradients(model.model->config, "plan duo"));
   HW_ASSIGN_OR_RETURN(const CalibrationOptions calibration, ReadCalibration(input, model));
   HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
   HW_ASSIGN_OR_RETURN(const DuoOptions options, ReadDuoOptions(input, model, samples));

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/progress.h"
+#include "grad/grad_decoder.h"
 #include "planner/answers.h"
 #include "planner/calibration.h"
 #include "planner/checkpoint.h"
@@ -289,6 +290,7 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   }
   RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
+  HW_RETURN_IF_ERROR(CheckHasGradients(model.model->config, "plan moa"));
   HW_ASSIGN_OR_RETURN(const MoaOptions options, ReadOptions(input, model.model->config));
   HW_ASSIGN_OR_RETURN(AnswerSource answers, AnswerSource::Open(input, model,
                                                                {.data = options.data,

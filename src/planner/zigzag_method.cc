@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "grad/grad_decoder.h"
 #include "planner/budget.h"
 #include "planner/duo_method.h"
 #include "planner/gates.h"
@@ -59,6 +60,7 @@ Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<do
 Status Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice, GateRun& run) {
   RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
+  HW_RETURN_IF_ERROR(CheckHasGradients(model.model->config, "plan zigzag"));
   HW_ASSIGN_OR_RETURN(const CalibrationOptions calibration, ReadCalibration(input, model));
   HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
   HW_ASSIGN_OR_RETURN(DuoOptions options, ReadDuoOptions(input, model, samples));

@@ -42,6 +42,12 @@ struct WeightMatrix {
   friend bool operator==(const WeightMatrix&, const WeightMatrix&) = default;
 };
 
+// y = x W^T + b.
+struct LinearWeights {
+  WeightMatrix weight;   // [N, K]
+  ConstTensorView bias;  // [N] f32, or absent
+};
+
 }  // namespace headwise
 
 #endif  // HEADWISE_TENSOR_WEIGHT_MATRIX_H_

@@ -47,8 +47,9 @@ constexpr GgufSplitting kSplittings[] = {
 
 // No row: those whose models came with several splittings, as llama's, and those that are younger than the names.
 constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
-    {"qwen2", "qwen2"}, {"qwen3", "qwen2"}, {"gptneox", "gpt-neox"},     {"falcon", "falcon"},      {"mpt", "mpt"},
-    {"gpt2", "gpt-2"},  {"phi2", "phi-2"},  {"starcoder2", "starcoder"}, {"command-r", "command-r"}};
+    {"qwen2", "qwen2"}, {"qwen3", "qwen2"},          {"gptneox", "gpt-neox"},   {"falcon", "falcon"},
+    {"mpt", "mpt"},     {"qwen2moe", "qwen2"},       {"qwen3moe", "qwen2"},     {"gpt2", "gpt-2"},
+    {"phi2", "phi-2"},  {"starcoder2", "starcoder"}, {"command-r", "command-r"}};
 
 // The steps of a "pre_tokenizer", sequences taken apart, every option said that decides how words are cut.
 std::vector<Json> StepsOf(const Json& value) {
@@ -137,8 +138,8 @@ bool ComposesCharacters(const GgufSplitting& splitting, std::string_view archite
   const auto is = [&](std::string_view name) {
     return std::find(splitting.names.begin(), splitting.names.end(), name) != splitting.names.end();
   };
-  return ((architecture == "qwen2" || architecture == "qwen3") && is("qwen2")) || architecture == "command-r" ||
-         architecture == "gptneox" || architecture == "mpt";
+  return ((architecture.starts_with("qwen2") || architecture.starts_with("qwen3")) && is("qwen2")) ||
+         architecture == "command-r" || architecture == "gptneox" || architecture == "mpt";
 }
 
 }  // namespace headwise

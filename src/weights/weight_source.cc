@@ -10,7 +10,7 @@ namespace headwise {
 
 Result<ConstTensorView> WeightSource::Get(std::string_view name, const Shape& shape) const {
   HW_ASSIGN_OR_RETURN(const ConstTensorView view, Get(name));
-  const bool may_have_blocks = shape.rank() == 2;
+  const bool may_have_blocks = shape.rank() == 2 || shape.rank() == 3;
   const bool is_fitting = IsPlainFloat(view.dtype) || (may_have_blocks && IsBlockFormat(view.dtype));
   if (view.shape != shape || !is_fitting) {
     return Status::InvalidInput(fmt::format("{}: tensor \"{}\" is {} {}, expected {} of f32, f16{}", origin(), name,

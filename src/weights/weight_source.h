@@ -32,8 +32,8 @@ class WeightSource {
   // still be read.
   virtual void Release(const ConstTensorView& /*view*/) const {}
 
-  // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) may have a block
-  // format; vectors and all else are always plain floats.
+  // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) and
+  // stacks of them (rank 3) may have a block format; vectors are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;
 
   // Where the rows of a tensor are in another order than in the family's own checkpoints: row i of what Get gives is

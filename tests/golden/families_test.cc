@@ -10,6 +10,7 @@
 #include "model/load_config.h"
 #include "support/engines.h"
 #include "support/golden.h"
+#include "support/test_device.h"
 #include "support/tolerance.h"
 
 namespace headwise {
@@ -28,6 +29,11 @@ std::vector<std::string> FamilyNames() {
 
 class Family : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (IsTestDevice("cuda") && ReadModelConfig(Folder()).value().AnyExperts()) {
+      GTEST_SKIP() << "no mixtures of experts on cuda";
+    }
+  }
   std::string Folder() const { return SourcePath("tests/golden/tiny/" + GetParam()); }
   GoldenTensors Golden() const { return GoldenTensors(Folder() + "/golden.safetensors"); }
 };

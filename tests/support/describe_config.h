@@ -36,6 +36,12 @@ inline std::string Describe(const ModelConfig& c) {
   // Once where all layers are alike.
   for (size_t i = 0; i < (c.CommonLayer() ? 1 : c.layers.size()); ++i) {
     text += fmt::format("rope {} window {} ", c.layers[i].rope.value_or(-1), c.layers[i].window.value_or(-1));
+    if (c.layers[i].has_experts) text += "experts ";
+  }
+  if (const ExpertsConfig& e = c.experts; c.AnyExperts()) {
+    text += fmt::format("X{} of {} F{} shared {} {} scores {} {} {} scale {} bias {} {} ", e.num_chosen, e.num_experts,
+                        e.ffn_dim, e.shared_ffn_dim, e.has_shared_gate, static_cast<int>(e.scores),
+                        e.has_selection_bias, e.normalised, e.scale, e.router_bias, e.bias);
   }
   text += fmt::format("sinks {} {} bos {} eos [{}]", c.zero_sink, c.learned_sinks, c.bos_id.value_or(-1),
                       fmt::join(c.eos_ids, ", "));

@@ -229,6 +229,29 @@ class FarBackend final : public Backend {
       near_->Activate(near);
     });
   }
+  void Experts(const ExpertsArgs& args) override {
+    device_.queue().Put(
+        [this, near = args, experts = std::vector<ExpertWeights>(args.experts.begin(), args.experts.end())]() mutable {
+          near.x = Near(near.x);
+          near.logits = Near(near.logits);
+          near.routing.selection_bias = Near(near.routing.selection_bias);
+          near.out = Near(near.out);
+          for (ExpertWeights& expert : experts) {
+            for (LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) {
+              *linear = {Near(linear->weight), Near(linear->bias)};
+            }
+          }
+          near.experts = experts;
+          near_->Experts(near);
+        });
+  }
+  void GateRows(const GateRowsArgs& args) override {
+    device_.queue().Put([this, near = args]() mutable {
+      near.gate = Near(near.gate);
+      near.x = Near(near.x);
+      near_->GateRows(near);
+    });
+  }
   void Clamp(const ClampArgs& args) override {
     device_.queue().Put([this, near = args]() mutable {
       near.x = Near(near.x);

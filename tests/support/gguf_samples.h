@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/families/family.h"
 #include "model/gguf_names.h"
 #include "model/rope.h"
 #include "tensor/blocks.h"
@@ -110,12 +111,55 @@ inline void SetScales(const ModelConfig& config, std::string_view architecture, 
   if (config.logit_cap) set("final_logit_softcapping", *config.logit_cap);
   if (config.family == "cohere") set("logit_scale", config.logit_scale);
   if (config.family == "gemma2" || config.family == "gemma3_text") set("attention.scale", config.softmax_scale);
-  if (config.family != "granite") return;
+  if (config.family != "granite" && config.family != "granitemoe") return;
   set("attention.scale", config.softmax_scale);
   set("logit_scale", 1.0 / config.logit_scale);
   set("residual_scale", 0.4);
   set("embedding_scale", 3.0);
   set("attention.layer_norm_rms_epsilon", 1e-6);
+}
+
+inline void SetExperts(const ModelConfig& config, std::string_view architecture, GgufMetadata& metadata) {
+  const ExpertsConfig& experts = config.experts;
+  if (!config.AnyExperts()) return;
+  const auto set = [&](std::string_view rest, int64_t value) {
+    metadata.SetU32(fmt::format("{}.{}", architecture, rest), value);
+  };
+  set("expert_count", experts.num_experts);
+  set("expert_used_count", experts.num_chosen);
+  if (experts.ffn_dim != config.ffn_dim) set("expert_feed_forward_length", experts.ffn_dim);
+  if (experts.shared_ffn_dim > 0) set("expert_shared_feed_forward_length", experts.shared_ffn_dim);
+  int64_t num_dense = 0;
+  while (!config.layer(num_dense).has_experts) ++num_dense;
+  if (num_dense > 0) set("leading_dense_block_count", num_dense);
+}
+
+// Of all layers with experts, [X, rows, columns] each.
+template <typename File>
+void AddExperts(const ModelWeights& weights, File& file) {
+  constexpr LinearWeights ExpertWeights::*kMembers[] = {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down};
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    const std::vector<ExpertWeights>& experts = weights.layers[layer].experts;
+    for (size_t i = 0; i < 3 && !experts.empty(); ++i) {
+      const auto add = [&](std::string_view part, auto view_of) {
+        const ConstTensorView first = view_of(experts[0].*kMembers[i]);
+        if (!first.present()) return;
+        std::vector<std::byte> bytes;
+        for (const ExpertWeights& expert : experts) {
+          const ConstTensorView view = view_of(expert.*kMembers[i]);
+          const auto* data = static_cast<const std::byte*>(view.data);
+          bytes.insert(bytes.end(), data, data + view.size_bytes());
+        }
+        const auto num_experts = static_cast<int64_t>(experts.size());
+        const Shape shape = first.shape.rank() == 2 ? Shape{num_experts, first.shape[0], first.shape[1]}
+                                                    : Shape{num_experts, first.shape[0]};
+        file.Add(fmt::format(fmt::runtime(kGgufExpertTensors[i]), layer) + std::string(part),
+                 {bytes.data(), first.dtype, shape});
+      };
+      add(".weight", [](const LinearWeights& linear) { return linear.weight.rows(); });
+      add(".bias", [](const LinearWeights& linear) { return linear.bias; });
+    }
+  }
 }
 
 // The metadata of a model of a family that the format knows. llama3 scaling is not in it: that is a tensor.
@@ -170,6 +214,7 @@ inline GgufMetadata SampleMetadata(const ModelConfig& config, const std::string&
   if (config.qkv_clip) set_float("attention.clamp_kqv", *config.qkv_clip);
   SetLayers(config, architecture.name, metadata);
   SetScales(config, architecture.name, metadata);
+  SetExperts(config, architecture.name, metadata);
   if (config.zero_sink) metadata.SetBool(kGgufZeroSinkKey, true);
   if (config.bos_id) metadata.SetU32("tokenizer.ggml.bos_token_id", *config.bos_id);
   if (!config.eos_ids.empty()) metadata.SetU32("tokenizer.ggml.eos_token_id", config.eos_ids[0]);
@@ -184,6 +229,7 @@ inline std::unique_ptr<FakeGgufFile> SampleFile(const ModelConfig& config, const
   auto file = std::make_unique<FakeGgufFile>(SampleMetadata(config, origin));
   std::map<std::string, std::vector<float>> joined;  // norms of heads, by the file's name
   for (const std::string& name : checkpoint.Names()) {
+    if (GgufIsOfExpert(name)) continue;
     const auto view = checkpoint.Get(name);
     const auto file_name = GgufTensorName(architecture, name);
     if (!view.ok() || !file_name) continue;
@@ -208,6 +254,10 @@ inline std::unique_ptr<FakeGgufFile> SampleFile(const ModelConfig& config, const
     } else {
       file->Add(*file_name, *view, GgufRowOrder(architecture, config, name));
     }
+  }
+  if (config.AnyExperts()) {
+    const ModelFamily* family = FindFamily(config.family, origin).value();
+    AddExperts(family->read_weights(config, checkpoint).value(), *file);
   }
   for (const auto& [name, values] : joined) {
     const int64_t num_heads = static_cast<int64_t>(values.size()) / config.head_dim;

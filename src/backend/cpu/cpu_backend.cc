@@ -10,6 +10,7 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/compute_rates.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
@@ -128,17 +129,21 @@ class CpuBackend final : public Backend {
     Validate(args);
     const int64_t dim = args.x.shape[1];
     ForRows(args.x.shape[0], dim, [&](int64_t row) {
-      float* x = F32(args.x) + row * dim;
-      switch (args.kind) {
-        case ActivateArgs::Kind::kGatedSilu:
-          return kernels_.elementwise.gated_silu(F32(args.gate) + row * dim, x, dim);
-        case ActivateArgs::Kind::kGatedGeluTanh:
-          return kernels_.elementwise.gated_gelu_tanh(F32(args.gate) + row * dim, x, dim);
-        case ActivateArgs::Kind::kGelu:
-          return kernels_.elementwise.gelu(x, dim);
-        case ActivateArgs::Kind::kGeluTanh:
-          return kernels_.elementwise.gelu_tanh(x, dim);
-      }
+      const float* const gate = IsGated(args.kind) ? F32(args.gate) + row * dim : nullptr;
+      cpu::ActivateRow(kernels_.elementwise, args.kind, gate, F32(args.x) + row * dim, dim);
+    });
+  }
+
+  void Experts(const ExpertsArgs& args) override {
+    Validate(args);
+    cpu::RunExperts(args, kernels_, pool_, matmul_scratch_, experts_scratch_, sums_);
+  }
+
+  void GateRows(const GateRowsArgs& args) override {
+    Validate(args);
+    const int64_t dim = args.x.shape[1];
+    ForRows(args.x.shape[0], dim, [&](int64_t row) {
+      kernels_.elementwise.scale_by_sigmoid(F32(args.gate)[row], F32(args.x) + row * dim, dim);
     });
   }
 
@@ -232,6 +237,7 @@ class CpuBackend final : public Backend {
   HostDevice device_;
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
+  cpu::ExpertsScratch experts_scratch_;
   cpu::AttentionScratch attention_scratch_;
   std::vector<DeviceBuffer> packed_;  // adopted weights of block formats, one behind the other
   std::byte* packed_end_ = nullptr;   // of what the last buffer holds

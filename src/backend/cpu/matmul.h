@@ -15,6 +15,18 @@ namespace headwise::cpu {
 void RunMatMul(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                RowSums sums = RowSums::kFastest);
 
+// Which way a number of rows goes. Ranges of one job have one.
+enum class RowsClass { kFew, kSome, kMany };
+inline RowsClass RowsClassOf(int64_t num_rows) {
+  if (num_rows <= kMaxFewRows) return RowsClass::kFew;
+  return num_rows < kMinRegisterRows ? RowsClass::kSome : RowsClass::kMany;
+}
+// The same for parts with rows of their own: what Validate asks, but for the numbers of rows. Requires: the ranges are
+// of one class, and begin with multiples of kTileRangeUnit rows unless they take the way of few.
+// Of kFew that is not those in bf16 whose sums are to be alike.
+void RunMatMulJob(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+                  RowSums sums);
+
 }  // namespace headwise::cpu
 
 #endif  // HEADWISE_BACKEND_CPU_MATMUL_H_

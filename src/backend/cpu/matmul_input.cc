@@ -18,15 +18,15 @@ constexpr int64_t kCopyTaskElements = 64 << 10;
 // Floats: 2 KiB, half of what separates two addresses of one set in the usual first-level cache.
 constexpr int64_t kBadStride = 512;
 
-// body(row) for all rows of x, several to a task where they are short.
+// body(row, its numbers) for all rows that somebody takes, several to a task where they are short.
 template <typename Body>
-void ForRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
-  const int64_t num_rows = x.shape[0];
-  const int64_t rows_per_task = std::max<int64_t>(1, kCopyTaskElements / std::max<int64_t>(1, x.shape[1]));
+void ForRows(const MatMulJob& job, ThreadPool& pool, const Body& body) {
+  const int64_t num_rows = job.num_rows();
+  const int64_t rows_per_task = std::max<int64_t>(1, kCopyTaskElements / std::max<int64_t>(1, job.args.x.shape[1]));
   pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
     const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
     for (int64_t row = task_idx * rows_per_task; row < end; ++row) {
-      body(row, static_cast<const float*>(x.data) + row * x.shape[1]);
+      if (const float* const from = job.Row(row)) body(row, from);
     }
   });
 }
@@ -39,21 +39,24 @@ struct FewRowsPlace {
 };
 // body(row of x, its place) for all rows; a few of them are not worth a thread.
 template <typename Body>
-void ForFewRows(const ConstTensorView& x, ThreadPool& pool, const Body& body) {
-  const int64_t num_rows = x.shape[0];
+void ForFewRows(const MatMulJob& job, ThreadPool& pool, const Body& body) {
+  const int64_t num_rows = job.num_rows();
   const auto run = [&](int64_t row, const float* from) {
-    const int64_t first = row / kMaxFewRows * kMaxFewRows;
-    body(from, FewRowsPlace{first, row - first, std::min(kMaxFewRows, num_rows - first)});
+    const RowRange range = job.RangeOf(row);
+    const int64_t first = range.first + (row - range.first) / kMaxFewRows * kMaxFewRows;
+    body(from, FewRowsPlace{first, row - first, std::min(kMaxFewRows, range.end() - first)});
   };
-  if (num_rows > kMaxFewRows) return ForRows(x, pool, run);
-  for (int64_t row = 0; row < num_rows; ++row) run(row, static_cast<const float*>(x.data) + row * x.shape[1]);
+  if (num_rows > kMaxFewRows) return ForRows(job, pool, run);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (const float* const from = job.Row(row)) run(row, from);
+  }
 }
 
-const float* InterleavedRows(const ConstTensorView& x, ThreadPool& pool, MatMulScratch& scratch) {
-  const int64_t depth = x.shape[1];
+const float* InterleavedRows(const MatMulJob& job, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t depth = job.args.x.shape[1];
   const int64_t num_blocks = CeilDiv(depth, kFewRowsBlock);
-  float* const blocks = scratch.Floats(static_cast<size_t>(num_blocks * x.shape[0] * kFewRowsBlock));
-  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
+  float* const blocks = scratch.Floats(static_cast<size_t>(num_blocks * job.num_rows() * kFewRowsBlock));
+  ForFewRows(job, pool, [&](const float* from, const FewRowsPlace& place) {
     float* to = blocks + (place.first_row * num_blocks + place.row) * kFewRowsBlock;
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t num = std::min(kFewRowsBlock, depth - block * kFewRowsBlock);
@@ -66,10 +69,10 @@ const float* InterleavedRows(const ConstTensorView& x, ThreadPool& pool, MatMulS
   return blocks;
 }
 
-const FloatRun* FloatRuns(const ConstTensorView& x, ThreadPool& pool, MatMulScratch& scratch) {
-  const int64_t num_runs = x.shape[1] / kRunElements;
-  auto* const runs = scratch.Runs<FloatRun>(static_cast<size_t>(num_runs * x.shape[0]));
-  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
+const FloatRun* FloatRuns(const MatMulJob& job, ThreadPool& pool, MatMulScratch& scratch) {
+  const int64_t num_runs = job.args.x.shape[1] / kRunElements;
+  auto* const runs = scratch.Runs<FloatRun>(static_cast<size_t>(num_runs * job.num_rows()));
+  ForFewRows(job, pool, [&](const float* from, const FewRowsPlace& place) {
     FloatRun* to = runs + place.first_row * num_runs + place.row;
     for (int64_t run = 0; run < num_runs; ++run, from += kRunElements, to += place.num_rows) {
       std::copy_n(from, kRunElements, to->values);
@@ -79,29 +82,29 @@ const FloatRun* FloatRuns(const ConstTensorView& x, ThreadPool& pool, MatMulScra
   return runs;
 }
 
-const QuantizedRun* QuantizedRuns(const ConstTensorView& x, const MatMulKernels& kernels, ThreadPool& pool,
+const QuantizedRun* QuantizedRuns(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool,
                                   MatMulScratch& scratch) {
-  const int64_t num_runs = x.shape[1] / kRunElements;
-  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(num_runs * x.shape[0]));
-  ForFewRows(x, pool, [&](const float* from, const FewRowsPlace& place) {
-    kernels.quantize_row(from, x.shape[1], runs + place.first_row * num_runs + place.row, place.num_rows);
+  const int64_t num_runs = job.args.x.shape[1] / kRunElements;
+  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(num_runs * job.num_rows()));
+  ForFewRows(job, pool, [&](const float* from, const FewRowsPlace& place) {
+    kernels.quantize_row(from, job.args.x.shape[1], runs + place.first_row * num_runs + place.row, place.num_rows);
   });
   return runs;
 }
 
 // Rows of bf16 pairs in the order of tile registers: of each 16 rows 16 steps one behind the other.
-void MakeRegisters(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+void MakeRegisters(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                    TileInput& input) {
-  constexpr int64_t kSide = 16;
-  const int64_t depth = args.x.shape[1];
+  constexpr int64_t kSide = kTileRangeUnit;
+  const int64_t depth = job.args.x.shape[1];
   const int64_t num_steps = CeilDiv(depth, 2);
   const int64_t num_registers = CeilDiv(num_steps, kSide);
   input.step_type = StepType::kBF16Pair;
   input.steps_stride = num_registers * kSide;
-  const int64_t row_floats = CeilDiv(args.x.shape[0], kSide) * kSide * input.steps_stride;
+  const int64_t row_floats = CeilDiv(job.num_rows(), kSide) * kSide * input.steps_stride;
   float* const registers = scratch.Floats(static_cast<size_t>(row_floats));
   input.steps = registers;
-  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+  ForRows(job, pool, [&](int64_t row, const float* x) {
     float* to = registers + (row / kSide * num_registers * kSide + row % kSide) * kSide;
     for (int64_t i = 0; i < num_registers; ++i, to += kSide * kSide) {
       const int64_t num = std::min(2 * kSide, depth - i * 2 * kSide);
@@ -114,22 +117,22 @@ void MakeRegisters(const MatMulArgs& args, const MatMulKernels& kernels, ThreadP
 // x rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and one more: the
 // micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would push each
 // other out of the first-level cache.
-void MakeSteps(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+void MakeSteps(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                TileInput& input) {
-  const int64_t depth = args.x.shape[1];
-  const bool rounds = args.compute != Compute::kF32 && kernels.has_bf16_dot;
-  if (rounds && kernels.has_tiles) return MakeRegisters(args, kernels, pool, scratch, input);
+  const int64_t depth = job.args.x.shape[1];
+  const bool rounds = job.args.compute != Compute::kF32 && kernels.has_bf16_dot;
+  if (rounds && kernels.has_tiles) return MakeRegisters(job, kernels, pool, scratch, input);
   input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
-  if (!rounds && depth % kBadStride != 0) {
-    input.steps = static_cast<const float*>(args.x.data);
+  if (!rounds && depth % kBadStride != 0 && job.gathered.empty()) {
+    input.steps = static_cast<const float*>(job.args.x.data);
     input.steps_stride = depth;
     return;
   }
   const int64_t num_steps = rounds ? CeilDiv(depth, 2) : depth;
   input.steps_stride = CeilDiv(num_steps, 16) * 16 + 16;
-  float* const rows = scratch.Floats(static_cast<size_t>(args.x.shape[0] * input.steps_stride));
+  float* const rows = scratch.Floats(static_cast<size_t>(job.num_rows() * input.steps_stride));
   input.steps = rows;
-  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+  ForRows(job, pool, [&](int64_t row, const float* x) {
     float* to = rows + row * input.steps_stride;
     if (rounds) {
       kernels.round_row(x, depth, to);
@@ -140,18 +143,29 @@ void MakeSteps(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool&
 }
 
 // A run more than a row has, for the same reason.
-void MakeRuns(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+void MakeRuns(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
               TileInput& input) {
-  const int64_t depth = args.x.shape[1];
+  const int64_t depth = job.args.x.shape[1];
   input.runs_stride = depth / kRunElements + 1;
-  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(args.x.shape[0] * input.runs_stride));
+  auto* const runs = scratch.Runs<QuantizedRun>(static_cast<size_t>(job.num_rows() * input.runs_stride));
   input.runs = runs;
-  ForRows(args.x, pool, [&](int64_t row, const float* x) {
+  ForRows(job, pool, [&](int64_t row, const float* x) {
     kernels.quantize_row(x, depth, runs + row * input.runs_stride, /*stride=*/1);
   });
 }
 
 }  // namespace
+
+const float* MatMulJob::Row(int64_t row) const {
+  const int64_t from = gathered.empty() ? row : gathered[static_cast<size_t>(row)];
+  return from < 0 ? nullptr : static_cast<const float*>(args.x.data) + from * args.x.shape[1];
+}
+
+RowRange MatMulJob::RangeOf(int64_t row) const {
+  if (ranges.empty()) return {0, num_rows()};
+  const auto behind = std::ranges::upper_bound(ranges, row, {}, &RowRange::first);
+  return *(behind - 1);
+}
 
 void MatMulScratch::AlignedDelete::operator()(std::byte* memory) const {
   ::operator delete[](memory, std::align_val_t{kAlignment});
@@ -188,27 +202,27 @@ bool HasPlain(const MatMulArgs& args) {
   return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsPacked(part.weight); });
 }
 
-FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool,
+FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool,
                             MatMulScratch& scratch) {
   FewRowsInput input;
-  input.depth = args.x.shape[1];
-  if (HasPlain(args)) input.interleaved = InterleavedRows(args.x, pool, scratch);
-  if (!HasPacked(args)) return input;
-  if (args.compute == Compute::kInt8) {
-    input.runs_int8 = QuantizedRuns(args.x, kernels, pool, scratch);
+  input.depth = job.args.x.shape[1];
+  if (HasPlain(job.args)) input.interleaved = InterleavedRows(job, pool, scratch);
+  if (!HasPacked(job.args)) return input;
+  if (job.args.compute == Compute::kInt8) {
+    input.runs_int8 = QuantizedRuns(job, kernels, pool, scratch);
   } else {
-    input.runs_f32 = FloatRuns(args.x, pool, scratch);
+    input.runs_f32 = FloatRuns(job, pool, scratch);
   }
   return input;
 }
 
-TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums) {
   TileInput input;
-  const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && args.x.shape[0] >= kMinRegisterRows;
-  const bool in_int8 = args.compute == Compute::kInt8 && !in_registers;
-  if (HasPlain(args) || !in_int8) MakeSteps(args, kernels, pool, scratch, input);
-  if (HasPacked(args) && in_int8) MakeRuns(args, kernels, pool, scratch, input);
+  const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && job.RowsOf(0).count >= kMinRegisterRows;
+  const bool in_int8 = job.args.compute == Compute::kInt8 && !in_registers;
+  if (HasPlain(job.args) || !in_int8) MakeSteps(job, kernels, pool, scratch, input);
+  if (HasPacked(job.args) && in_int8) MakeRuns(job, kernels, pool, scratch, input);
   return input;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/kernels/matmul_kernels.h"
@@ -13,6 +14,31 @@
 #include "base/thread_pool.h"
 
 namespace headwise::cpu {
+
+// Rows [first, first + count).
+struct RowRange {
+  int64_t first = 0;
+  int64_t count = 0;
+
+  int64_t end() const { return first + count; }
+};
+
+// A product whose parts may take rows of their own: the experts of a mixture. `args.x` has the rows that it is made of.
+struct MatMulJob {
+  const MatMulArgs& args;
+  // Of each part the rows that it takes, of which its `out` has the first in front; empty: all rows. Sorted by their
+  // first rows, and disjoint or the same.
+  std::span<const RowRange> ranges = {};
+  // Row r is row [r] of args.x, -1 one that nobody takes; empty: it is row r.
+  std::span<const int32_t> gathered = {};
+
+  int64_t num_rows() const { return gathered.empty() ? args.x.shape[0] : static_cast<int64_t>(gathered.size()); }
+  RowRange RowsOf(size_t part_idx) const { return ranges.empty() ? RowRange{0, num_rows()} : ranges[part_idx]; }
+  // Null where nobody takes it.
+  const float* Row(int64_t row) const;
+  // The range that a row is in. Requires: one that somebody takes.
+  RowRange RangeOf(int64_t row) const;
+};
 
 // Outputs [first_output, first_output + num_outputs) of a part, for rows [first_row, first_row + num_rows) of x.
 struct MatMulTask {
@@ -62,8 +88,11 @@ inline int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Groups of kMaxFewRows rows, and of what is left, one behind the other. What is not needed is not made: plain weights
-// need the first, packed ones one of the others.
+// Rows that one register has.
+inline constexpr int64_t kTileRangeUnit = 16;
+
+// Groups of kMaxFewRows rows of a range, and of what is left, one behind the other. What is not needed is not made:
+// plain weights need the first, packed ones one of the others.
 struct FewRowsInput {
   const float* interleaved = nullptr;       // of a group: [K / kFewRowsBlock, rounded up][rows][kFewRowsBlock]
   const QuantizedRun* runs_int8 = nullptr;  // of a group: [K / 32][rows]
@@ -81,7 +110,7 @@ struct FewRowsInput {
     return runs_f32 == nullptr ? nullptr : runs_f32 + row * (depth / kRunElements);
   }
 };
-FewRowsInput FewRowsInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool,
+FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool,
                             MatMulScratch& scratch);
 
 // Whether any part's weights lie in panels, or as in the file.
@@ -96,8 +125,9 @@ struct TileInput {
   const QuantizedRun* runs = nullptr;  // [rows, runs_stride]
   int64_t runs_stride = 0;
 };
-// On tile registers block formats are bf16 steps in int8 too, unless all rows are to have the sums of few.
-TileInput TileInputOf(const MatMulArgs& args, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+// On tile registers block formats are bf16 steps in int8 too, unless all rows are to have the sums of few. Requires:
+// ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
+TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums);
 
 }  // namespace headwise::cpu

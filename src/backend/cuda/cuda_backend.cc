@@ -59,6 +59,8 @@ class CudaBackend final : public Backend {
   bool IsFast(Compute compute) const override { return compute != Compute::kF32; }
   Device& device() override { return *device_; }
 
+  bool Has(Feature feature) const override { return feature != Feature::kExperts; }
+
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     const ConstTensorView rows = host.rows();
@@ -109,6 +111,12 @@ class CudaBackend final : public Backend {
   void Activate(const ActivateArgs& args) override {
     Validate(args);
     cuda::Activate(args, *device_);
+  }
+  void Experts(const ExpertsArgs& /*args*/) override {
+    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
+  }
+  void GateRows(const GateRowsArgs& /*args*/) override {
+    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
   }
   void Clamp(const ClampArgs& args) override {
     Validate(args);

@@ -193,6 +193,8 @@ void WithKind(ActivateArgs::Kind kind, const Body& body) {
       return body(std::integral_constant<Kind, Kind::kGatedSilu>());
     case Kind::kGatedGeluTanh:
       return body(std::integral_constant<Kind, Kind::kGatedGeluTanh>());
+    case Kind::kGatedSiluClamped:
+      return;  // Feature::kExperts
     case Kind::kGelu:
       return body(std::integral_constant<Kind, Kind::kGelu>());
     case Kind::kGeluTanh:

@@ -1,8 +1,10 @@
 // Everything but attention, as plain loops.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "backend/choose_experts.h"
 #include "backend/ref/ref_ops.h"
 #include "tensor/blocks.h"
 
@@ -108,6 +110,15 @@ void Activate(const ActivateArgs& args) {
       case ActivateArgs::Kind::kGatedGeluTanh:
         x = static_cast<float>(gelu_tanh(F32(args.gate)[i]) * v);
         break;
+      case ActivateArgs::Kind::kGatedSiluClamped: {
+        const auto limited = [](double number) {  // NaN stays NaN
+          return number > kClampedSiluLimit ? kClampedSiluLimit : number;
+        };
+        const double gate = limited(F32(args.gate)[i]);
+        const double up = -limited(-limited(v));
+        x = static_cast<float>((up + 1.0) * gate / (1.0 + std::exp(-kClampedSiluSlope * gate)));
+        break;
+      }
       case ActivateArgs::Kind::kGelu:
         x = static_cast<float>(0.5 * v * (1.0 + std::erf(v / std::sqrt(2.0))));
         break;
@@ -115,6 +126,48 @@ void Activate(const ActivateArgs& args) {
         x = static_cast<float>(gelu_tanh(v));
         break;
     }
+  }
+}
+
+void Experts(const ExpertsArgs& args) {
+  Validate(args);
+  const int64_t dim = args.x.shape[1];
+  const auto num_floats = [](int64_t size) { return std::vector<float>(static_cast<size_t>(size)); };
+  std::vector<float> gate = num_floats(args.ffn_dim()), up = num_floats(args.ffn_dim()), down = num_floats(dim);
+  const auto row_of = [](std::vector<float>& values) {
+    return TensorView{values.data(), DType::kF32, {1, static_cast<int64_t>(values.size())}};
+  };
+  const auto multiply = [&](const ConstTensorView& x, const LinearWeights& linear, std::vector<float>& out) {
+    const MatMulPart part{linear.weight, linear.bias, row_of(out)};
+    MatMul({.x = x, .parts = {&part, 1}, .compute = args.compute});
+  };
+  std::vector<ChosenExpert> chosen(static_cast<size_t>(args.routing.num_chosen));
+  std::vector<double> sums(static_cast<size_t>(dim));
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    ChooseExperts(args, t, chosen);
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (const ChosenExpert& each : chosen) {
+      const ExpertWeights& expert = args.experts[static_cast<size_t>(each.expert)];
+      multiply(args.x.Rows(t, 1), expert.gate, gate);
+      multiply(args.x.Rows(t, 1), expert.up, up);
+      Activate({.kind = args.activation, .gate = row_of(gate), .x = row_of(up)});
+      multiply(row_of(up), expert.down, down);
+      for (size_t e = 0; e < sums.size(); ++e) sums[e] += static_cast<double>(each.weight) * down[e];
+    }
+    for (int64_t e = 0; e < dim; ++e) {
+      float& out = F32(args.out)[t * dim + e];
+      const double sum = sums[static_cast<size_t>(e)];
+      out = static_cast<float>(args.write == MatMulArgs::Write::kAdd ? out + sum : sum);
+    }
+  }
+}
+
+void GateRows(const GateRowsArgs& args) {
+  Validate(args);
+  const int64_t dim = args.x.shape[1];
+  for (int64_t i = 0; i < args.x.shape.num_elements(); ++i) {
+    float& x = F32(args.x)[i];
+    x = static_cast<float>(x / (1.0 + std::exp(-static_cast<double>(F32(args.gate)[i / dim]))));
   }
 }
 

@@ -21,6 +21,8 @@ class RefBackend final : public Backend {
   void MatMul(const MatMulArgs& args) override { ref::MatMul(args); }
   void Rope(const RopeArgs& args) override { ref::Rope(args); }
   void Activate(const ActivateArgs& args) override { ref::Activate(args); }
+  void Experts(const ExpertsArgs& args) override { ref::Experts(args); }
+  void GateRows(const GateRowsArgs& args) override { ref::GateRows(args); }
   void Clamp(const ClampArgs& args) override { ref::Clamp(args); }
   void SoftCap(const SoftCapArgs& args) override { ref::SoftCap(args); }
   void GatherRows(const GatherRowsArgs& args) override { ref::GatherRows(args); }

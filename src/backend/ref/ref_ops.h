@@ -12,6 +12,8 @@ void Norm(const NormArgs& args);
 void MatMul(const MatMulArgs& args);
 void Rope(const RopeArgs& args);
 void Activate(const ActivateArgs& args);
+void Experts(const ExpertsArgs& args);
+void GateRows(const GateRowsArgs& args);
 void Clamp(const ClampArgs& args);
 void SoftCap(const SoftCapArgs& args);
 void GatherRows(const GatherRowsArgs& args);

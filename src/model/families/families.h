@@ -26,6 +26,12 @@ extern const ModelFamily kCohereFamily;
 extern const ModelFamily kSmolLm3Family;
 extern const ModelFamily kGlm4Family;
 extern const ModelFamily kGpt2Family;
+extern const ModelFamily kMixtralFamily;
+extern const ModelFamily kQwen3MoeFamily;
+extern const ModelFamily kQwen2MoeFamily;
+extern const ModelFamily kOlmoeFamily;
+extern const ModelFamily kGraniteMoeFamily;
+extern const ModelFamily kGptOssFamily;
 
 }  // namespace headwise
 

@@ -23,14 +23,13 @@ Result<double> ReadMultiplier(const JsonObject& config, const char* key) {
   return value.value_or(1.0);
 }
 
-Result<ModelConfig> ReadConfig(const JsonObject& config) {
-  ModelConfig model;
+// All but the MLP.
+Status ReadCommon(const JsonObject& config, ModelConfig& model) {
   HW_RETURN_IF_ERROR(ReadLlamaLikeConfig(config, {}, kDefaults, model));
   HW_RETURN_IF_ERROR(ReadRope(config, {}, model));
   HW_RETURN_IF_ERROR(SetSlidingWindow(config, std::nullopt, model));
   HW_ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", false));
   model.o_bias = model.qkv_bias;
-  HW_ASSIGN_OR_RETURN(model.mlp_bias, config.BoolOr("mlp_bias", false));
   HW_ASSIGN_OR_RETURN(model.softmax_scale, ReadMultiplier(config, "attention_multiplier"));
   HW_ASSIGN_OR_RETURN(model.embedding_scale, ReadMultiplier(config, "embedding_multiplier"));
   HW_ASSIGN_OR_RETURN(const double logits_divisor, ReadMultiplier(config, "logits_scaling"));
@@ -38,7 +37,35 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
   HW_ASSIGN_OR_RETURN(const double residual, ReadMultiplier(config, "residual_multiplier"));
   model.embedding_scale /= residual;
   model.norm_eps /= residual * residual;
+  return Status::Ok();
+}
+
+Result<ModelConfig> ReadConfig(const JsonObject& config) {
+  ModelConfig model;
+  HW_RETURN_IF_ERROR(ReadCommon(config, model));
+  HW_ASSIGN_OR_RETURN(model.mlp_bias, config.BoolOr("mlp_bias", false));
   return model;
+}
+
+Result<ModelConfig> ReadMoeConfig(const JsonObject& config) {
+  ModelConfig model;
+  HW_RETURN_IF_ERROR(ReadCommon(config, model));
+  HW_RETURN_IF_ERROR(ReadExpertsConfig(config,
+                                       {.num_experts = "num_local_experts",
+                                        .ffn = "intermediate_size",
+                                        .default_experts = 8,
+                                        .default_chosen = 2,
+                                        .default_ffn = kDefaults.ffn},
+                                       model));
+  return model;
+}
+
+Result<ModelWeights> ReadMoeWeights(const ModelConfig& config, const WeightSource& source) {
+  const ExpertTensors tensors = {.router = "block_sparse_moe.router.layer",
+                                 .experts = "block_sparse_moe.experts",
+                                 .fused_gate_up = "block_sparse_moe.input_linear.weight",
+                                 .fused_down = "block_sparse_moe.output_linear.weight"};
+  return ReadLlamaLikeWeights(config, source, {.experts = tensors});
 }
 
 }  // namespace
@@ -49,6 +76,14 @@ const ModelFamily kGraniteFamily = {
     .description = "Granite 3, its dense models",
     .read_config = ReadConfig,
     .read_weights = ReadLlamaWeights,
+};
+
+const ModelFamily kGraniteMoeFamily = {
+    .name = "granitemoe",
+    .other_names = {},
+    .description = "Granite 3, its mixtures of experts",
+    .read_config = ReadMoeConfig,
+    .read_weights = ReadMoeWeights,
 };
 
 }  // namespace headwise

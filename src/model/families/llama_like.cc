@@ -105,8 +105,12 @@ Result<ModelWeights> ReadLlamaLikeWeights(const ModelConfig& config, const Weigh
     HW_RETURN_IF_ERROR(ReadNorms(config, tensors, at, reader, layer));
     HW_RETURN_IF_ERROR(ReadAttention(config, tensors, at, reader, layer));
     if (tensors.rotary_order == RotaryOrder::kPairs) Unpair(config, i, reader, layer);
-    HW_RETURN_IF_ERROR(ReadMlp(config, tensors, at, reader, layer));
-    weights.layers.push_back(layer);
+    if (config.layer(i).has_experts) {
+      HW_RETURN_IF_ERROR(ReadExperts(config, tensors.experts, at, reader, layer));
+    } else {
+      HW_RETURN_IF_ERROR(ReadMlp(config, tensors, at, reader, layer));
+    }
+    weights.layers.push_back(std::move(layer));
   }
   HW_RETURN_IF_ERROR(reader.Norm(prefix + "norm", BiasIf(config.norm_bias), weights.final_norm));
   reader.Scale(weights.final_norm, config.logit_scale);

@@ -4,6 +4,7 @@
 #define HEADWISE_MODEL_FAMILIES_LLAMA_LIKE_H_
 
 #include "model/families/config_reader.h"
+#include "model/families/experts_reader.h"
 #include "model/families/weight_reader.h"
 
 namespace headwise {
@@ -30,6 +31,7 @@ struct LlamaLikeTensors {
   RotaryOrder rotary_order = RotaryOrder::kHalves;
   bool norms_lack_one = false;    // checkpoints hold them less one
   const char* prefix = "model.";  // of embedding, layers and last norm
+  ExpertTensors experts = {};     // of layers that have some
 };
 Result<ModelWeights> ReadLlamaLikeWeights(const ModelConfig& config, const WeightSource& source,
                                           const LlamaLikeTensors& tensors);

@@ -9,9 +9,11 @@ namespace headwise {
 
 std::span<const ModelFamily> ModelFamilies() {
   static const std::vector<ModelFamily> kFamilies = {
-      kLlamaFamily,      kMistralFamily,  kQwen2Family,  kGptNeoxFamily, kFalconFamily, kMptFamily,   kBaichuanFamily,
-      kQwen3Family,      kGemma2Family,   kGemma3Family, kPhi3Family,    kPhiFamily,    kOlmo2Family, kGraniteFamily,
-      kStarcoder2Family, kStableLmFamily, kCohereFamily, kSmolLm3Family, kGlm4Family,   kGpt2Family};
+      kLlamaFamily,      kMistralFamily, kQwen2Family,      kGptNeoxFamily,  kFalconFamily,   kMptFamily,
+      kBaichuanFamily,   kQwen3Family,   kGemma2Family,     kGemma3Family,   kPhi3Family,     kPhiFamily,
+      kOlmo2Family,      kGraniteFamily, kStarcoder2Family, kStableLmFamily, kCohereFamily,   kSmolLm3Family,
+      kGlm4Family,       kGpt2Family,    kMixtralFamily,    kQwen3MoeFamily, kQwen2MoeFamily, kOlmoeFamily,
+      kGraniteMoeFamily, kGptOssFamily};
   return kFamilies;
 }
 

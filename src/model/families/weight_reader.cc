@@ -103,6 +103,80 @@ Status WeightReader::NormOfHeads(const std::string& name, const Shape& shape, No
   return Status::Ok();
 }
 
+Result<ConstTensorView> WeightReader::Stack(const std::string& name, int64_t num, int64_t rows, int64_t columns) {
+  HW_ASSIGN_OR_RETURN(ConstTensorView view, source_.Get(name, {num, rows, columns}));
+  view.shape = {num * rows, columns};
+  return view;
+}
+
+Result<std::vector<LinearWeights>> WeightReader::Stacked(const std::string& name, int64_t num, int64_t rows,
+                                                         int64_t columns, Bias bias) {
+  HW_ASSIGN_OR_RETURN(const ConstTensorView matrices, Stack(name + ".weight", num, rows, columns));
+  ConstTensorView biases;
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(const ConstTensorView all, source_.Get(name + ".bias", {num, rows}));
+    HW_RETURN_IF_ERROR(CheckFinite(name + ".bias", all));
+    biases = Widened(all);
+    biases.shape = {num * rows};
+  }
+  std::vector<LinearWeights> linears(static_cast<size_t>(num));
+  for (int64_t i = 0; i < num; ++i) {
+    LinearWeights& linear = linears[static_cast<size_t>(i)];
+    linear.weight = matrices.Rows(i * rows, rows);
+    if (biases.present()) linear.bias = biases.Rows(i * rows, rows);
+  }
+  return linears;
+}
+
+Status WeightReader::TransposedStack(const std::string& name, int64_t num, int64_t columns, int64_t rows, Bias bias,
+                                     const std::vector<std::vector<LinearWeights>*>& stacks) {
+  const auto num_turns = static_cast<int64_t>(stacks.size());
+  const int64_t all_rows = rows * num_turns;
+  HW_ASSIGN_OR_RETURN(const ConstTensorView from, source_.Get(name, {num, columns, all_rows}));
+  if (IsBlockFormat(from.dtype)) {
+    return Status::Unsupported(fmt::format("{}: tensor \"{}\" has the block format {}, expected plain numbers",
+                                           source_.origin(), name, NameOf(from.dtype)));
+  }
+  ConstTensorView biases;
+  if (bias == Bias::kPresent) {
+    HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name + "_bias", {num, all_rows}));
+    HW_RETURN_IF_ERROR(CheckFinite(name + "_bias", view));
+    biases = Widened(view);
+  }
+  for (int64_t i = 0; i < num; ++i) {
+    ConstTensorView matrix = from.Rows(i, 1);
+    matrix.shape = {columns, all_rows};
+    const ConstTensorView turned = Transposed(matrix, 0, all_rows);
+    for (int64_t turn = 0; turn < num_turns; ++turn) {
+      std::vector<int64_t> taken;
+      for (int64_t row = 0; row < rows; ++row) taken.push_back(row * num_turns + turn);
+      LinearWeights linear;
+      linear.weight = GatherRows(turned, taken);
+      if (biases.present()) {
+        const ConstTensorView all = biases.Rows(i, 1);
+        linear.bias = GatherRows(ConstTensorView(all.data, DType::kF32, {all_rows}), taken);
+      }
+      stacks[static_cast<size_t>(turn)]->push_back(linear);
+    }
+    weights_.owned.erase(
+        std::ranges::find(weights_.owned, turned.data, [](const auto& memory) { return memory.get(); }));
+  }
+  source_.Release(from);
+  return Status::Ok();
+}
+
+Status WeightReader::RowMatrix(const std::string& name, int64_t columns, LinearWeights& linear) {
+  const std::string weight_name = name + ".weight";
+  HW_ASSIGN_OR_RETURN(ConstTensorView row, source_.Get(weight_name));
+  if (row.shape.rank() == 1) {
+    HW_ASSIGN_OR_RETURN(row, source_.Get(weight_name, {columns}));
+    row.shape = {1, columns};
+    linear.weight = row;
+    return Status::Ok();
+  }
+  return Linear(name, 1, columns, Bias::kNone, linear);
+}
+
 Status WeightReader::TransposedLinear(const std::string& name, int64_t rows, int64_t columns, LinearWeights& linear) {
   LinearWeights* const one[] = {&linear};
   return TransposedLinears(name, rows, columns, one);

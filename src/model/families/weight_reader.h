@@ -47,6 +47,18 @@ class WeightReader {
   Status Norm(const std::string& name, const Shape& shape, Bias bias, NormWeights& norm);
   // The same of [H, D] from H tensors [D], whose numbers stand for the {} in `name`. A source may have them in one.
   Status NormOfHeads(const std::string& name, const Shape& shape, NormWeights& norm);
+  bool Has(const std::string& name) const { return source_.Has(name); }
+  // `name` [num, rows, columns] as matrices one above the other, [num * rows, columns]: a view.
+  Result<ConstTensorView> Stack(const std::string& name, int64_t num, int64_t rows, int64_t columns);
+  // name.weight [num, rows, columns] and, with a bias, name.bias [num, rows], one by one: views.
+  Result<std::vector<LinearWeights>> Stacked(const std::string& name, int64_t num, int64_t rows, int64_t columns,
+                                             Bias bias);
+  // `name` [num, columns, rows * n] as n matrices [rows, columns] of each of num, whose rows take turns among its
+  // columns, and with a bias name_bias [num, rows * n]: copies.
+  Status TransposedStack(const std::string& name, int64_t num, int64_t columns, int64_t rows, Bias bias,
+                         const std::vector<std::vector<LinearWeights>*>& stacks);
+  // name.weight [1, columns], which a source may have as a vector.
+  Status RowMatrix(const std::string& name, int64_t columns, LinearWeights& linear);
   // Norms of checkpoints that hold the weights less one [gemma]. Comes first.
   void AddOneToNorms() { adds_one_ = true; }
   // name.{q,k,v}_proj, as most families call them.

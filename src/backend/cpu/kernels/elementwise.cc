@@ -86,6 +86,34 @@ void GatedSilu(const float* gate, float* x, int64_t n) {
   for (; i < n; ++i) x[i] *= gate[i] / (1.0f + __builtin_expf(-gate[i]));
 }
 
+// The smaller operand of Min that is no number is the second one, as in the loop behind: NaN stays NaN.
+void GatedSiluClamped(const float* gate, float* x, int64_t n, float limit, float slope) {
+  const VF one = hn::Set(kDF, 1.0f);
+  const VF most = hn::Set(kDF, limit);
+  const VF least = hn::Set(kDF, -limit);
+  const VF steep = hn::Set(kDF, -slope);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF g = hn::Min(most, hn::LoadU(kDF, gate + i));
+    const VF up = hn::Max(least, hn::Min(most, hn::LoadU(kDF, x + i)));
+    const VF silu = hn::Div(g, hn::Add(one, Exp(hn::Mul(steep, g))));
+    hn::StoreU(hn::Mul(silu, hn::Add(up, one)), kDF, x + i);
+  }
+  for (; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];
+    const float up = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+    x[i] = (up + 1.0f) * (g / (1.0f + __builtin_expf(-slope * g)));
+  }
+}
+
+void ScaleBySigmoid(float gate, float* x, int64_t n) {
+  const float factor = 1.0f / (1.0f + __builtin_expf(-gate));
+  const VF factor_vec = hn::Set(kDF, factor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::Mul(hn::LoadU(kDF, x + i), factor_vec), kDF, x + i);
+  for (; i < n; ++i) x[i] *= factor;
+}
+
 void GatedGeluTanh(const float* gate, float* x, int64_t n) {
   const auto gelu = [](VF v) HW_INLINE_LAMBDA {
     const VF cubed = hn::Mul(hn::Mul(v, v), v);

@@ -30,8 +30,11 @@ struct ElementwiseKernels {
   void (*rope_row)(const RopeRowArgs& args);
   void (*gated_silu)(const float* gate, float* x, int64_t n);  // x = silu(gate) * x
   void (*gated_gelu_tanh)(const float* gate, float* x, int64_t n);
+  // x = (clamp(x, -limit, limit) + 1) * g * sigmoid(slope * g), g = min(gate, limit)
+  void (*gated_silu_clamped)(const float* gate, float* x, int64_t n, float limit, float slope);
   void (*gelu)(float* x, int64_t n);  // exact: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_tanh)(float* x, int64_t n);
+  void (*scale_by_sigmoid)(float gate, float* x, int64_t n);  // x *= sigmoid(gate)
   void (*clamp)(float* x, int64_t n, float limit);
   void (*soft_cap)(float* x, int64_t n, float cap);                         // x = cap * tanh(x / cap)
   void (*add_scaled)(const float* x, float factor, float* sum, int64_t n);  // sum += factor * x

@@ -29,6 +29,8 @@ void RoundRow(const float* x, int64_t n, float* pairs);
 void NormRow(const NormRowArgs& args);
 void RopeRow(const RopeRowArgs& args);
 void GatedSilu(const float* gate, float* x, int64_t n);
+void GatedSiluClamped(const float* gate, float* x, int64_t n, float limit, float slope);
+void ScaleBySigmoid(float gate, float* x, int64_t n);
 void GatedGeluTanh(const float* gate, float* x, int64_t n);
 void Gelu(float* x, int64_t n);
 void GeluTanh(float* x, int64_t n);

@@ -1,0 +1,415 @@
+// Mixtures of experts on every backend that has them: `ref` against loops of this file, others against `ref`; what a
+// token's choice may not depend on; which of equal scores are chosen.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "backend/choose_experts.h"
+#include "support/backends.h"
+#include "support/random_blocks.h"
+#include "support/random_rows.h"
+#include "tensor/blocks.h"
+
+namespace headwise {
+namespace {
+
+ExpertRouting Choosing(int64_t num_chosen) {
+  ExpertRouting routing;
+  routing.num_chosen = num_chosen;
+  return routing;
+}
+
+// Of one random call.
+struct Case {
+  int64_t num_rows = 1;
+  int64_t model_dim = 32;
+  int64_t ffn_dim = 32;
+  int64_t num_experts = 4;
+  ExpertRouting routing = {};
+  bool has_selection_bias = false;
+  bool has_bias = false;
+  ActivateArgs::Kind activation = ActivateArgs::Kind::kGatedSilu;
+  MatMulArgs::Write write = MatMulArgs::Write::kStore;
+  DType format = DType::kF32;
+  Compute compute = Compute::kF32;
+};
+
+Case RandomCase(Random& random) {
+  constexpr ActivateArgs::Kind kActivations[] = {ActivateArgs::Kind::kGatedSilu, ActivateArgs::Kind::kGatedGeluTanh,
+                                                 ActivateArgs::Kind::kGatedSiluClamped};
+  Case drawn;
+  drawn.num_rows = random.Coin() ? random.Between(1, 9) : random.Between(10, 300);
+  drawn.model_dim = random.Between(1, 90);
+  drawn.ffn_dim = random.Between(1, 70);
+  drawn.num_experts = random.Coin() ? random.Between(1, 8) : random.Between(9, 70);
+  drawn.routing.num_chosen = random.Between(1, std::min<int64_t>(drawn.num_experts, 9));
+  drawn.routing.scores = random.Coin() ? ExpertRouting::Scores::kSoftmax : ExpertRouting::Scores::kSigmoid;
+  drawn.routing.normalised = random.Coin();
+  drawn.routing.scale = random.Coin() ? 1.0f : 2.5f;
+  drawn.has_selection_bias = random.Coin();
+  drawn.has_bias = random.Coin();
+  drawn.activation = kActivations[random.Between(0, 2)];
+  drawn.write = random.Coin() ? MatMulArgs::Write::kStore : MatMulArgs::Write::kAdd;
+  drawn.format = random.Coin() ? DType::kF32 : random.Coin() ? DType::kBF16 : DType::kF16;
+  return drawn;
+}
+
+// In host memory: inputs, and matrices in the case's format.
+struct Values {
+  Values(const Case& drawn, Random& random)
+      : x(random.Normal(drawn.num_rows * drawn.model_dim)),
+        logits(random.Normal(drawn.num_rows * drawn.num_experts)),
+        selection_bias(random.Normal(drawn.num_experts)),
+        out(random.Normal(drawn.num_rows * drawn.model_dim)) {
+    for (int64_t i = 0; i < drawn.num_experts; ++i) {
+      AddMatrix(drawn.format, {drawn.ffn_dim, drawn.model_dim}, random);
+      AddMatrix(drawn.format, {drawn.ffn_dim, drawn.model_dim}, random);
+      AddMatrix(drawn.format, {drawn.model_dim, drawn.ffn_dim}, random);
+    }
+  }
+  void AddMatrix(DType format, const Shape& shape, Random& random) {
+    std::vector<std::byte>& bytes = matrices.emplace_back(static_cast<size_t>(BytesOf(format, shape.num_elements())));
+    if (IsBlockFormat(format)) {
+      bytes = RandomBlocks(format, shape, random.rng());
+    } else {
+      // Outputs of size 1, so that the activation bends.
+      Floats values = random.Normal(shape.num_elements());
+      for (float& value : values) value /= std::sqrt(static_cast<float>(shape[1]));
+      FromF32(format, values.data(), shape.num_elements(), bytes.data());
+    }
+    biases.push_back(random.Normal(shape[0]));
+  }
+
+  Floats x, logits, selection_bias, out;
+  std::deque<std::vector<std::byte>> matrices;  // gate, up and down of each expert
+  std::deque<Floats> biases;
+};
+
+// The matrices of all experts, adopted once.
+struct Adopted {
+  Adopted(Backend& backend, const Case& drawn, const Values& values) {
+    const Shape up{drawn.ffn_dim, drawn.model_dim}, down{drawn.model_dim, drawn.ffn_dim};
+    const auto adopt = [&](size_t idx, const Shape& shape) {
+      const WeightMatrix host(ConstTensorView(values.matrices[idx].data(), drawn.format, shape));
+      held.emplace_back(backend, Shape{shape[0]}, values.biases[idx]);
+      return LinearWeights{backend.AdoptWeights(host).value(), drawn.has_bias ? held.back().view() : TensorView{}};
+    };
+    for (size_t i = 0; i < values.matrices.size(); i += 3) {
+      experts.push_back({adopt(i, up), adopt(i + 1, up), adopt(i + 2, down)});
+    }
+  }
+  std::deque<Held> held;
+  std::vector<ExpertWeights> experts;
+};
+
+// Rows [first, first + count) of the call.
+Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, const Adopted& adopted, int64_t first,
+                 int64_t count) {
+  const auto rows = [&](const Floats& all, int64_t width) {
+    return Held(backend, {count, width}, Floats(all.begin() + first * width, all.begin() + (first + count) * width));
+  };
+  const Held x = rows(values.x, drawn.model_dim), logits = rows(values.logits, drawn.num_experts);
+  const Held bias(backend, {drawn.num_experts}, values.selection_bias);
+  const Held out = drawn.write == MatMulArgs::Write::kAdd ? rows(values.out, drawn.model_dim)
+                                                          : Held::Poisoned(backend, {count, drawn.model_dim});
+  ExpertsArgs args{.x = x.view(),
+                   .logits = logits.view(),
+                   .routing = drawn.routing,
+                   .activation = drawn.activation,
+                   .experts = adopted.experts,
+                   .out = out.view(),
+                   .write = drawn.write,
+                   .compute = drawn.compute};
+  if (drawn.has_selection_bias) args.routing.selection_bias = bias.view();
+  backend.Experts(args);
+  return out.Read();
+}
+
+Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values) {
+  return OutputsOf(backend, drawn, values, Adopted(backend, drawn, values), 0, drawn.num_rows);
+}
+
+double Activated(ActivateArgs::Kind kind, double gate, double up) {
+  if (kind == ActivateArgs::Kind::kGatedSilu) return gate / (1 + std::exp(-gate)) * up;
+  if (kind == ActivateArgs::Kind::kGatedGeluTanh) {
+    return 0.5 * gate * (1 + std::tanh(std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
+  }
+  const double limited = std::min(gate, 7.0);
+  return (std::clamp(up, -7.0, 7.0) + 1) * limited / (1 + std::exp(-1.702 * limited));
+}
+
+// The definition once more: all scores, sorted; every expert's output.
+Floats InDouble(const Case& drawn, const Values& values) {
+  Floats out = values.out;
+  const auto matrix = [&](size_t idx, int64_t size) {
+    Floats numbers(static_cast<size_t>(size));
+    ToF32(drawn.format, values.matrices[idx].data(), size, numbers.data());
+    return numbers;
+  };
+  const auto product = [&](size_t idx, const std::vector<double>& x, int64_t num_outputs) {
+    const Floats weights = matrix(idx, num_outputs * static_cast<int64_t>(x.size()));
+    std::vector<double> y(static_cast<size_t>(num_outputs));
+    for (size_t n = 0; n < y.size(); ++n) {
+      y[n] = drawn.has_bias ? values.biases[idx][n] : 0;
+      for (size_t k = 0; k < x.size(); ++k) y[n] += x[k] * weights[n * x.size() + k];
+    }
+    return y;
+  };
+  for (int64_t t = 0; t < drawn.num_rows; ++t) {
+    const float* const logits = values.logits.data() + t * drawn.num_experts;
+    std::vector<double> scores;
+    double sum = 0;
+    for (int64_t i = 0; i < drawn.num_experts; ++i) {
+      const bool is_softmax = drawn.routing.scores == ExpertRouting::Scores::kSoftmax;
+      scores.push_back(is_softmax ? std::exp(logits[i]) : 1 / (1 + std::exp(-logits[i])));
+      sum += is_softmax ? scores.back() : 0;
+    }
+    if (sum > 0) {
+      for (double& score : scores) score /= sum;
+    }
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      order.emplace_back(scores[i] + (drawn.has_selection_bias ? values.selection_bias[i] : 0), i);
+    }
+    std::sort(order.rbegin(), order.rend());
+    order.resize(static_cast<size_t>(drawn.routing.num_chosen));
+    double total = 0;
+    for (const auto& [score, i] : order) total += scores[i];
+    const std::vector<double> x(values.x.begin() + t * drawn.model_dim, values.x.begin() + (t + 1) * drawn.model_dim);
+    std::vector<double> sums(static_cast<size_t>(drawn.model_dim));
+    for (const auto& [score, i] : order) {
+      const std::vector<double> gate = product(3 * i, x, drawn.ffn_dim);
+      std::vector<double> up = product(3 * i + 1, x, drawn.ffn_dim);
+      for (size_t f = 0; f < up.size(); ++f) up[f] = Activated(drawn.activation, gate[f], up[f]);
+      const std::vector<double> down = product(3 * i + 2, up, drawn.model_dim);
+      const double weight = scores[i] / (drawn.routing.normalised ? total : 1) * drawn.routing.scale;
+      for (size_t e = 0; e < sums.size(); ++e) sums[e] += weight * down[e];
+    }
+    for (size_t e = 0; e < sums.size(); ++e) {
+      float& target = out[static_cast<size_t>(t * drawn.model_dim) + e];
+      target = static_cast<float>((drawn.write == MatMulArgs::Write::kAdd ? target : 0) + sums[e]);
+    }
+  }
+  return out;
+}
+
+TEST(Experts, RefIsTheDefinition) {
+  const auto ref = MakeRefBackend();
+  for (uint32_t seed = 0; seed < 60 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Case drawn = RandomCase(random);
+    const Values values(drawn, random);
+    ExpectNear(OutputsOf(*ref, drawn, values), InDouble(drawn, values), [](size_t) { return 5e-5; });
+  }
+}
+
+class ExpertsOfBackend : public testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    if (!backend_.backend->Has(Feature::kExperts)) GTEST_SKIP() << "no mixtures of experts on this backend";
+  }
+  void ExpectAsRef(const Case& drawn, const Values& values, double tolerance) {
+    ExpectNear(OutputsOf(*backend_.backend, drawn, values), OutputsOf(*ref_, drawn, values),
+               [&](size_t) { return tolerance; });
+  }
+
+  NamedBackend backend_ = std::move(AllBackends()[GetParam()]);
+  std::unique_ptr<Backend> ref_ = MakeRefBackend();
+};
+
+TEST_P(ExpertsOfBackend, AreThoseOfRef) {
+  for (uint32_t seed = 100; seed < 160 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Case drawn = RandomCase(random);
+    ExpectAsRef(drawn, Values(drawn, random), 2e-4);
+  }
+}
+
+// Rounded inputs differ from what they are by up to 2^-9 (bf16) or 2^-8 of the largest of 32 (int8), each product's and
+// with them its activation's: a few of these on outputs of a few units.
+TEST_P(ExpertsOfBackend, InOtherNumbersAreNearThoseOfRef) {
+  for (const DType format : {DType::kBF16, DType::kQ8_0, DType::kQ4_K, DType::kIQ4_NL}) {
+    for (const int64_t num_rows : {5, 90}) {
+      for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+        SCOPED_TRACE(std::string(NameOf(format)) + " " + std::string(NameOf(compute)) + " rows " +
+                     std::to_string(num_rows));
+        Random random(7);
+        const Case drawn{.num_rows = num_rows,
+                         .model_dim = 256,
+                         .ffn_dim = 256,
+                         .num_experts = 6,
+                         .routing = Choosing(3),
+                         .format = format,
+                         .compute = compute};
+        const Values values(drawn, random);
+        const Floats expected = OutputsOf(*ref_, drawn, values);
+        double squares = 0;
+        for (const float number : expected) squares += number * number;
+        const double deviation = std::sqrt(squares / static_cast<double>(expected.size()));
+        ExpectNear(OutputsOf(*backend_.backend, drawn, values), expected,
+                   [&](size_t) { return (compute == Compute::kF32 ? 1e-4 : 0.15) * deviation; });
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsOfBackend, OneMayBeChosenByAllAndOthersByNone) {
+  for (const int64_t num_rows : {1, 8, 9, 24, 131}) {
+    Random random(3);
+    const Case drawn{.num_rows = num_rows, .num_experts = 5, .routing = Choosing(2)};
+    Values values(drawn, random);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      values.logits[static_cast<size_t>(row * 5 + 3)] = 50;
+      values.logits[static_cast<size_t>(row * 5 + 1)] = -50;
+    }
+    ExpectAsRef(drawn, values, 1e-4);
+    // What is not chosen is not read.
+    const Floats expected = OutputsOf(*backend_.backend, drawn, values);
+    for (size_t matrix = 3; matrix < 6; ++matrix) {
+      std::fill(values.matrices[matrix].begin(), values.matrices[matrix].end(), std::byte{0xff});
+    }
+    ExpectSameBits(OutputsOf(*backend_.backend, drawn, values), expected);
+  }
+}
+
+TEST_P(ExpertsOfBackend, NumbersThatAreNoneStaySo) {
+  Random random(4);
+  const Case drawn{.num_rows = 3, .routing = Choosing(2), .activation = ActivateArgs::Kind::kGatedSiluClamped};
+  Values values(drawn, random);
+  values.logits[5] = kNan;      // of row 1
+  values.x[2 * 32 + 7] = kNan;  // of row 2
+  const Floats found = OutputsOf(*backend_.backend, drawn, values);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isnan(found[i]), i >= 32) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(, ExpertsOfBackend, testing::Range<size_t>(0, AllBackends().size()),
+                         [](const auto& param) { return AllBackends()[param.param].name; });
+
+// ---- the same bits --------------------------------------------------------------------------------------------------
+
+std::vector<Case> CasesOfAllWays() {
+  std::vector<Case> cases;
+  for (const DType format : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
+    for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+      // Experts of 1 to 9 rows, and of dozens.
+      for (const int64_t num_experts : {3, 24}) {
+        cases.push_back({.num_rows = 90,
+                         .model_dim = format == DType::kQ4_K ? 256 : 96,
+                         .ffn_dim = format == DType::kQ4_K ? 256 : 64,
+                         .num_experts = num_experts,
+                         .routing = Choosing(2),
+                         .has_bias = true,
+                         .format = format,
+                         .compute = compute});
+      }
+    }
+  }
+  return cases;
+}
+
+std::string NameOfCase(const Case& drawn) {
+  return std::string(NameOf(drawn.format)) + " " + std::string(NameOf(drawn.compute)) + " experts " +
+         std::to_string(drawn.num_experts);
+}
+
+TEST(ExpertsBatchInvariance, ARowDoesNotDependOnThoseBesideIt) {
+  for (const NamedBackend& named : CpuBackends(/*batch_invariant=*/true)) {
+    for (const Case& drawn : CasesOfAllWays()) {
+      SCOPED_TRACE(named.name + " " + NameOfCase(drawn));
+      Random random(5);
+      const Values values(drawn, random);
+      const Adopted adopted(*named.backend, drawn, values);
+      const Floats all = OutputsOf(*named.backend, drawn, values, adopted, 0, drawn.num_rows);
+      Floats in_parts;
+      for (const int64_t count : {1, 2, 1, 8, 9, 3, 33, 33}) {
+        const auto first = static_cast<int64_t>(in_parts.size()) / drawn.model_dim;
+        const Floats some = OutputsOf(*named.backend, drawn, values, adopted, first, count);
+        in_parts.insert(in_parts.end(), some.begin(), some.end());
+      }
+      ExpectSameBits(in_parts, all);
+    }
+  }
+}
+
+TEST(ExpertsThreads, AnyNumberGivesTheSameBits) {
+  for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) {
+    for (const Case& drawn : CasesOfAllWays()) {
+      SCOPED_TRACE(std::string(kernels->isa) + " " + NameOfCase(drawn));
+      Random random(6);
+      const Values values(drawn, random);
+      Floats expected;
+      for (const int num_threads : {1, 2, 5}) {
+        const auto backend = MakeCpuBackend({.isa = kernels->isa, .num_threads = num_threads}).value();
+        const Floats found = OutputsOf(*backend, drawn, values);
+        if (expected.empty()) expected = found;
+        ExpectSameBits(found, expected);
+      }
+    }
+  }
+}
+
+// ---- choices --------------------------------------------------------------------------------------------------------
+
+// What ChooseExperts reads of a call.
+ExpertsArgs Routed(const Floats& logits, const std::vector<ExpertWeights>& experts, int64_t num_chosen) {
+  ExpertsArgs args;
+  args.logits = ConstTensorView(logits.data(), DType::kF32, {1, static_cast<int64_t>(logits.size())});
+  args.routing.num_chosen = num_chosen;
+  args.experts = experts;
+  return args;
+}
+
+std::vector<int32_t> ChosenOf(const Floats& logits, int64_t num_chosen) {
+  const std::vector<ExpertWeights> experts(logits.size());
+  const ExpertsArgs args = Routed(logits, experts, num_chosen);
+  std::vector<ChosenExpert> chosen(static_cast<size_t>(num_chosen));
+  ChooseExperts(args, 0, chosen);
+  std::vector<int32_t> found;
+  for (const ChosenExpert& each : chosen) found.push_back(each.expert);
+  return found;
+}
+
+// What torch 2.15 gives on a CPU: torch.topk(torch.zeros(n), k).indices, and of one row with some that are equal.
+TEST(ChooseExperts, OfEqualScoresTakesThoseThatTorchTakes) {
+  EXPECT_EQ(ChosenOf(Floats(4), 2), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(ChosenOf(Floats(8), 2), (std::vector<int32_t>{6, 5}));
+  EXPECT_EQ(ChosenOf(Floats(8), 8), (std::vector<int32_t>{4, 7, 6, 5, 2, 1, 0, 3}));
+  EXPECT_EQ(ChosenOf(Floats(60), 4), (std::vector<int32_t>{39, 40, 41, 38}));
+  EXPECT_EQ(ChosenOf(Floats(128), 8), (std::vector<int32_t>{84, 87, 86, 85, 82, 81, 88, 83}));
+  EXPECT_EQ(ChosenOf(Floats(128), 2), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(ChosenOf({1, 2, 2, 0, 2, 1, 2, 2}, 3), (std::vector<int32_t>{4, 7, 6}));
+}
+
+TEST(ChooseExperts, WeightsFollowFromScores) {
+  const Floats logits{0.5f, -1.0f, 2.0f, 1.0f};
+  const std::vector<ExpertWeights> experts(4);
+  const Floats bias{0, 5, 0, 0};
+  ExpertsArgs args = Routed(logits, experts, 2);
+  const auto expect = [&](const std::vector<std::pair<int32_t, double>>& expected) {
+    std::vector<ChosenExpert> chosen(2);
+    ChooseExperts(args, 0, chosen);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(chosen[i].expert, expected[i].first);
+      EXPECT_NEAR(chosen[i].weight, expected[i].second, 1e-6);
+    }
+  };
+  const double two = std::exp(2), one = std::exp(1), sum = two + one + std::exp(0.5) + std::exp(-1);
+  expect({{2, two / (two + one)}, {3, one / (two + one)}});
+  args.routing.normalised = false;
+  expect({{2, two / sum}, {3, one / sum}});
+  args.routing.scores = ExpertRouting::Scores::kSigmoid;
+  args.routing.scale = 3;
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  expect({{2, 3 * sigmoid(2)}, {3, 3 * sigmoid(1)}});
+  args.routing.selection_bias = ConstTensorView(bias.data(), DType::kF32, {4});
+  expect({{1, 3 * sigmoid(-1)}, {2, 3 * sigmoid(2)}});
+}
+
+}  // namespace
+}  // namespace headwise
