@@ -25,6 +25,7 @@ enum class Feature {
   kNormsByHead,       // NormArgs: W > 1
   kScaledEmbedding,   // EmbedArgs::scale
   kSoftCaps,          // SoftCap, AttentionArgs::score_cap
+  kSelection,         // SelectKv: of plans, not of models
 };
 std::string_view NameOf(Feature feature);  // "soft caps of scores and logits"
 
@@ -77,6 +78,7 @@ class Backend {
   virtual void AgeKv(const AgeKvArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Compensate(const CompensateArgs& args) = 0;
+  virtual void SelectKv(const SelectKvArgs& args) = 0;
 
   // ---- operations one behind the other, which a backend may do in one: what only the later ones read need not be
   // written ----
