@@ -343,6 +343,28 @@ TEST(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
   EXPECT_GE(num_exact, num_plain * 9 / 10);
 }
 
+// Keys of zeros: every token gets the same from every query. Of equal scores the earlier token goes.
+TEST(Select, OfEqualScoresTheEarlierTokenGoes) {
+  for (const NamedBackend& named : AllBackends()) {
+    for (const TokenSelector::Kind kind : {TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv}) {
+      AttentionCase test_case{.num_tokens = 90};
+      HeadRule rule = Selecting(kind, 3, 40, RuleStart::kEndOfPrompt);
+      if (kind == TokenSelector::Kind::kSnapKv) rule.select = {.kind = kind, .window = 10, .kernel = 1};
+      test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 80, .max_tokens = 400}));
+      AttentionData data(test_case);
+      std::fill(data.k.begin(), data.k.end(), 0.0f);
+      std::vector<int32_t> kept;
+      RunAttention(*named.backend, test_case, data, {50, 30}, [&](const KvCache& cache, const KvPools&) {
+        if (cache.num_tokens() == 80) kept = Kept(cache, 0);
+      });
+      std::vector<int32_t> expected(43);
+      std::iota(expected.begin(), expected.end(), 80 - 43);
+      std::iota(expected.begin(), expected.begin() + 3, 0);
+      EXPECT_EQ(kept, expected) << named.name;
+    }
+  }
+}
+
 // Rows [begin, begin + num_rows) of a text, unrotated, into caches that share a step; their outputs.
 struct ChunkOfText {
   KvCache* cache = nullptr;
