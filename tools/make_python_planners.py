@@ -15,14 +15,16 @@ FILE = pathlib.Path(__file__).resolve().parents[1] / "python" / "headwise" / "pl
 
 WHOLE = {"sink", "recent", "at", "seed", "steps", "batch", "train-sink", "train-recent", "min-tokens", "max-tokens",
          "num-lengths", "passkeys", "passkey-words", "samples", "validation-length", "validation-samples",
-         "answer-tokens", "intervals", "max-rules-per-layer", "retrain-steps", "min-recent", "context"}
+         "answer-tokens", "budget", "intervals", "kernel", "max-rules-per-layer", "retrain-steps", "min-recent", "context", "window"}
 REAL = {"sparsity", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
-        "induction-share", "echo-share", "divisor", "epsilon"}
+        "induction-share", "echo-share", "recent-share", "divisor", "epsilon"}
 FLAGS = {"compensate"}
 LISTS = {"lengths"}
-FILES = {"text", "prompts", "rules"}
+FILES = {"base", "text", "prompts", "rules"}
 BYTES = {"memory-bytes"}
 KEYWORDS = {"from", "lambda"}
+# Whose "from" says when rules begin to hold; that of others is a file.
+START_METHODS = {"streaming", "uniform", "random", "razor", "profile", "moa", "h2o", "tova"}
 
 HEAD = '''"""Planners: each makes a head plan for a model, as `headwise plan METHOD` does. docs/planners.md compares them.
 
@@ -55,7 +57,7 @@ def python_name(option):
 
 def type_of(method, option):
     if option == "from":
-        return "str" if method in ("streaming", "uniform", "random", "razor", "profile", "moa") else "StrPath"
+        return "str" if method in START_METHODS else "StrPath"
     for names, kind in ((WHOLE, "int"), (REAL, "float"), (FLAGS, "bool"), (LISTS, "Sequence[int]"), (FILES, "StrPath"),
                         (BYTES, "int | str")):
         if option in names:

@@ -35,8 +35,8 @@ struct ChatOptions {
   bool stats = false;
 };
 
-// True if no head grows without end, all being streams with numbers or bounded by their layers' own windows, and the
-// model knows every position that comes.
+// True if no head grows without end (or counts positions up to some end, as those do that select by score), all being
+// streams with numbers or bounded by their layers' own windows, and the model knows every position that comes.
 bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
   if (config.positions == PositionKind::kLearned) return false;
   const LayerWindows windows = LayerWindowsOf(config);
@@ -44,8 +44,8 @@ bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
     const bool has_window = windows.At(layer_idx) < kNoLimit;
     for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
       const HeadRule rule = plan == nullptr ? HeadRule::Full() : plan->At(layer_idx, kv_head);
-      const bool is_bounded =
-          rule.kind == HeadRule::Kind::kStream || (rule.kind == HeadRule::Kind::kFull && has_window);
+      const bool is_bounded = (rule.kind == HeadRule::Kind::kStream && !rule.SelectsByScore()) ||
+                              (rule.kind == HeadRule::Kind::kFull && has_window);
       if (!is_bounded) return false;
     }
   }

@@ -25,6 +25,27 @@ enum class RuleStart {
   kEndOfPrompt,  // dense prefill, then the cache is cut [razor Algorithm 1]
 };
 
+// Which tokens a head keeps, of as many as its rule lets it keep.
+struct TokenSelector {
+  enum class Kind {
+    kPosition,  // the rule's own: the first `sink` and the newest `recent`
+    // By attention score: the first `sink` always, and of all others `recent`, those that scored highest.
+    kH2o,     // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o §4]
+    kTova,    // what the last query of a step gave each, the newest token among them [tova §3]
+    kSnapKv,  // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
+              // the prompt is kept on top of that [snapkv §4]
+  };
+  enum class Pooling { kMax, kMean };
+
+  Kind kind = Kind::kPosition;
+  double recent_share = 0.5;  // kH2o: of `recent`; half and half in the paper
+  int64_t window = 32;        // kSnapKv: the queries that are observed, whose tokens are always kept [snapkv §5]
+  int64_t kernel = 7;         // kSnapKv: positions that are pooled, an odd number
+  Pooling pooling = Pooling::kMax;
+
+  friend bool operator==(const TokenSelector&, const TokenSelector&) = default;
+};
+
 // What one KV head keeps. t is the query's position, j a key's; all lengths are in tokens.
 struct HeadRule {
   enum class Kind {
@@ -44,6 +65,9 @@ struct HeadRule {
   bool compensate = false;  // fold dropped tokens into one mean key and value [razor §3.3 eq.4-5]
   Positions positions = Positions::kText;
   RuleStart start = RuleStart::kFirstToken;
+  TokenSelector select = {};
+
+  bool SelectsByScore() const { return select.kind != TokenSelector::Kind::kPosition; }
 
   friend bool operator==(const HeadRule&, const HeadRule&) = default;
 
@@ -69,7 +93,9 @@ struct ModelShape {
 };
 
 struct HeadPlan {
-  static constexpr int kVersion = 1;
+  // Files are read from the first version on. They are written as version 2 where a head selects by score, which
+  // version 1 does not know, and as version 1 otherwise.
+  static constexpr int kVersion = 2;
 
   ModelShape shape;
   std::vector<HeadRule> rules;  // [L * Hkv], layer-major

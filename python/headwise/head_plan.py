@@ -55,7 +55,7 @@ class HeadPlan:
             table = [[rule_to_json(rule) for rule in layer] for layer in rules]
         except TypeError:
             raise InvalidInput("rules: found no table, expected a list of rules for each layer") from None
-        document: dict[str, Any] = {"headwise_plan": 1, "model": asdict(shape), "layers": table}
+        document: dict[str, Any] = {"headwise_plan": 2, "model": asdict(shape), "layers": table}
         if scores is not None:
             document["scores"] = _rows(scores, "scores")
         self._plan = _core.Plan.parse(json.dumps(document), "plan")

@@ -27,6 +27,9 @@ __all__ = [
     "uniform",
     "random",
     "manual",
+    "h2o",
+    "tova",
+    "snapkv",
     "import_duo",
     "import_moa",
     "refit",
@@ -545,6 +548,108 @@ def manual(
         "rules": rules,
     }
     return _make("manual", model, given, out=out)
+
+
+def h2o(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    recent_share: float | None = None,
+    from_: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps the newest tokens and those of the highest summed attention [h2o].
+
+    budget: Tokens that a head keeps. By default 1024.
+    recent_share: Share of the budget that is the newest tokens, whatever they scored. By default 0.5.
+    from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "recent-share": recent_share,
+        "from": from_,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("h2o", model, given, out=out)
+
+
+def tova(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    from_: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps the tokens that the last query attends to most [tova].
+
+    budget: Tokens that a head keeps. By default 1024.
+    from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "from": from_,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("tova", model, given, out=out)
+
+
+def snapkv(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    window: int | None = None,
+    kernel: int | None = None,
+    pooling: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps what the prompt's last queries attend to most, and all that comes later [snapkv].
+
+    budget: Tokens that a head keeps. By default 1024.
+    window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
+    kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
+    pooling: How they are pooled: max, or mean. By default max.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "window": window,
+        "kernel": kernel,
+        "pooling": pooling,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("snapkv", model, given, out=out)
 
 
 def import_duo(

@@ -10,10 +10,34 @@ from typing import Any, Literal, Union
 
 from .errors import InvalidInput
 
-__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule"]
+__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule", "H2o", "Tova", "SnapKv", "Selector"]
 
 Positions = Literal["text", "cache"]
 From = Literal["first_token", "end_of_prompt"]
+
+
+@dataclass(frozen=True)
+class H2o:
+    """Tokens are kept by the attention that they got from all queries so far; a share of them are the newest."""
+
+    recent_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Tova:
+    """Tokens are kept by the attention that the last query of a step gave them."""
+
+
+@dataclass(frozen=True)
+class SnapKv:
+    """Tokens of a prompt are kept by the attention of its last queries, once; what comes behind it stays."""
+
+    window: int = 32
+    kernel: int = 7
+    pooling: Literal["max", "mean"] = "max"
+
+
+Selector = Union[H2o, Tova, SnapKv]
 
 
 @dataclass(frozen=True)
@@ -33,6 +57,8 @@ class Stream:
     """"end_of_prompt": the prompt is read densely, then the cache is cut."""
     compensate: bool = False
     """Fold dropped tokens into one mean key and value."""
+    select: Selector | None = None
+    """Keep as many tokens, the first `sink` among them, but choose the others by attention score."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +71,7 @@ class ElasticMoa:
     positions: Positions = "text"
     start: From = "first_token"
     compensate: bool = False
+    select: Selector | None = None
 
 
 @dataclass(frozen=True)
@@ -57,9 +84,25 @@ class ElasticRazor:
     positions: Positions = "text"
     start: From = "end_of_prompt"
     compensate: bool = True
+    select: Selector | None = None
 
 
 Rule = Union[Full, Stream, ElasticMoa, ElasticRazor]
+
+
+def _selector_to_json(selector: Selector) -> dict[str, Any]:
+    if isinstance(selector, H2o):
+        return {"by": "h2o", "recent_share": selector.recent_share}
+    if isinstance(selector, Tova):
+        return {"by": "tova"}
+    if isinstance(selector, SnapKv):
+        return {"by": "snapkv", "window": selector.window, "kernel": selector.kernel, "pooling": selector.pooling}
+    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova or SnapKv")
+
+
+def _selector_from_json(value: dict[str, Any]) -> Selector:
+    options = {key: value[key] for key in value if key != "by"}
+    return {"h2o": H2o, "tova": Tova, "snapkv": SnapKv}[value["by"]](**options)
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:
@@ -75,7 +118,7 @@ def rule_to_json(rule: Rule) -> dict[str, Any]:
         recent = {"min": rule.min_recent, "divisor": rule.divisor}
     else:
         raise InvalidInput(f"rules: found {rule!r}, expected Full, Stream, ElasticMoa or ElasticRazor")
-    return {
+    value = {
         "full": False,
         "sink": rule.sink,
         "recent": recent,
@@ -83,6 +126,9 @@ def rule_to_json(rule: Rule) -> dict[str, Any]:
         "from": rule.start,
         "compensate": rule.compensate,
     }
+    if rule.select is not None:
+        value["select"] = _selector_to_json(rule.select)
+    return value
 
 
 def rule_from_json(value: dict[str, Any]) -> Rule:
@@ -91,6 +137,8 @@ def rule_from_json(value: dict[str, Any]) -> Rule:
         return Full()
     recent = value["recent"]
     common = {key: value[key] for key in ("positions", "compensate")} | {"start": value["from"]}
+    if "select" in value:
+        common["select"] = _selector_from_json(value["select"])
     if not isinstance(recent, dict):
         return Stream(value["sink"], recent, **common)
     if "alpha" in recent:

@@ -26,6 +26,7 @@ enum class Feature {
   kScaledEmbedding,   // EmbedArgs::scale
   kSoftCaps,          // SoftCap, AttentionArgs::score_cap
   kExperts,           // Experts, GateRows, ActivateArgs::Kind::kGatedSiluClamped
+  kSelection,         // SelectKv: of plans, not of models
 };
 std::string_view NameOf(Feature feature);  // "soft caps of scores and logits"
 
@@ -80,6 +81,7 @@ class Backend {
   virtual void AgeKv(const AgeKvArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Compensate(const CompensateArgs& args) = 0;
+  virtual void SelectKv(const SelectKvArgs& args) = 0;
 
   // ---- operations one behind the other, which a backend may do in one: what only the later ones read need not be
   // written ----

@@ -34,6 +34,38 @@ inline double BytesPerToken(const KvLayout& layout) {
 
 inline constexpr uint32_t kNoPage = UINT32_MAX;
 
+// Behind keys and values a page of a head that selects by score says of each of its P tokens where in the text it is
+// and how it has scored: positions [P] i32, then scores [P] f32. They are part of the page, so that they are shared,
+// copied, saved and counted with the tokens that they are about.
+constexpr int64_t KvNotesBytes(int64_t page_tokens) {
+  return 8 * page_tokens;  // of 16 tokens and more: a multiple of 64
+}
+struct KvNotes {
+  int32_t* positions = nullptr;  // [P]
+  float* scores = nullptr;       // [P]
+};
+
+// How a head chooses by attention score which tokens it keeps; SelectKvArgs in backend/ops.h.
+struct KvSelection {
+  enum class Scores : uint8_t {
+    kNone,  // it does not: its mask says what it keeps
+    kSum,   // a token's is the sum over all queries that were observed, in this step and before
+    kLast,  // a token's is what the step's last query gives it
+  };
+  enum class Pooling : uint8_t { kMax, kMean };
+
+  Scores scores = Scores::kNone;
+  Pooling pooling = Pooling::kMax;
+  int32_t kernel = 1;         // neighbours in the text that scores are pooled over, an odd number; 1: not pooled
+  int64_t keep_first = 0;     // the text's first tokens, which always stay,
+  int64_t keep_newest = 0;    // and its newest
+  int64_t observe_begin = 0;  // kSum: queries at text positions [observe_begin, observe_end) are observed
+  int64_t observe_end = kNoLimit;
+  int64_t most = kNoLimit;  // tokens that are kept when the step is over
+
+  friend bool operator==(const KvSelection&, const KvSelection&) = default;
+};
+
 // The pages of one pool: page i is number i % 2^shift of extent i / 2^shift.
 struct PageSpace {
   KvLayout layout;
@@ -69,7 +101,17 @@ struct StepHead {
   int64_t fold_from = 0;
   int64_t fold_before = kNoLimit;
   int64_t fold_after = kNoLimit;
+  // A head that selects by score has its tokens in slots 0, 1, 2, ... of its pages, in no order: whatever reads or
+  // writes them takes slots for positions (the mask reads all). The first token of a step that begins at position t
+  // has slot FirstSlot(t): `dropped` tokens are gone for good, or as many as leave `slot_limit`.
+  KvSelection selection = {};
+  int64_t dropped = 0;
+  int64_t slot_limit = kNoLimit;
 
+  constexpr int64_t FirstSlot(int64_t first_pos) const {
+    const int64_t slot = first_pos - dropped;
+    return slot < slot_limit ? slot : slot_limit;
+  }
   constexpr uint32_t EntryOf(int64_t page_idx) const {
     if (page_idx < sink_pages) return table + static_cast<uint32_t>(page_idx);
     const int64_t behind = page_idx - ring_first;
@@ -159,7 +201,8 @@ struct HeadWork {
   const StepHead* head = nullptr;
   int64_t first_row = 0;
   int64_t num_rows = 0;
-  int64_t first_pos = 0;
+  int64_t first_pos = 0;  // in the text, or the slot of a head that selects by score
+  int64_t text_pos = 0;   // in the text, always
   int64_t kv_head = 0;
 
   const KeyMask& mask() const { return head->mask; }
@@ -173,6 +216,14 @@ struct HeadWork {
   std::byte* Page(int64_t page_idx) const {
     const int32_t space = IsAged(page_idx) ? head->aged : head->newest;
     return step->spaces[static_cast<size_t>(space)].Page(step->pages[EntryOf(page_idx)]);
+  }
+  // Of a head that selects by score.
+  bool Selects() const { return head->selection.scores != KvSelection::Scores::kNone; }
+  int64_t num_slots() const { return first_pos + num_rows; }  // before the step has dropped any
+  int64_t num_kept() const { return num_slots() < head->selection.most ? num_slots() : head->selection.most; }
+  KvNotes Notes(int64_t page_idx) const {
+    std::byte* notes = Page(page_idx) + newest().page_bytes - KvNotesBytes(page_tokens());
+    return {reinterpret_cast<int32_t*>(notes), reinterpret_cast<float*>(notes) + page_tokens()};
   }
   int64_t fold_begin() const { return head->FoldBegin(first_pos); }
   int64_t fold_end() const { return head->FoldEnd(first_pos, num_rows); }
@@ -190,7 +241,8 @@ inline HeadWork KvStep::Head(int64_t layer_idx, int64_t idx) const {
   work.head = &heads[static_cast<size_t>(rows.first_head + layer_idx * num_kv_heads + kv_head)];
   work.first_row = rows.first_row;
   work.num_rows = rows.num_rows;
-  work.first_pos = rows.first_pos;
+  work.first_pos = work.head->FirstSlot(rows.first_pos);
+  work.text_pos = rows.first_pos;
   work.kv_head = kv_head;
   return work;
 }

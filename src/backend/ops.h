@@ -257,6 +257,33 @@ struct CompensateArgs {
   int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
+// Heads that choose by attention score which tokens they keep: behind the attention of a step, for every head of the
+// layer that selects (KvSelection in backend/kv_step.h), in this order.
+//
+// 1. The step's tokens are noted: their positions, and scores of 0.
+// 2. Scores. Query i of query head h gives the token in slot j <= first_pos + i the probability that attention gave it,
+//    p = exp(score - lse), summed over the G query heads of the group. kSum adds that of every query at
+//    observe_begin <= t < observe_end to what the token has, query by query; kLast sets it to that of the last query.
+//    kLast only where tokens go, which nobody could tell from the outside.
+// 3. Where there are more than `most` tokens, num_slots - most of them go: those of the lowest scores, the earlier in
+//    the text where scores are equal. Tokens before position keep_first and the keep_newest newest stay. With a kernel
+//    of k > 1 a token's score is the largest, or the mean, of those (k - 1) / 2 slots around it, itself included, and
+//    those of the newest that always stay are left out; of a mean the missing count as 0. What is no number is below
+//    all scores. Requires there: slots are in the order of the text, as they are while nothing was dropped.
+// 4. Tokens in slots from `most` on that stay move into the slots of those that go, both ascending, bit for bit: their
+//    codes, positions and scores.
+struct SelectKvArgs {
+  const KvStep* step = nullptr;
+  int64_t layer_idx = 0;
+  ConstTensorView q;    // as in AttentionArgs, or absent: nothing is observed
+  ConstTensorView lse;  // [T, Hq] f32, of Attention
+  int64_t num_q_heads = 0;
+  float scale = 1.0f;
+  float score_cap = 0.0f;  // as in AttentionArgs
+
+  int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
+};
+
 // Aborts (HW_CHECK) when shapes or dtypes do not fit: a caller's bug, never input.
 void Validate(const EmbedArgs& args);
 void Validate(const NormArgs& args);
@@ -275,6 +302,7 @@ void Validate(const CopyPagesArgs& args);
 void Validate(const AgeKvArgs& args);
 void Validate(const AttentionArgs& args);
 void Validate(const CompensateArgs& args);
+void Validate(const SelectKvArgs& args);
 
 }  // namespace headwise
 

@@ -39,6 +39,18 @@ void CheckHead(const HeadWork& work) {
   HW_CHECK(work.mask().sink >= 0 && work.mask().recent >= 1 && work.first_pos >= 0, "pos {} sink {} recent {}",
            work.first_pos, work.mask().sink, work.mask().recent);
   HW_CHECK(head.ring_first >= head.sink_pages && head.ring_pages >= 1);
+  if (work.Selects()) {
+    const KvSelection& selection = head.selection;
+    // Slots have no sinks, no window and no ring.
+    HW_CHECK(work.mask() == KeyMask{} && head.sink_pages == 0 && head.ring_pages == kNoLimit && head.aged < 0 &&
+             head.state == kNoPage);
+    HW_CHECK(work.newest().page_bytes > KvNotesBytes(work.page_tokens()), "pages of {}", work.newest().page_bytes);
+    HW_CHECK(selection.most >= 1 && selection.keep_first + selection.keep_newest <= selection.most, "{} and {} of {}",
+             selection.keep_first, selection.keep_newest, selection.most);
+    HW_CHECK(selection.kernel >= 1 && selection.kernel % 2 == 1, "kernel {}", selection.kernel);
+  } else {
+    HW_CHECK(work.first_pos == work.text_pos, "slot {} at {}", work.first_pos, work.text_pos);
+  }
   if (head.aged >= 0) {
     HW_CHECK(static_cast<size_t>(head.aged) < step.spaces.size() && head.aged_begin >= 0);
     const KvLayout& aged = step.spaces[static_cast<size_t>(head.aged)].layout;
@@ -98,6 +110,8 @@ std::string_view NameOf(Feature feature) {
       return "norms of queries and keys that differ by head";
     case Feature::kScaledEmbedding:
       return "scaled embeddings";
+    case Feature::kSelection:
+      return "heads that select tokens by attention score";
     case Feature::kSoftCaps:
       return "soft caps of scores and logits";
     case Feature::kExperts:
@@ -276,6 +290,15 @@ void Validate(const AttentionArgs& args) {
   CheckOptionalF32(args.alibi_slopes, {args.num_q_heads}, "alibi_slopes");
   CheckOptionalF32(args.sink_logits, {args.num_q_heads}, "sink_logits");
   HW_CHECK(args.score_cap >= 0 && (args.score_cap == 0 || !args.alibi_slopes.present()), "cap {}", args.score_cap);
+  CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);
+}
+
+void Validate(const SelectKvArgs& args) {
+  HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
+  if (!args.q.present()) return;
+  const Shape q_shape = args.q.shape;
+  CheckF32(args.q, q_shape, "q");
+  CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
   CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);
 }
 

@@ -22,6 +22,8 @@ int64_t BytesOf(const NormWeights& norm) {
 
 // Keys in the cache that the query at `pos` reads.
 std::vector<TokenRange> ReadRanges(const ResolvedRule& rule, int64_t pos) {
+  // A head that selects by score reads what it kept and the token itself.
+  if (rule.SelectsByScore()) return {{0, NumKeptTokens(rule, pos) + 1}};
   // The last query of a prompt after which a rule holds still reads all of it; KeptRanges is what the cut leaves.
   if (pos < rule.holds_from) return {{std::max<int64_t>(0, pos + 1 - rule.recent_before), pos + 1}};
   return KeptRanges(rule, pos + 1);

@@ -21,8 +21,9 @@ enum class PrefixMiss {
   kRules,      // what is kept was read under rules that treat it otherwise
   kPositions,  // its positions are counted otherwise, as another length asks for
   kMemory,     // there is none for another table
+  kSelection,  // heads of its plan keep tokens by attention score: which depends on the steps that its text is read in
 };
-inline constexpr size_t kNumPrefixMisses = 4;
+inline constexpr size_t kNumPrefixMisses = 5;
 
 // A kept text in host memory, as it came from a file: a sequence is made of it when a request is to go on from there.
 struct SavedText {

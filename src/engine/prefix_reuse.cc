@@ -76,6 +76,11 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
     request.prefix.reset();
     return 0;
   }
+  if (SelectsByScore(*sequence.plan)) {
+    cache_->NoteMiss(PrefixMiss::kSelection, static_cast<int64_t>(request.prefix->text.size()));
+    request.prefix.reset();
+    return 0;
+  }
   PrefixTrack& track = *request.prefix;
   const auto num_ids = static_cast<int64_t>(track.text.size());
   int64_t num_reused = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,7 @@ SequenceMaker::SequenceMaker(const ModelConfig& config, std::shared_ptr<KvMemory
       memory_(std::move(memory)),
       step_tokens_(options.chunk_tokens),
       page_tokens_(options.page_tokens),
+      is_batch_invariant_(options.batch_invariant),
       dense_plan_(std::make_shared<HeadPlan>(HeadPlan::Dense(config.shape()))),
       windows_(LayerWindowsOf(config)) {
   const size_t page_bytes = memory_->backend->PageBytes(
@@ -81,6 +83,7 @@ int64_t SequenceMaker::WorstCaseBytes(const HeadPlan& plan, const SequenceLimits
 Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
   HW_RETURN_IF_ERROR(ValidatePlan(plan, "plan"));
   HW_RETURN_IF_ERROR(CheckPlanFits(plan, config_->shape(), "plan"));
+  HW_RETURN_IF_ERROR(CheckSelectors(plan));
   const bool has_learned = config_->positions == PositionKind::kLearned;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
     if (windows_.At(layer_idx) == kNoLimit && !has_learned) continue;
@@ -100,6 +103,42 @@ Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
             "layer's sliding window",
             layer_idx, kv_head));
       }
+    }
+  }
+  return Status::Ok();
+}
+
+// What heads that select by score cannot be combined with.
+Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
+  const auto why_not = [&](const HeadRule& rule, int64_t layer_idx) -> std::string {
+    if (!memory_->backend->Has(Feature::kSelection)) {
+      return fmt::format("are not among what the backend {} does, expected cpu or ref", memory_->backend->name());
+    }
+    if (memory_->formats.bounded == KvFormat::kQ4) {
+      return "cannot be combined with a q4 cache, whose pages must keep their tokens; expected a kv_dtype like \"f16\" "
+             "or "
+             "\"f16,q8\" for heads that drop tokens";
+    }
+    if (config_->positions == PositionKind::kAlibi) {
+      return "cannot be combined with ALiBi: tokens would need their positions in attention";
+    }
+    if (windows_.At(layer_idx) != kNoLimit) {
+      return "cannot be combined with the layer's sliding window; expected a rule by position, or a full head, which "
+             "keeps that window";
+    }
+    if (is_batch_invariant_ && rule.select.kind != TokenSelector::Kind::kSnapKv) {
+      return "keep other tokens where a text is cut into other steps, which batch_invariant excludes";
+    }
+    return "";
+  };
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const HeadRule& rule = plan.At(layer_idx, kv_head);
+      if (!rule.SelectsByScore()) continue;
+      const std::string reason = why_not(rule, layer_idx);
+      if (reason.empty()) continue;
+      return Status::Unsupported(fmt::format(
+          "plan: layer {}, KV head {}: heads that select tokens by attention score {}", layer_idx, kv_head, reason));
     }
   }
   return Status::Ok();
@@ -131,6 +170,11 @@ Status SequenceMaker::Check(const SequenceOptions& options, int64_t step_tokens)
   }
   const std::shared_ptr<const HeadPlan> plan = PlanOrDense(options.plan);
   HW_RETURN_IF_ERROR(CheckPlan(*plan));
+  if (most > std::numeric_limits<int32_t>::max() && SelectsByScore(*plan)) {
+    return Status::InvalidInput(
+        fmt::format("sequence: may come to have {} tokens, but heads that select by score count positions up to {}",
+                    most, std::numeric_limits<int32_t>::max()));
+  }
   return CheckLimit(WorstCaseBytes(*plan, LimitsOf(options), step_tokens));
 }
 
@@ -247,7 +291,8 @@ std::optional<PrefixMiss> SequenceMaker::Adopt(Sequence& sequence, const Sequenc
 }
 
 bool SequenceMaker::WouldAdopt(const SequenceOptions& options, const Sequence& from, int64_t num_tokens) const {
-  if (!CheckOwn(from).ok()) return false;
+  // PrefixReuse lets no text under such a plan go on from another.
+  if (!CheckOwn(from).ok() || SelectsByScore(PlanOf(options))) return false;
   if (RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens) != from.rope_frequencies) return false;
   const std::vector<ResolvedRule> rules = ResolveRules(PlanOf(options), LimitsOf(options), windows_);
   const std::vector<ResolvedRule> others = ResolveRules(*from.plan, from.limits, windows_);

@@ -92,6 +92,7 @@ class SequenceMaker {
                          int64_t most_tokens = 0) const;
   Status CheckPlan(const HeadPlan& plan) const;
   Status CheckLimit(int64_t needed_bytes) const;
+  Status CheckSelectors(const HeadPlan& plan) const;
   // Requires: the memory is held.
   Status CheckAvailable(int64_t needed_bytes) const;
   // Has those give way who can. Requires: the memory is not held.
@@ -107,6 +108,7 @@ class SequenceMaker {
   std::shared_ptr<KvMemory> memory_;
   int64_t step_tokens_;
   int64_t page_tokens_;
+  bool is_batch_invariant_;
   int64_t token_bytes_;
   std::shared_ptr<const HeadPlan> dense_plan_;
   LayerWindows windows_;

@@ -12,10 +12,18 @@
 namespace headwise {
 namespace {
 
-// Whether a prompt is read as if every head were full.
+// Whether a prompt is read as if every head were full. Heads that select by score note on their way what they saw.
 bool ReadsDensely(const HeadPlan* plan) {
   return plan == nullptr || std::ranges::all_of(plan->rules, [](const HeadRule& rule) {
-           return rule.kind == HeadRule::Kind::kFull || rule.start == RuleStart::kEndOfPrompt;
+           return rule.kind == HeadRule::Kind::kFull ||
+                  (rule.start == RuleStart::kEndOfPrompt && !rule.SelectsByScore());
+         });
+}
+
+// Whether what is read before a prompt's end depends on where that is: notes of what the last queries see.
+bool CutsByScore(const HeadPlan* plan) {
+  return plan != nullptr && std::ranges::any_of(plan->rules, [](const HeadRule& rule) {
+           return rule.SelectsByScore() && rule.start == RuleStart::kEndOfPrompt;
          });
 }
 
@@ -118,7 +126,8 @@ class Asker {
 
   Status Begin(const RunningGroup& running, Branch& branch) {
     const size_t first_plan = branch.asked.front().plan_idx;
-    branch.prefix_tokens = branch.asked.size() == 1 ? 0 : CommonTokens(running, branch);
+    const bool reads_whole = branch.asked.size() == 1 || CutsByScore(running.group.plans[first_plan].get());
+    branch.prefix_tokens = reads_whole ? 0 : CommonTokens(running, branch);
     if (branch.prefix_tokens == 0) {
       for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
       return Status::Ok();

@@ -66,6 +66,8 @@ void CacheStep::Begin() {
 void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
   const bool compensates =
       std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Compensates(layer_idx); });
+  const bool selects =
+      std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Selects(layer_idx); });
   backend_->RopeThenAppendKv(args.ropes, {.step = &step_, .layer_idx = layer_idx, .k = args.k, .v = args.v});
   if (args.q.present()) {
     backend_->Attention({.step = &step_,
@@ -73,7 +75,7 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
                          .q = args.q,
                          .q_sink = args.q_sink,
                          .out = args.out,
-                         .lse = compensates ? args.lse : TensorView{},
+                         .lse = compensates || selects ? args.lse : TensorView{},
                          .alibi_slopes = args.alibi_slopes,
                          .sink_logits = args.sink_logits,
                          .num_q_heads = args.num_q_heads,
@@ -91,6 +93,15 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
                           .num_q_heads = args.num_q_heads,
                           .scale = args.scale,
                           .score_cap = args.score_cap});
+  }
+  if (selects) {
+    backend_->SelectKv({.step = &step_,
+                        .layer_idx = layer_idx,
+                        .q = args.q,
+                        .lse = args.lse,
+                        .num_q_heads = args.num_q_heads,
+                        .scale = args.scale,
+                        .score_cap = args.score_cap});
   }
   if (!step_.AgesOf(layer_idx).empty()) backend_->AgeKv({.step = &step_, .layer_idx = layer_idx});
 }

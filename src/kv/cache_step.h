@@ -1,6 +1,6 @@
 // Runs the cache's part of a step, for one or several sequences: the one place that knows the order of things. Plan (in
-// every cache), Begin, then for each layer append, attend, fold and age, then Finish. The decoder, the filling of
-// caches and tests all go through here.
+// every cache), Begin, then for each layer append, attend, fold, select and age, then Finish. The decoder, the filling
+// of caches and tests all go through here.
 #ifndef HEADWISE_KV_CACHE_STEP_H_
 #define HEADWISE_KV_CACHE_STEP_H_
 
@@ -22,7 +22,7 @@ struct CacheLayerArgs {
   ConstTensorView q;
   ConstTensorView q_sink;
   TensorView out;
-  TensorView lse;  // needed where a head of the layer compensates
+  TensorView lse;  // needed where a head of the layer compensates or selects by score
   ConstTensorView alibi_slopes;
   ConstTensorView sink_logits;
   int64_t num_q_heads = 0;

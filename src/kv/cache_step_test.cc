@@ -107,6 +107,20 @@ TEST(CacheStep, DecodingHandsOverNothingButTokens) {
   }
 }
 
+// Each step of a token drops one: a budget of whole pages has one page more, so that none comes and goes.
+TEST(CacheStep, AHeadThatSelectsByScoreHandsOverNothingOnceItIsFull) {
+  const auto backend = MakeBackend({.name = "ref"}).value();
+  for (const int64_t budget : {4 * kPageTokens - 1, 4 * kPageTokens, 4 * kPageTokens + 1}) {
+    HeadRule rule = HeadRule::Stream(0, budget);
+    rule.select.kind = TokenSelector::Kind::kH2o;
+    Reader reader(*backend, {KvFormat::kF32, KvFormat::kF32}, {ResolveRule(rule, {})});
+    reader.Read(reader.cache(), kPrompt);
+    reader.Read(reader.cache(), 1);
+    for (int64_t i = 0; i < 100; ++i) ASSERT_EQ(reader.Read(reader.cache(), 1), 0) << budget << " at " << i;
+    EXPECT_EQ(reader.cache().NumPages(0, 0).total(), budget / kPageTokens + 1);
+  }
+}
+
 // Where pages age an entry changes when one is begun, and the one before the newest when a page is complete.
 TEST(CacheStep, AgeingHandsOverTwoEntriesForAPage) {
   const auto backend = MakeBackend({.name = "ref"}).value();

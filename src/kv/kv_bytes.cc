@@ -17,6 +17,7 @@ int64_t PagesOfRun(int64_t num_tokens, int64_t page_tokens) {
 // The most pages a head owns after a step at any length up to num_tokens.
 int64_t PagesUpTo(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens, bool holds) {
   const int64_t all = CeilDiv(num_tokens, page_tokens);
+  if (rule.SelectsByScore()) return holds ? CeilDiv(NumOwnedSlots(rule, num_tokens), page_tokens) : all;
   const int64_t ring = RingPages(holds ? rule.recent : rule.recent_before, rule.compensate, page_tokens);
   // Before a rule holds, pages of its sinks stay only while the model's window reads them.
   const int64_t sink_pages = holds ? CeilDiv(rule.sink, page_tokens) : 0;
@@ -40,7 +41,7 @@ struct HeadPeak {
 // At worst while the text grows to num_tokens by steps of up to step_tokens.
 HeadPeak PeakOfHead(const KvBytesArgs& args, const ResolvedRule& rule, int64_t num_tokens, int64_t step_tokens,
                     bool holds) {
-  const PageSizes& sizes = args.PagesOf(rule);
+  const PageSizes sizes = args.PagesOf(rule);
   const int64_t owned = PagesUpTo(rule, num_tokens, args.page_tokens, holds);
   const int64_t joining = PagesOfRun(step_tokens, args.page_tokens);
   const int64_t in_step = std::min(CeilDiv(num_tokens, args.page_tokens), owned + joining);
@@ -81,6 +82,7 @@ int64_t StatePageBytes(int64_t head_dim) {
 }
 
 PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  if (rule.SelectsByScore()) return {.newest = CeilDiv(NumOwnedSlots(rule, num_tokens), page_tokens)};
   const PageRange aged = AgedPages(rule, num_tokens, page_tokens);
   const int64_t end = CeilDiv(num_tokens, page_tokens);
   const int64_t sink_end = std::min(end, CeilDiv(rule.sink, page_tokens));

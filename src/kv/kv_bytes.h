@@ -19,7 +19,8 @@ struct PageCounts {
   int64_t total() const { return newest + aged; }
 };
 
-// What a head owns once `num_tokens` are in, if its format ages: pages of sinks with a kept token, and behind them all
+// What a head owns once `num_tokens` are in, if its format ages, which that of heads that select by score does not:
+// pages of their NumOwnedSlots (kv/rule.h). Of others pages of sinks with a kept token, and behind them all
 // pages, or the newest RingPages (kv/rule.h) of a bounded head: those with a kept token and at most two more.
 PageCounts KvPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
 
@@ -62,7 +63,11 @@ struct KvBytesArgs {
   PageSizes full_pages;        // of a head that keeps everything
   PageSizes bounded_pages;     // of one that drops tokens
 
-  const PageSizes& PagesOf(const ResolvedRule& rule) const { return rule.Bounded() ? bounded_pages : full_pages; }
+  // Those of heads that select by score do not age and have notes.
+  PageSizes PagesOf(const ResolvedRule& rule) const {
+    if (rule.SelectsByScore()) return {.newest = bounded_pages.newest + KvNotesBytes(page_tokens)};
+    return rule.Bounded() ? bounded_pages : full_pages;
+  }
 };
 
 struct KvBytes {

@@ -26,20 +26,29 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
       page_tokens_(pools.full.newest->layout().page_tokens),
       heads_(rules.size()),
       compensates_(rules.size() / static_cast<size_t>(num_kv_heads)),
+      selects_(compensates_.size()),
       counts_positions_(compensates_.size()),
       spare_(static_cast<size_t>(pools.states->space() + 1) * kNumPageUses) {
   CheckPools(pools.full, pools.full.newest->layout());
   CheckPools(pools.bounded, pools.full.newest->layout());
+  CheckPools(pools.selecting, pools.full.newest->layout());
   for (size_t i = 0; i < rules.size(); ++i) {
     Head& head = heads_[i];
     head.rule = rules[i];
     head.pools = PoolsOf(rules[i]);
-    head.sink_pages = PagesOf(head.rule.sink);
+    // Tokens in slots lie in no order: the first of a text, which stay, among the others.
+    head.sink_pages = head.Selects() ? 0 : PagesOf(head.rule.sink);
     head.begin = head.sink_pages;
     head.ring_pages = RingPagesAt(head.rule, 0, page_tokens_);
     if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, 0, page_tokens_);
     const size_t layer_idx = i / static_cast<size_t>(num_kv_heads);
     if (head.Compensates()) compensates_[layer_idx] = 1;
+    if (head.Selects()) {
+      HW_CHECK(head.rule.recent_before == kNoLimit && head.rule.sink_reach == kNoLimit && !head.Compensates() &&
+               head.rule.positions == Positions::kText);
+      selects_[layer_idx] = 1;
+      selecting_.push_back(i);
+    }
     const bool counts_positions = head.rule.positions == Positions::kCache && head.rule.Bounded() && head.rule.sink > 0;
     if (counts_positions) counts_positions_[layer_idx] = 1;
     const bool has_window = head.rule.sink_reach < kNoLimit || head.rule.recent_before < kNoLimit;
@@ -57,8 +66,8 @@ KvCache::~KvCache() {
   const auto release = [](PagePool& pool, uint32_t page) {
     if (page != kNoPage) pool.Release(page);
   };
-  const int64_t num_pages = PagesOf(num_tokens_);
   for (Head& head : heads_) {
+    const int64_t num_pages = EndPage(head, num_tokens_);
     for (int64_t p = 0; p < std::min(head.sink_pages, num_pages); ++p) release(*head.pools.newest, PageOf(head, p));
     for (int64_t p = head.begin; p < num_pages; ++p) release(head.PoolOf(p), PageOf(head, p));
     release(*pools_.states, head.state);
@@ -110,6 +119,10 @@ bool KvCache::NothingChanges() const {
   const bool begins_page = num_tokens_ % page_tokens_ == 0;
   const bool completes_page = (num_tokens_ + 1) % page_tokens_ == 0;
   const bool may_age = pools_.full.aged != nullptr || pools_.bounded.aged != nullptr;
+  const auto slots_begin_page = [&](size_t idx) {
+    return PagesOf(heads_[idx].SlotsAt(num_tokens_) + 1) > EndPage(heads_[idx], num_tokens_);
+  };
+  if (std::any_of(selecting_.begin(), selecting_.end(), slots_begin_page)) return false;
   return !begins_page && !(completes_page && may_age) && !may_share_ && !SinksLeave(num_tokens_ + 1);
 }
 
@@ -165,6 +178,9 @@ std::span<const KvCache::Change> KvCache::ChangesOf(const std::vector<Change>& c
 }
 
 void KvCache::Commit(const std::vector<Change>& changes) noexcept {
+  const bool some_stay_shared = may_share_ && std::any_of(selecting_.begin(), selecting_.end(), [&](size_t idx) {
+                                  return MayStayShared(heads_[idx], planned_);
+                                });
   uint32_t next_place = aside_pages_.begin;
   for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
     if (aside_) {
@@ -174,7 +190,7 @@ void KvCache::Commit(const std::vector<Change>& changes) noexcept {
     }
   }
   DescribeHeads();
-  may_share_ = false;
+  may_share_ = some_stay_shared;
 }
 
 void KvCache::MoveEntries(Head& head, const Change& change) {
@@ -201,12 +217,13 @@ void KvCache::UpdateState(Head& head, const Change& change) {
 // One more token of a head whose table stays where it is.
 void KvCache::JoinInPlace(Head& head, const Change& change) {
   PagePool& newest = *head.pools.newest;
-  if (change.written_page >= 0) {
-    const uint32_t shared = PageOf(head, change.written_page);
-    const uint32_t copy = Take(head, newest, head.UseOf(change.written_page), From::kPool);
+  for (int64_t p = change.written.begin; p < change.written.end; ++p) {
+    const uint32_t shared = PageOf(head, p);
+    if (!newest.IsShared(shared)) continue;
+    const uint32_t copy = Take(head, newest, head.UseOf(p), From::kPool);
     copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = copy});
     Drop(head, newest, shared);
-    Entries().Set(head.PlaceOf(change.written_page), copy);
+    Entries().Set(head.PlaceOf(p), copy);
   }
   if (change.joins.empty() || change.reuses_page) return;
   const int64_t page_idx = change.joins.begin;
@@ -265,7 +282,7 @@ void KvCache::JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change
   const auto list = [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p, ++next_place) {
       uint32_t page = p < change.joins.begin ? PageOf(head, p) : Take(head, newest, head.UseOf(p));
-      if (p == change.written_page) {
+      if (change.written.Contains(p) && newest.IsShared(page)) {
         const uint32_t shared = page;
         page = Take(head, newest, head.UseOf(p), From::kPool);
         copies_.push_back({.from_space = newest.space(), .to_space = newest.space(), .from = shared, .to = page});
@@ -289,6 +306,7 @@ void KvCache::SettleAside(Head& head, const Change& change, uint32_t place) {
   };
   const int64_t old_begin = head.begin;
   for (int64_t p = old_begin; p < change.keep_begin; ++p) Drop(head, head.PoolOf(p), page_at(p));
+  for (int64_t p = change.keep_end; p < change.joins.end; ++p) Drop(head, *head.pools.newest, page_at(p));
   for (int64_t p = change.ages.begin; p < change.ages.end; ++p) Drop(head, *head.pools.newest, page_at(p));
   if (head.ring_pages != change.ring_pages) {
     Entries().Return(head.region);
@@ -298,7 +316,7 @@ void KvCache::SettleAside(Head& head, const Change& change, uint32_t place) {
   head.aged = change.aged;
   MoveEntries(head, change);
   for (int64_t p = 0; p < num_sinks; ++p) Entries().Set(head.PlaceOf(p), page_at(p));
-  for (int64_t p = change.keep_begin; p < change.joins.end; ++p) {
+  for (int64_t p = change.keep_begin; p < change.keep_end; ++p) {
     if (!change.ages.Contains(p)) Entries().Set(head.PlaceOf(p), page_at(p));
   }
   head.begin = change.keep_begin;
@@ -350,6 +368,14 @@ StepHead KvCache::Described(const Head& head, int64_t num_new) const {
   described.aged = head.pools.aged == nullptr ? -1 : head.pools.aged->space();
   described.aged_begin = head.aged.begin;
   described.state = head.state;
+  if (head.Selects()) {
+    described.selection = SelectionOf(head.rule, num_tokens_, num_new);
+    if (DropsEveryStep(head.rule, num_tokens_)) {
+      described.slot_limit = head.rule.Budget();
+    } else {
+      described.dropped = num_tokens_ - head.SlotsAt(num_tokens_);
+    }
+  }
   if (!head.Compensates()) return described;
   const auto lag = [&](int64_t num_tokens) {
     return num_tokens < head.rule.holds_from ? head.rule.recent_before : head.rule.recent;

@@ -81,6 +81,10 @@ class KvCache {
   const std::vector<LayerMove>& ages() const { return ages_; }
   // Whether a head of the layer has a compensation token.
   bool Compensates(int64_t layer_idx) const { return compensates_[static_cast<size_t>(layer_idx)] != 0; }
+  // Whether a head of the layer selects by score.
+  bool Selects(int64_t layer_idx) const { return selects_[static_cast<size_t>(layer_idx)] != 0; }
+  // Where in the text the tokens are that a head which selects by score has kept, by slot. Not inside a step.
+  Result<std::vector<int32_t>> KeptPositions(int64_t layer_idx, int64_t kv_head) const;
   // Whether a head of the layer counts positions in its cache, and has sinks that it reads so.
   bool CountsPositions(int64_t layer_idx) const { return counts_positions_[static_cast<size_t>(layer_idx)] != 0; }
   // Once the planned step is on its way to the device: what it dropped may be used by steps behind it.
@@ -110,6 +114,10 @@ class KvCache {
     uint32_t state = kNoPage;
 
     bool Compensates() const { return rule.compensate && rule.Bounded(); }
+    bool Selects() const { return rule.SelectsByScore(); }
+    // Tokens that are in its pages, and those that it has pages for, once `num_tokens` are in.
+    int64_t SlotsAt(int64_t num_tokens) const { return Selects() ? NumKeptTokens(rule, num_tokens) : num_tokens; }
+    int64_t OwnedSlotsAt(int64_t num_tokens) const { return Selects() ? NumOwnedSlots(rule, num_tokens) : num_tokens; }
     PagePool& PoolOf(int64_t page_idx) const { return aged.Contains(page_idx) ? *pools.aged : *pools.newest; }
     PageUse UseOf(int64_t page_idx) const;
     // The same of a page that may have aged.
@@ -118,13 +126,14 @@ class KvCache {
   };
   // What a step does to one head.
   struct Change {
-    PageRange joins;            // new pages
-    int64_t written_page = -1;  // a page from before that is written to and shared
+    PageRange joins;    // new pages
+    PageRange written;  // pages from before that are written to: copied where they are shared
     bool copies_state = false;
     bool new_state = false;
     bool reuses_page = false;       // the page that joins takes over the one whose place in the ring it has
     int64_t ring_pages = kNoLimit;  // afterwards
     int64_t keep_begin = 0;         // Head::begin afterwards
+    int64_t keep_end = 0;           // one past the last page afterwards
     PageRange ages;
     PageRange aged;                   // Head::aged afterwards
     std::vector<int64_t> lost_sinks;  // pages of sinks that nobody reads afterwards
@@ -166,15 +175,27 @@ class KvCache {
     return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
   }
   // Some of them null, or one twice.
-  std::array<PagePool*, 5> AllPools() const {
-    return {pools_.full.newest, pools_.full.aged, pools_.bounded.newest, pools_.bounded.aged, pools_.states};
+  std::array<PagePool*, 6> AllPools() const {
+    return {pools_.full.newest,  pools_.full.aged,        pools_.bounded.newest,
+            pools_.bounded.aged, pools_.selecting.newest, pools_.states};
   }
-  const HeadPools& PoolsOf(const ResolvedRule& rule) const { return rule.Bounded() ? pools_.bounded : pools_.full; }
+  const HeadPools& PoolsOf(const ResolvedRule& rule) const {
+    if (rule.SelectsByScore()) return pools_.selecting;
+    return rule.Bounded() ? pools_.bounded : pools_.full;
+  }
   FlatTable<uint32_t>& Entries() const { return pools_.tables->pages; }
   int64_t PagesOf(int64_t num_tokens) const { return (num_tokens + page_tokens_ - 1) / page_tokens_; }
+  // One past the last page of a head once `num_tokens` are in.
+  int64_t EndPage(const Head& head, int64_t num_tokens) const { return PagesOf(head.OwnedSlotsAt(num_tokens)); }
   uint32_t PageOf(const Head& head, int64_t page_idx) const { return Entries()[head.PlaceOf(page_idx)]; }
   static HeadClass ClassOf(const Head& head) { return head.rule.Bounded() ? HeadClass::kBounded : HeadClass::kFull; }
   int64_t& BytesOf(const Head& head) { return head.rule.Bounded() ? bytes_.bounded : bytes_.full; }
+  bool IsSharedPage(const Head& head, int64_t page_idx) const {
+    return head.PoolOf(page_idx).IsShared(PageOf(head, page_idx));
+  }
+  // Pages from before the step that it may write to.
+  PageRange WrittenPages(const Head& head, int64_t num_new) const;
+  bool MayStayShared(const Head& head, int64_t num_new) const;
   // Pages of sinks that are there, or come with the step, and are not read once `num_tokens` are in.
   std::vector<int64_t> LostSinks(const Head& head, int64_t num_tokens) const;
 
@@ -227,10 +248,13 @@ class KvCache {
   int64_t peak_bytes_ = 0;
   std::vector<Head> heads_;             // [L * Hkv]
   std::vector<char> compensates_;       // [L]
+  std::vector<char> selects_;           // [L]
   std::vector<char> counts_positions_;  // [L]
   HeadRegion described_;                // of heads_ between steps, and in steps that change nothing in their reading
-  mutable bool may_share_ = false;      // a fork was made since the last step: the page that grows may be shared
-  std::vector<size_t> watched_;         // of heads_: those that a model's window makes drop pages of sinks
+  // A page that a step comes to write to may be shared: since a fork was made, up to the step that copies those.
+  mutable bool may_share_ = false;
+  std::vector<size_t> watched_;    // of heads_: those that a model's window makes drop pages of sinks
+  std::vector<size_t> selecting_;  // of heads_: those that select by score
 
   // The planned step.
   int64_t planned_ = 0;

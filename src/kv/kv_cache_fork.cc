@@ -45,7 +45,7 @@ uint32_t KvCache::PageOrNone(const Head& head, int64_t page_idx) const {
 
 // Which pages are sink pages, and how many a ring has, is the rule's business.
 void KvCache::PlaceFork(Head& head, const KvCache& other, const Head& from) {
-  const int64_t num_pages = PagesOf(other.num_tokens_);
+  const int64_t num_pages = EndPage(head, other.num_tokens_);
   if (head.pools.aged != nullptr) head.aged = AgedPages(head.rule, other.num_tokens_, page_tokens_);
   head.ring_pages = RingPagesAt(head.rule, other.num_tokens_, page_tokens_);
   head.begin = std::max(head.sink_pages, num_pages - head.ring_pages);
@@ -55,7 +55,7 @@ void KvCache::PlaceFork(Head& head, const KvCache& other, const Head& from) {
 }
 
 void KvCache::TakePages(Head& head, const KvCache& other, const Head& from) {
-  const int64_t num_pages = PagesOf(num_tokens_);
+  const int64_t num_pages = EndPage(head, num_tokens_);
   for (int64_t p = 0; p < num_pages; ++p) {
     const uint32_t page = p < head.sink_pages || p >= head.begin ? other.PageOrNone(from, p) : kNoPage;
     if (page == kNoPage) continue;
@@ -73,11 +73,28 @@ void KvCache::TakePages(Head& head, const KvCache& other, const Head& from) {
 
 PageCounts KvCache::NumPages(int64_t layer_idx, int64_t kv_head) const {
   const Head& head = At(layer_idx, kv_head);
-  const int64_t num_pages = PagesOf(num_tokens_);
+  const int64_t num_pages = EndPage(head, num_tokens_);
   PageCounts counts;
   for (int64_t p = 0; p < std::min(head.sink_pages, num_pages); ++p) counts.newest += PageOf(head, p) != kNoPage;
   for (int64_t p = head.begin; p < num_pages; ++p) ++(head.aged.Contains(p) ? counts.aged : counts.newest);
   return counts;
+}
+
+Result<std::vector<int32_t>> KvCache::KeptPositions(int64_t layer_idx, int64_t kv_head) const {
+  HW_CHECK(planned_ == 0, "a step of {} tokens is planned", planned_);
+  const Head& head = At(layer_idx, kv_head);
+  HW_CHECK(head.Selects(), "layer {}, KV head {} keeps tokens by position", layer_idx, kv_head);
+  PagePool& pool = *head.pools.newest;
+  const int64_t num_slots = head.SlotsAt(num_tokens_);
+  std::vector<int32_t> positions(static_cast<size_t>(num_slots));
+  for (int64_t slot = 0; slot < num_slots; slot += page_tokens_) {
+    const std::byte* notes =
+        pool.AddressOf(PageOf(head, slot / page_tokens_)) + pool.page_bytes() - KvNotesBytes(page_tokens_);
+    const int64_t num_in_page = std::min(page_tokens_, num_slots - slot);
+    pool.device().CopyToHost(positions.data() + slot, notes, static_cast<size_t>(num_in_page) * sizeof(int32_t));
+  }
+  HW_RETURN_IF_ERROR(pool.device().Wait());
+  return positions;
 }
 
 }  // namespace headwise

@@ -19,6 +19,7 @@ bool HasTokenOf(const std::vector<TokenRange>& ranges, int64_t page_idx, int64_t
 }  // namespace
 
 int64_t KvCache::RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {
+  if (rule.SelectsByScore()) return kNoLimit;
   return RingPages(num_tokens < rule.holds_from ? rule.recent_before : rule.recent, rule.compensate, page_tokens);
 }
 
@@ -36,17 +37,16 @@ std::vector<int64_t> KvCache::LostSinks(const Head& head, int64_t num_tokens) co
 KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
   const int64_t end_tokens = num_tokens_ + num_new;
   Change change;
-  change.joins = {PagesOf(num_tokens_), PagesOf(end_tokens)};
-  if (may_share_ && num_tokens_ % page_tokens_ != 0) {
-    const int64_t growing = change.joins.begin - 1;
-    if (head.pools.newest->IsShared(PageOf(head, growing))) change.written_page = growing;
-  }
+  change.joins.begin = EndPage(head, num_tokens_);
+  change.joins.end = std::max(change.joins.begin, PagesOf(head.SlotsAt(num_tokens_) + num_new));
+  if (may_share_) change.written = WrittenPages(head, num_new);
   if (head.Compensates()) {
     change.new_state = head.state == kNoPage;
     change.copies_state = may_share_ && !change.new_state && pools_.states->IsShared(head.state);
   }
   change.ring_pages = RingPagesAt(head.rule, end_tokens, page_tokens_);
   change.keep_begin = std::max(head.begin, change.joins.end - change.ring_pages);
+  change.keep_end = EndPage(head, end_tokens);
   change.aged = head.aged;
   if (head.pools.aged != nullptr) {
     change.aged = AgedPages(head.rule, end_tokens, page_tokens_);
@@ -59,6 +59,31 @@ KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
     change.reuses_page = &pool == head.pools.newest && !pool.IsShared(PageOf(head, replaced));
   }
   return change;
+}
+
+// Notes of scores are written wherever there are tokens, and so are the places of those that go, which nobody knows
+// here.
+PageRange KvCache::WrittenPages(const Head& head, int64_t num_new) const {
+  const int64_t num_slots = head.SlotsAt(num_tokens_);
+  if (head.Selects()) {
+    const KvSelection selection = SelectionOf(head.rule, num_tokens_, num_new);
+    const bool drops = num_slots + num_new > selection.most;
+    const bool adds_scores = selection.scores == KvSelection::Scores::kSum && num_tokens_ < selection.observe_end &&
+                             num_tokens_ + num_new > selection.observe_begin;
+    if (drops || adds_scores) return {0, EndPage(head, num_tokens_)};
+  }
+  // Of all others the page that grows, if it has tokens.
+  const int64_t growing = num_slots / page_tokens_;
+  return {growing, num_slots % page_tokens_ == 0 ? growing : growing + 1};
+}
+
+// Of a head that selects: whether a later step may come to write to what this one leaves shared.
+bool KvCache::MayStayShared(const Head& head, int64_t num_new) const {
+  const PageRange written = WrittenPages(head, num_new);
+  const bool all = written.begin == 0 && written.end == EndPage(head, num_tokens_);
+  const bool drops_no_more =
+      head.rule.select.kind == TokenSelector::Kind::kSnapKv && num_tokens_ >= head.rule.holds_from;
+  return !all && !drops_no_more;
 }
 
 // Pages that a step takes from the pools at once, at worst: what it drops in one layer serves the next.
@@ -92,7 +117,6 @@ Status KvCache::MakeRoom(const std::vector<Change>& changes) {
     demand.Need(SpareOf(pool, use), pool, from);
   };
   const auto give = [&](const PagePool& pool, PageUse use) { demand.Give(SpareOf(pool, use), pool); };
-  const int64_t num_pages = PagesOf(num_tokens_);
   for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
     const std::span<const Change> of_layer = ChangesOf(changes, layer_idx);
     for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
@@ -101,7 +125,9 @@ Status KvCache::MakeRoom(const std::vector<Change>& changes) {
       for (int64_t p = change.joins.begin; p < change.joins.end && !change.reuses_page; ++p) {
         need(*head.pools.newest, head.UseOf(p));
       }
-      if (change.written_page >= 0) need(*head.pools.newest, head.UseOf(change.written_page), From::kPool);
+      for (int64_t p = change.written.begin; p < change.written.end; ++p) {
+        if (IsSharedPage(head, p)) need(*head.pools.newest, head.UseOf(p), From::kPool);
+      }
       if (change.new_state || change.copies_state) need(*pools_.states, PageUse::kSliding, From::kPool);
       for (int64_t p = change.ages.begin; p < change.ages.end; ++p) {
         need(*head.pools.aged, head.rule.Bounded() ? PageUse::kSliding : PageUse::kGrowing);
@@ -112,10 +138,11 @@ Status KvCache::MakeRoom(const std::vector<Change>& changes) {
       const Change& change = of_layer[static_cast<size_t>(kv_head)];
       const auto give_page = [&](int64_t p) {
         const PagePool& pool = head.PoolOf(p);
-        if (p >= num_pages) return give(pool, head.UseOf(p));
+        if (p >= change.joins.begin) return give(pool, head.UseOf(p));
         if (!pool.IsShared(PageOf(head, p))) give(pool, pool.UseOf(PageOf(head, p)));
       };
       for (int64_t p = head.begin; p < change.keep_begin && !change.reuses_page; ++p) give_page(p);
+      for (int64_t p = change.keep_end; p < change.joins.end; ++p) give_page(p);
       for (int64_t p = change.ages.begin; p < change.ages.end; ++p) give_page(p);
     }
   }
@@ -143,13 +170,15 @@ void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places
     const Head& head = heads_[i];
     const Change& change = changes[i];
     const auto ages = static_cast<size_t>(std::max<int64_t>(0, change.ages.end - change.ages.begin));
-    const auto leave = static_cast<size_t>(std::max<int64_t>(0, change.keep_begin - head.begin));
-    num_copies += 2;
+    const auto leave =
+        static_cast<size_t>(std::max<int64_t>(0, change.keep_begin - head.begin) + change.joins.end - change.keep_end);
+    const auto written = static_cast<size_t>(std::max<int64_t>(0, change.written.end - change.written.begin));
+    num_copies += 1 + written;
     num_ages += ages;
     num_lost += change.lost_sinks.size();
-    // The page that joins and the one that is copied, and the head's entries where they move.
-    num_entries += 2 + (PlacesFor(head, change.ring_pages, change.joins.end) > 0 ? head.region.size : 0);
-    add_spare(head.pools.newest, leave + ages + change.lost_sinks.size() + 1);
+    // The page that joins and those that are copied, and the head's entries where they move.
+    num_entries += 1 + written + (PlacesFor(head, change.ring_pages, change.keep_end) > 0 ? head.region.size : 0);
+    add_spare(head.pools.newest, leave + ages + change.lost_sinks.size() + written);
     add_spare(head.pools.aged, leave);
     add_spare(pools_.states, 1);
   }
@@ -178,7 +207,7 @@ int64_t KvCache::PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pag
 void KvCache::TakeRegions(std::vector<Change>& changes, size_t num_places, NewRegions& regions) {
   regions.of_heads.reserve(heads_.size());
   for (size_t i = 0; i < heads_.size(); ++i) {
-    const int64_t places = PlacesFor(heads_[i], changes[i].ring_pages, changes[i].joins.end);
+    const int64_t places = PlacesFor(heads_[i], changes[i].ring_pages, changes[i].keep_end);
     if (places == 0) continue;
     changes[i].region = Entries().Take(static_cast<size_t>(places), kNoPage);
     regions.of_heads.push_back(changes[i].region);
@@ -189,11 +218,11 @@ void KvCache::TakeRegions(std::vector<Change>& changes, size_t num_places, NewRe
 }
 
 Status KvCache::Prepare(int64_t num_new, std::vector<Change>& changes, NewRegions& regions) {
-  const int64_t end_page = PagesOf(num_tokens_ + num_new);
   int64_t num_places = 0;
   changes.reserve(heads_.size());
   for (const Head& head : heads_) {
     changes.push_back(ChangeOf(head, num_new));
+    const int64_t end_page = changes.back().joins.end;
     if (aside_) num_places += std::min(head.sink_pages, end_page) + std::max<int64_t>(0, end_page - head.begin);
   }
   TakeRegions(changes, static_cast<size_t>(num_places), regions);

@@ -29,7 +29,7 @@ Result<std::unique_ptr<KvSnapshot>> KvCache::Save() const {
       snapshot->rules.push_back(head.rule);
       KvSnapshot::Head saved{
           .pages = {}, .begin = head.begin, .ring_pages = head.ring_pages, .aged = head.aged, .has_state = false};
-      for (int64_t p = 0; p < PagesOf(num_tokens_); ++p) {
+      for (int64_t p = 0; p < EndPage(head, num_tokens_); ++p) {
         const uint32_t page = PageOrNone(head, p);
         if (page == kNoPage) continue;
         saved.pages.push_back(p);
@@ -54,7 +54,8 @@ Result<std::unique_ptr<KvCache>> KvCache::Restore(const KvPools& pools, const Kv
         return cache;
       });
   if (restored.ok()) return restored;
-  for (PagePool* pool : {pools.full.newest, pools.full.aged, pools.bounded.newest, pools.bounded.aged, pools.states}) {
+  for (PagePool* pool : {pools.full.newest, pools.full.aged, pools.bounded.newest, pools.bounded.aged,
+                         pools.selecting.newest, pools.states}) {
     if (pool != nullptr) pool->FreeEmptyExtents();
   }
   return restored;
@@ -65,13 +66,13 @@ Status KvCache::PlaceSaved(const KvSnapshot& from) {
   HW_RETURN_IF_ERROR(pools_.usage->CheckRoom(from.bytes));
   std::vector<int64_t> needed(spare_.size());
   size_t num_places = 0;
-  const int64_t num_pages = PagesOf(from.num_tokens);
   for (size_t i = 0; i < heads_.size(); ++i) {
     Head& head = heads_[i];
     const KvSnapshot::Head& saved = from.heads[i];
     head.begin = saved.begin;
     head.ring_pages = saved.ring_pages;
     head.aged = saved.aged;
+    const int64_t num_pages = EndPage(head, from.num_tokens);
     if (num_pages > 0) {
       head.region = Entries().Take(static_cast<size_t>(PlacesFor(head, head.ring_pages, num_pages)), kNoPage);
     }

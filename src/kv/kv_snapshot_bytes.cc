@@ -105,6 +105,10 @@ Status CheckSnapshot(const KvPools& pools, int64_t num_kv_heads, const std::vect
     return wrong(fmt::format("has {} heads, {} a layer, expected {} and {}", snapshot.heads.size(),
                              snapshot.num_kv_heads, rules.size(), num_kv_heads));
   }
+  // Their notes would have to be believed.
+  if (std::any_of(rules.begin(), rules.end(), [](const ResolvedRule& rule) { return rule.SelectsByScore(); })) {
+    return wrong("of a plan whose heads select by score, expected heads that keep tokens by position");
+  }
   if (snapshot.rules != rules) return wrong("was read under other rules");
   // So long that no sum here overflows.
   if (snapshot.num_tokens < 1 || snapshot.num_tokens > std::numeric_limits<int64_t>::max() / 4) {

@@ -210,6 +210,9 @@ KvPoolSet::KvPoolSet(Backend& backend, const Options& options) {
   };
   pools_.full = pools_for(options.formats.full);
   pools_.bounded = pools_for(options.formats.bounded);
+  layout.format = NewestFormat(options.formats.bounded);
+  pools_.selecting.newest =
+      new_pool(layout, backend.PageBytes(layout) + static_cast<size_t>(KvNotesBytes(layout.page_tokens)));
   layout.format = KvFormat::kF32;
   pools_.states = new_pool(layout, static_cast<size_t>(StatePageBytes(options.head_dim)));
   pools_.tables = &tables_;

@@ -127,10 +127,13 @@ struct HeadPools {
 
 class KvPoolSet;
 
-// Of heads that keep every token, and of heads that drop some. All have the same tokens per page.
+// Of heads that keep every token, of heads that drop some, and of those among these that choose by score which: their
+// pages are in the format that bounded heads are written in, never age, and end in notes (KvNotesBytes in
+// backend/kv_step.h). All have the same tokens per page.
 struct KvPools {
   HeadPools full;
   HeadPools bounded;
+  HeadPools selecting;
   PagePool* states = nullptr;      // of compensation tokens: pages of [2, D] f32
   KvTables* tables = nullptr;      // of every cache over these pools
   PoolUsage* usage = nullptr;      // of all of them

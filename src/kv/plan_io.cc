@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "kv/rule.h"
 #include "kv/rule_json.h"
 
 namespace headwise {
@@ -165,6 +166,47 @@ std::string Describe(const ModelShape& shape) {
                      shape.num_layers, shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
 }
 
+// How a rule and its selector go together.
+Status ValidateSelector(const HeadRule& rule) {
+  using Kind = TokenSelector::Kind;
+  const TokenSelector& select = rule.select;
+  TokenSelector used;  // what its kind has
+  used.kind = select.kind;
+  if (select.kind == Kind::kH2o) used.recent_share = select.recent_share;
+  if (select.kind == Kind::kSnapKv) {
+    used.window = select.window;
+    used.kernel = select.kernel;
+    used.pooling = select.pooling;
+  }
+  if (!(used == select)) {
+    return Status::InvalidInput("the selector carries options that its kind does not have, expected them unset");
+  }
+  if (select.kind == Kind::kPosition) return Status::Ok();
+  if (rule.compensate) {
+    return Status::InvalidInput("\"select\" cannot be combined with \"compensate\": expected one of the two");
+  }
+  if (rule.positions == Positions::kCache) {
+    return Status::InvalidInput(
+        "\"select\" needs \"positions\": \"text\": tokens that are chosen by score lie in no order in the cache");
+  }
+  if (select.kind == Kind::kH2o) {
+    HW_RETURN_IF_ERROR(CheckNumber("recent_share", select.recent_share, 0));
+    if (select.recent_share > 1) {
+      return Status::InvalidInput(fmt::format("\"recent_share\" is {}, expected 0 to 1", select.recent_share));
+    }
+  }
+  if (select.kind != Kind::kSnapKv) return Status::Ok();
+  HW_RETURN_IF_ERROR(CheckLength("window", select.window, 1));
+  constexpr int64_t kMaxKernel = 1023;
+  if (select.kernel < 1 || select.kernel > kMaxKernel || select.kernel % 2 == 0) {
+    return Status::InvalidInput(
+        fmt::format("\"kernel\" is {}, expected an odd number from 1 to {}", select.kernel, kMaxKernel));
+  }
+  if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
+  return Status::InvalidInput(
+      "\"select\" by \"snapkv\" needs \"from\": \"end_of_prompt\": it looks at a prompt's last queries");
+}
+
 }  // namespace
 
 HeadPlan HeadPlan::Dense(const ModelShape& shape) {
@@ -211,7 +253,7 @@ Status ValidateRule(const HeadRule& rule) {
     return Status::InvalidInput(
         "\"compensate\" needs \"positions\": \"text\": dropped keys have no position inside the cache");
   }
-  return Status::Ok();
+  return ValidateSelector(rule);
 }
 
 Status ValidatePlan(const HeadPlan& plan, const std::string& origin) {
@@ -254,9 +296,9 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
     return Status::InvalidInput(fmt::format("{}: \"headwise_plan\" is missing, this is not a head plan", origin));
   }
   HW_ASSIGN_OR_RETURN(const int64_t version, root.Int("headwise_plan"));
-  if (version != HeadPlan::kVersion) {
+  if (version < 1 || version > HeadPlan::kVersion) {
     return Status::Unsupported(
-        fmt::format("{}: plan version {}, this build reads version {}", origin, version, HeadPlan::kVersion));
+        fmt::format("{}: plan version {}, this build reads versions up to {}", origin, version, HeadPlan::kVersion));
   }
   HW_RETURN_IF_ERROR(RefuseUnknownKeys(json, origin,
                                        {"headwise_plan", "model", "source_hash", "method", "parameters", "data_hash",
@@ -265,6 +307,10 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
   HW_ASSIGN_OR_RETURN(plan.shape, ReadShape(root));
   if (!root.Has("layers")) return Status::InvalidInput(fmt::format("{}: \"layers\" is missing", origin));
   HW_ASSIGN_OR_RETURN(plan.rules, ParseRuleTable(root.At("layers"), plan.shape, origin + ": \"layers\""));
+  if (version == 1 && SelectsByScore(plan)) {
+    return Status::InvalidInput(fmt::format(
+        "{}: a head selects by score, which plans of version 1 do not know; expected \"headwise_plan\": 2", origin));
+  }
   HW_RETURN_IF_ERROR(ReadProvenance(root, &plan));
   HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
   return plan;
@@ -293,7 +339,7 @@ std::string SerializeHeadPlan(const HeadPlan& plan) {
     if (!plan.scores.empty()) scores.push_back(fmt::format("[{}]", fmt::join(numbers, ", ")));
   }
   const Json parameters = Json::parse(plan.parameters_json, nullptr, false);
-  std::string text = fmt::format("{{\n \"headwise_plan\": {},\n", HeadPlan::kVersion);
+  std::string text = fmt::format("{{\n \"headwise_plan\": {},\n", SelectsByScore(plan) ? HeadPlan::kVersion : 1);
   text += fmt::format(
       " \"model\": {{\"architecture\": {}, \"num_layers\": {}, \"num_q_heads\": {}, \"num_kv_heads\": {}, "
       "\"head_dim\": {}}},\n",

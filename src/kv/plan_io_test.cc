@@ -82,6 +82,59 @@ TEST(PlanIo, RoundTripsEveryField) {
   EXPECT_EQ(SerializeHeadPlan(*back), text);
 }
 
+HeadPlan EverySelector() {
+  HeadPlan plan = HeadPlan::Dense(TinyShape());
+  plan.At(0, 0) = HeadRule::Stream(4, 500);
+  plan.At(0, 0).select = {.kind = TokenSelector::Kind::kH2o, .recent_share = 1.0 / 3.0};
+  plan.At(0, 1) = Moa(100, 0.1);
+  plan.At(0, 1).select.kind = TokenSelector::Kind::kTova;
+  plan.At(1, 0) = HeadRule::Stream(0, 500);
+  plan.At(1, 0).start = RuleStart::kEndOfPrompt;
+  plan.At(1, 0).select = {
+      .kind = TokenSelector::Kind::kSnapKv, .window = 16, .kernel = 5, .pooling = TokenSelector::Pooling::kMean};
+  return plan;
+}
+
+TEST(PlanIo, RoundTripsHeadsThatSelectByScore) {
+  const HeadPlan plan = EverySelector();
+  const std::string text = SerializeHeadPlan(plan);
+  EXPECT_THAT(text, AllOf(HasSubstr("\"headwise_plan\": 2,"),
+                          HasSubstr("\"compensate\": false, \"select\": {\"by\": \"snapkv\", \"window\": 16, "
+                                    "\"kernel\": 5, \"pooling\": \"mean\"}}")));
+  const auto back = ParseHeadPlan(text, "plan");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  ExpectSame(plan, *back);
+  EXPECT_EQ(SerializeHeadPlan(*back), text);
+  // Builds that know no selectors read what has none.
+  EXPECT_THAT(SerializeHeadPlan(EveryKind()), HasSubstr("\"headwise_plan\": 1,"));
+}
+
+TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
+  struct Row {
+    const char* pointer;
+    const char* replacement;
+    const char* message;
+  };
+  for (const Row& row : {Row{"/layers/0/0/select/by", "\"quest\"", "\"by\" is \"quest\", expected"},
+                         {"/layers/0/0/select", "4", "\"select\""},
+                         {"/layers/0/0/select/window", "4", "\"window\" is not known"},
+                         {"/layers/0/0/select/recent_share", "1.5", "\"recent_share\" is 1.5"},
+                         {"/layers/0/0/compensate", "true", "cannot be combined with \"compensate\""},
+                         {"/layers/0/0/positions", "\"cache\"", "\"select\" needs"},
+                         {"/layers/0/1/select/recent_share", "0.5", "\"recent_share\" is not known"},
+                         {"/layers/1/0/from", "\"first_token\"", "needs \"from\": \"end_of_prompt\""},
+                         {"/layers/1/0/select/kernel", "4", "\"kernel\" is 4, expected an odd number"},
+                         {"/layers/1/0/select/window", "0", "\"window\" is 0"},
+                         {"/layers/1/0/select/pooling", "\"sum\"", "\"pooling\" is \"sum\""},
+                         {"/headwise_plan", "1", "version 1"}}) {
+    Json json = Json::parse(SerializeHeadPlan(EverySelector()));
+    json[Json::json_pointer(row.pointer)] = Json::parse(row.replacement);
+    const auto plan = ParseHeadPlan(json.dump(), "my-plan.json");
+    ASSERT_FALSE(plan.ok()) << row.pointer;
+    EXPECT_THAT(plan.status().message(), AllOf(HasSubstr("my-plan.json"), HasSubstr(row.message)));
+  }
+}
+
 TEST(PlanIo, DensePlanHasOnlyFullHeads) {
   const HeadPlan plan = HeadPlan::Dense(TinyShape());
   ASSERT_EQ(plan.rules.size(), 6u);
@@ -134,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, PlanRefusal,
     ::testing::Values(
         Refusal{"NoVersion", "/headwise_plan", nullptr, "not a head plan"},
-        Refusal{"OtherVersion", "/headwise_plan", "2", "plan version 2, this build reads version 1"},
+        Refusal{"OtherVersion", "/headwise_plan", "3", "plan version 3, this build reads versions up to 2"},
         Refusal{"UnknownKey", "/evict", "true", "\"evict\" is not known"},
         Refusal{"UnknownModelKey", "/model/num_heads", "8", "\"num_heads\" is not known"},
         Refusal{"NoModel", "/model", nullptr, "\"model\" is missing"},

@@ -13,6 +13,26 @@
 
 namespace headwise {
 
+namespace {
+
+std::string DescribeSelector(const TokenSelector& selector) {
+  switch (selector.kind) {
+    case TokenSelector::Kind::kPosition:
+      break;
+    case TokenSelector::Kind::kH2o:
+      return fmt::format(", as many by attention so far (h2o, {} of them the newest)", selector.recent_share);
+    case TokenSelector::Kind::kTova:
+      return ", as many by the last query's attention (tova)";
+    case TokenSelector::Kind::kSnapKv:
+      return fmt::format(", as many by the attention of the prompt's last {} queries, pooled over {} ({}) (snapkv)",
+                         selector.window, selector.kernel,
+                         selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string DescribeRule(const HeadRule& rule) {
   std::string text;
   switch (rule.kind) {
@@ -28,6 +48,7 @@ std::string DescribeRule(const HeadRule& rule) {
       text = fmt::format("sink {}, recent max({}, prompt / {})", rule.sink, rule.min_recent, rule.divisor);
       break;
   }
+  if (rule.SelectsByScore()) text += DescribeSelector(rule.select);
   if (rule.compensate) text += ", compensation token";
   if (rule.positions == Positions::kCache) text += ", positions in the cache";
   if (rule.start == RuleStart::kEndOfPrompt) text += ", from the end of the prompt";

@@ -14,6 +14,17 @@ int64_t FloorToTokens(double value) {
   return static_cast<int64_t>(std::clamp(std::floor(value), 0.0, static_cast<double>(kNoLimit)));
 }
 
+// Of SnapKV: where the queries begin whose attention it observes.
+int64_t ObserveBegin(const ResolvedRule& rule) {
+  return std::max<int64_t>(0, rule.holds_from - rule.select.window);
+}
+
+// Whether what a head that selects by score has noted so far is the same under every other budget.
+bool NothingObserved(const ResolvedRule& rule, int64_t num_tokens) {
+  if (NumKeptTokens(rule, num_tokens) < num_tokens) return false;
+  return rule.select.kind != TokenSelector::Kind::kSnapKv || num_tokens <= ObserveBegin(rule);
+}
+
 }  // namespace
 
 ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int64_t layer_window) {
@@ -45,6 +56,7 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int
   resolved.sink_reach = layer_window;
   resolved.compensate = rule.compensate;
   resolved.positions = rule.positions;
+  resolved.select = rule.select;
   if (rule.start == RuleStart::kEndOfPrompt) resolved.holds_from = limits.prompt_tokens;
   return resolved;
 }
@@ -67,6 +79,7 @@ bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos) {
 std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens) {
   std::vector<TokenRange> ranges;
   if (num_tokens == 0) return ranges;
+  if (rule.SelectsByScore()) return {{0, NumKeptTokens(rule, num_tokens)}};
   // The cut at the end of the prompt leaves what the next query may read of what is there.
   const bool holds = num_tokens >= rule.holds_from;
   const KeyRanges keys = rule.MaskAt(holds ? rule.holds_from : 0).KeysOf(num_tokens - 1);
@@ -88,7 +101,12 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
     if (is_plain && (rule.holds_from == 0 || rule.recent == rule.recent_before)) return rule.recent;
     return std::nullopt;
   };
-  if (num_tokens == 0 || a == b) return true;
+  if (a == b) return true;
+  // Pages of heads that select by score say more of their tokens: no other head goes on with them, nor they with its.
+  if (a.SelectsByScore() || b.SelectsByScore()) {
+    return a.select == b.select && NothingObserved(a, num_tokens) && NothingObserved(b, num_tokens);
+  }
+  if (num_tokens == 0) return true;
   // A mean that was begun is that of one rule.
   const TokenRange folded_a = FoldedRange(a, num_tokens);
   const TokenRange folded_b = FoldedRange(b, num_tokens);
@@ -98,9 +116,50 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
 }
 
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens) {
+  if (rule.SelectsByScore()) {
+    if (num_tokens < rule.holds_from) return num_tokens;
+    if (rule.select.kind != TokenSelector::Kind::kSnapKv) return std::min(num_tokens, rule.Budget());
+    // What comes behind the prompt stays.
+    return num_tokens - rule.holds_from + std::min(rule.holds_from, rule.Budget());
+  }
   int64_t kept = 0;
   for (const TokenRange& range : KeptRanges(rule, num_tokens)) kept += range.end - range.begin;
   return kept;
+}
+
+int64_t NumOwnedSlots(const ResolvedRule& rule, int64_t num_tokens) {
+  const int64_t kept = NumKeptTokens(rule, num_tokens);
+  return std::min(num_tokens, DropsEveryStep(rule, num_tokens) ? kept + 1 : kept);
+}
+
+bool SelectsByScore(const HeadPlan& plan) {
+  return std::any_of(plan.rules.begin(), plan.rules.end(), [](const HeadRule& rule) { return rule.SelectsByScore(); });
+}
+
+bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens) {
+  return rule.SelectsByScore() && rule.select.kind != TokenSelector::Kind::kSnapKv && num_tokens >= rule.holds_from;
+}
+
+KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new) {
+  using Kind = TokenSelector::Kind;
+  KvSelection selection;
+  if (!rule.SelectsByScore()) return selection;
+  const bool holds = num_tokens + num_new >= rule.holds_from;
+  selection.scores = rule.select.kind == Kind::kTova ? KvSelection::Scores::kLast : KvSelection::Scores::kSum;
+  selection.keep_first = rule.sink;
+  if (holds) selection.most = rule.Budget();
+  if (rule.select.kind == Kind::kH2o) {
+    selection.keep_newest = FloorToTokens(rule.select.recent_share * static_cast<double>(rule.recent));
+  }
+  if (rule.select.kind != Kind::kSnapKv) return selection;
+  selection.keep_newest = std::min(rule.select.window, rule.recent);
+  selection.observe_begin = ObserveBegin(rule);
+  selection.observe_end = rule.holds_from;
+  selection.kernel = static_cast<int32_t>(rule.select.kernel);
+  selection.pooling =
+      rule.select.pooling == TokenSelector::Pooling::kMean ? KvSelection::Pooling::kMean : KvSelection::Pooling::kMax;
+  if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
+  return selection;
 }
 
 PageRange AgedPages(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens) {

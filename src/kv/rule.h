@@ -31,13 +31,20 @@ struct ResolvedRule {
   Positions positions = Positions::kText;
   int64_t holds_from = 0;            // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
   int64_t recent_before = kNoLimit;  // recent for those queries: the layer's window or no limit
+  // By score: the head keeps as many tokens, but chooses which. Its keys are in slots (backend/kv_step.h), in what
+  // follows too: MaskAt and KeptRanges are about these.
+  TokenSelector select = {};
 
+  bool SelectsByScore() const { return select.kind != TokenSelector::Kind::kPosition; }
+  // Tokens that a head which selects by score keeps once it has come to choose.
+  int64_t Budget() const { return sink + recent; }
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
   // [streaming-llm §3.2]: sink key j is at distance min(t, s + w - 1) - j.
   int64_t SinkPosition(int64_t pos) const { return MaskAt(std::max(pos, holds_from)).SinkPos(pos); }
   // What the query at `query_pos` reads.
   KeyMask MaskAt(int64_t query_pos) const {
+    if (SelectsByScore()) return {};
     if (query_pos < holds_from) return {.recent = recent_before};
     return {.sink = sink,
             .recent = recent,
@@ -69,11 +76,26 @@ bool Readable(const ResolvedRule& rule, int64_t query_pos, int64_t key_pos);
 std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens);
 
 // Whether the first `num_tokens` tokens of a text are read and kept alike under both rules, whatever follows.
-// Sufficient, not necessary: equal rules, or two that hide nothing yet but what a model's own window hides.
+// Sufficient, not necessary: equal rules, or two that hide nothing yet but what a model's own window hides. Of heads
+// that select by score: equal rules, or two that observe alike and have dropped nothing.
 bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens);
 
 // Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
+// By score too it follows from the length alone.
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
+
+// Slots that a head which selects by score has pages for once `num_tokens` are in: those of its tokens, and where it
+// drops one in every step that of the token which comes next, so that its table stays as it is.
+int64_t NumOwnedSlots(const ResolvedRule& rule, int64_t num_tokens);
+
+// Whether a head of the plan selects by score.
+bool SelectsByScore(const HeadPlan& plan);
+
+// Whether a head which selects by score, once `num_tokens` are in, is one that cuts back to its budget in every step.
+bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens);
+
+// What the operations of a step are told of a head that selects by score; `num_tokens` are in, `num_new` come.
+KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new);
 
 // Pages by index, of a head's pages of P tokens each.
 struct PageRange {

@@ -46,6 +46,60 @@ Result<bool> ReadChoice(const JsonObject& object, const char* key, std::pair<con
   return found == choice.second;
 }
 
+using SelectorKind = TokenSelector::Kind;
+
+std::string_view NameOf(SelectorKind kind) {
+  switch (kind) {
+    case SelectorKind::kPosition:
+      return "position";
+    case SelectorKind::kH2o:
+      return "h2o";
+    case SelectorKind::kTova:
+      return "tova";
+    case SelectorKind::kSnapKv:
+      return "snapkv";
+  }
+  return "";
+}
+
+// {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"}
+Result<TokenSelector> ReadSelector(const JsonObject& rule) {
+  HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
+  HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
+  const Json& value = rule.At("select");
+  TokenSelector selector;
+  if (by == "h2o") {
+    selector.kind = SelectorKind::kH2o;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "recent_share"}));
+    HW_ASSIGN_OR_RETURN(selector.recent_share, object.DoubleOr("recent_share", selector.recent_share));
+  } else if (by == "tova") {
+    selector.kind = SelectorKind::kTova;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
+  } else if (by == "snapkv") {
+    selector.kind = SelectorKind::kSnapKv;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling"}));
+    HW_ASSIGN_OR_RETURN(selector.window, object.IntOr("window", selector.window));
+    HW_ASSIGN_OR_RETURN(selector.kernel, object.IntOr("kernel", selector.kernel));
+    HW_ASSIGN_OR_RETURN(const bool is_mean, ReadChoice(object, "pooling", {"max", "mean"}));
+    if (is_mean) selector.pooling = TokenSelector::Pooling::kMean;
+  } else {
+    return Status::InvalidInput(
+        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\" or \"snapkv\"", object.origin(), by));
+  }
+  return selector;
+}
+
+std::string FormatSelector(const TokenSelector& selector) {
+  std::string options;
+  if (selector.kind == SelectorKind::kH2o) {
+    options = fmt::format(R"(, "recent_share": {})", FormatNumber(selector.recent_share));
+  } else if (selector.kind == SelectorKind::kSnapKv) {
+    options = fmt::format(R"(, "window": {}, "kernel": {}, "pooling": "{}")", selector.window, selector.kernel,
+                          selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+  }
+  return fmt::format(R"(, "select": {{"by": "{}"{}}})", NameOf(selector.kind), options);
+}
+
 }  // namespace
 
 Status RefuseUnknownKeys(const Json& object, std::string_view origin, std::initializer_list<std::string_view> known) {
@@ -67,7 +121,8 @@ Result<HeadRule> ParseHeadRule(const Json& value, std::string_view origin) {
     return Status::InvalidInput(fmt::format(
         "{}: a full head keeps every token, so \"{}\" means nothing beside \"full\": true", origin, other.key()));
   }
-  HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, origin, {"full", "sink", "recent", "positions", "from", "compensate"}));
+  HW_RETURN_IF_ERROR(
+      RefuseUnknownKeys(value, origin, {"full", "sink", "recent", "positions", "from", "compensate", "select"}));
   HeadRule rule;
   HW_ASSIGN_OR_RETURN(rule.sink, object.Int("sink"));
   HW_RETURN_IF_ERROR(ReadRecent(object, &rule));
@@ -76,6 +131,9 @@ Result<HeadRule> ParseHeadRule(const Json& value, std::string_view origin) {
   if (in_cache) rule.positions = Positions::kCache;
   if (after_prompt) rule.start = RuleStart::kEndOfPrompt;
   HW_ASSIGN_OR_RETURN(rule.compensate, object.BoolOr("compensate", false));
+  if (object.Has("select")) {
+    HW_ASSIGN_OR_RETURN(rule.select, ReadSelector(object));
+  }
   HW_RETURN_IF_ERROR(ValidateRule(rule).Annotate(origin));
   return rule;
 }
@@ -125,9 +183,10 @@ std::string FormatHeadRule(const HeadRule& rule) {
       break;
   }
   return fmt::format(
-      R"({{"full": false, "sink": {}, "recent": {}, "positions": "{}", "from": "{}", "compensate": {}}})", rule.sink,
+      R"({{"full": false, "sink": {}, "recent": {}, "positions": "{}", "from": "{}", "compensate": {}{}}})", rule.sink,
       recent, rule.positions == Positions::kCache ? "cache" : "text",
-      rule.start == RuleStart::kEndOfPrompt ? "end_of_prompt" : "first_token", rule.compensate);
+      rule.start == RuleStart::kEndOfPrompt ? "end_of_prompt" : "first_token", rule.compensate,
+      rule.SelectsByScore() ? FormatSelector(rule.select) : "");
 }
 
 }  // namespace headwise

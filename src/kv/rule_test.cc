@@ -30,6 +30,59 @@ SequenceLimits Limits(int64_t prompt_tokens, int64_t max_tokens) {
   return {.prompt_tokens = prompt_tokens, .max_tokens = max_tokens};
 }
 
+// ---- heads that select by score
+
+ResolvedRule Selecting(TokenSelector::Kind kind, int64_t prompt_tokens, RuleStart start) {
+  HeadRule rule = HeadRule::Stream(10, 90);
+  rule.select.kind = kind;
+  rule.start = start;
+  return ResolveRule(rule, Limits(prompt_tokens, 10000));
+}
+
+TEST(SelectingRule, HowManyAreKeptFollowsFromTheLength) {
+  const ResolvedRule always = Selecting(TokenSelector::Kind::kH2o, 300, RuleStart::kFirstToken);
+  const ResolvedRule after = Selecting(TokenSelector::Kind::kTova, 300, RuleStart::kEndOfPrompt);
+  const ResolvedRule once = Selecting(TokenSelector::Kind::kSnapKv, 300, RuleStart::kEndOfPrompt);
+  const ResolvedRule of_short = Selecting(TokenSelector::Kind::kSnapKv, 40, RuleStart::kEndOfPrompt);
+  struct Row {
+    int64_t num_tokens;
+    int64_t always, after, once, of_short;
+  };
+  for (const Row& row : {Row{0, 0, 0, 0, 0},
+                         {40, 40, 40, 40, 40},
+                         {100, 100, 100, 100, 100},
+                         {101, 100, 101, 101, 101},
+                         {299, 100, 299, 299, 299},
+                         {300, 100, 100, 100, 300},
+                         {1000, 100, 100, 800, 1000}}) {
+    EXPECT_EQ(NumKeptTokens(always, row.num_tokens), row.always) << row.num_tokens;
+    EXPECT_EQ(NumKeptTokens(after, row.num_tokens), row.after) << row.num_tokens;
+    EXPECT_EQ(NumKeptTokens(once, row.num_tokens), row.once) << row.num_tokens;
+    EXPECT_EQ(NumKeptTokens(of_short, row.num_tokens), row.of_short) << row.num_tokens;
+  }
+  // Room for the token of the next step where that drops one.
+  EXPECT_EQ(NumOwnedSlots(always, 100), 100);
+  EXPECT_EQ(NumOwnedSlots(always, 101), 101);
+  EXPECT_EQ(NumOwnedSlots(always, 5000), 101);
+  EXPECT_EQ(NumOwnedSlots(after, 299), 299);
+  EXPECT_EQ(NumOwnedSlots(after, 300), 101);
+  EXPECT_EQ(NumOwnedSlots(once, 300), 100);
+}
+
+TEST(SelectingRule, PastsAreTheSameWhereTheSameWasObservedAndNothingDropped) {
+  const auto at = [](TokenSelector::Kind kind, int64_t prompt) {
+    return Selecting(kind, prompt, RuleStart::kEndOfPrompt);
+  };
+  const ResolvedRule snap = at(TokenSelector::Kind::kSnapKv, 300);
+  EXPECT_TRUE(SamePast(snap, snap, 1000));
+  EXPECT_TRUE(SamePast(snap, at(TokenSelector::Kind::kSnapKv, 400), 268));
+  EXPECT_FALSE(SamePast(snap, at(TokenSelector::Kind::kSnapKv, 400), 269)) << "the last 32 queries are observed";
+  EXPECT_TRUE(SamePast(at(TokenSelector::Kind::kH2o, 300), at(TokenSelector::Kind::kH2o, 400), 299));
+  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kH2o, 300), at(TokenSelector::Kind::kH2o, 400), 300));
+  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kTova, 300), at(TokenSelector::Kind::kH2o, 300), 10));
+  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kTova, 300), ResolvedRule{}, 10));
+}
+
 // ---- elastic numbers, worked by hand
 // ---------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ TEST(Budget, BytesByHand) {
 }
 
 TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
-  for (const char* method : {"streaming", "uniform", "random"}) {
+  for (const char* method : {"streaming", "uniform", "random", "h2o", "tova", "snapkv"}) {
     for (const char* ratio : {"0.05", "0.125", "0.25", "0.5", "0.93"}) {
       for (const char* at : {"8192", "32768"}) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
@@ -53,6 +53,27 @@ TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
         EXPECT_GE(bytes, 0.99 * asked) << method << " " << ratio << " at " << at;
       }
     }
+  }
+}
+
+// In place of a window no more bytes, and within two pages as many: its ring has a page or two that are not full.
+TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
+  HeadPlan base = HeadPlan::Dense(Shape());
+  base.method = "manual";
+  for (size_t i = 2; i < base.rules.size(); ++i) base.rules[i] = HeadRule::Stream(16, 100 + static_cast<int64_t>(i));
+  const std::string path = testing::TempDir() + "/headwise_base_plan.json";
+  ASSERT_TRUE(WriteHeadPlan(base, path).ok());
+  for (const char* method : {"h2o", "tova", "snapkv"}) {
+    const auto plan = MakePlan(method, Input({{"base", path}}));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    for (size_t i = 0; i < base.rules.size(); ++i) {
+      EXPECT_EQ(plan->rules[i].SelectsByScore(), i >= 2);
+      const int64_t before = RuleBytesAt(base.rules[i], Shape(), 32768, kNoLimit);
+      const int64_t after = RuleBytesAt(plan->rules[i], Shape(), 32768, kNoLimit);
+      EXPECT_LE(after, before);
+      EXPECT_GE(after, before - 2 * kPageBytes);
+    }
+    EXPECT_THAT(MakePlan(method, Input({{"base", path}, {"budget", "9"}})).status().message(), HasSubstr("--budget"));
   }
 }
 

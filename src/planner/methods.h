@@ -15,6 +15,9 @@ extern const PlannerMethod kStreamingMethod;
 extern const PlannerMethod kUniformMethod;
 extern const PlannerMethod kRandomMethod;
 extern const PlannerMethod kManualMethod;
+extern const PlannerMethod kH2oMethod;
+extern const PlannerMethod kTovaMethod;
+extern const PlannerMethod kSnapKvMethod;
 extern const PlannerMethod kImportDuoMethod;
 extern const PlannerMethod kImportMoaMethod;
 

@@ -10,9 +10,9 @@
 namespace headwise {
 
 std::span<const PlannerMethod> PlannerMethods() {
-  static const std::vector<PlannerMethod> kMethods = {kDuoMethod,     kZigzagMethod,    kRazorMethod,    kMoaMethod,
-                                                      kProfileMethod, kStreamingMethod, kUniformMethod,  kRandomMethod,
-                                                      kManualMethod,  kImportDuoMethod, kImportMoaMethod};
+  static const std::vector<PlannerMethod> kMethods = {
+      kDuoMethod,    kZigzagMethod, kRazorMethod, kMoaMethod,  kProfileMethod, kStreamingMethod, kUniformMethod,
+      kRandomMethod, kManualMethod, kH2oMethod,   kTovaMethod, kSnapKvMethod,  kImportDuoMethod, kImportMoaMethod};
   return kMethods;
 }
 

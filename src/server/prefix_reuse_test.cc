@@ -211,6 +211,22 @@ TEST_F(PrefixReuse, PlansThatReadAPromptAlikeShareIt) {
   ExpectAllComesBack();
 }
 
+// What they keep depends on the steps that a text is read in.
+TEST_F(PrefixReuse, HeadsThatSelectByScoreReuseNothing) {
+  HeadRule rule = HeadRule::Stream(0, 64);
+  rule.select.kind = TokenSelector::Kind::kH2o;
+  AddPlan("h2o", rule);
+  Json body = Greedy(Document(), 12);
+  body["plan"] = "h2o";
+  EXPECT_EQ(CachedOf(Ask(body)), 0);
+  EXPECT_EQ(CachedOf(Ask(body)), 0);
+  EXPECT_EQ(misses(PrefixMiss::kSelection), 2);
+  // Nor does anybody go on from what they read.
+  body.erase("plan");
+  EXPECT_EQ(CachedOf(Ask(body)), 0);
+  ExpectAllComesBack();
+}
+
 TEST_F(PrefixReuse, ElasticRulesOfAnotherLengthMiss) {
   HeadRule rule;
   rule.kind = HeadRule::Kind::kElasticMoa;

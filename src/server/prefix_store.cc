@@ -44,6 +44,8 @@ const char* NameOf(PrefixMiss miss) {
       return "positions";
     case PrefixMiss::kMemory:
       return "memory";
+    case PrefixMiss::kSelection:
+      return "selection";
   }
   return "";
 }

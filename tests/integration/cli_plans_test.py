@@ -33,7 +33,7 @@ class Plans(CliTest):
         self.assertEqual(len(exported.read_text().splitlines()), 8)
 
     def test_help_says_what_stands_where_nothing_is_given(self):
-        for method in ("streaming", "uniform", "random"):
+        for method in ("streaming", "uniform", "random", "h2o", "snapkv"):
             page = self.succeeds("plan", method, "--help").stdout.decode()
             defaults = re.findall(r"--([a-z-]+) TEXT=(\S+) ", page)
             self.assertGreater(len(defaults), 2, page)

@@ -332,6 +332,12 @@ class FarBackend final : public Backend {
       near.alibi_slopes = Near(near.alibi_slopes);
     });
   }
+  void SelectKv(const SelectKvArgs& args) override {
+    PutOverStep(args, &Backend::SelectKv, [](SelectKvArgs& near) {
+      near.q = Near(near.q);
+      near.lse = Near(near.lse);
+    });
+  }
 
   // Steps so far whose tokens nobody but the device knew when they were put on the queue.
   int64_t num_followed() const { return num_followed_; }

@@ -128,21 +128,24 @@ inline void FillWithNan(Backend& backend, const AttentionCase& test_case, const 
   const auto [kv_buffer, kv] = rows(test_case.num_kv_heads);
   const auto [q_buffer, q] = rows(test_case.num_q_heads);
   const auto [out_buffer, out] = rows(test_case.num_q_heads);
+  DeviceBuffer lse_buffer =
+      DeviceBuffer::Make(backend.device(), static_cast<size_t>(num_tokens * test_case.num_q_heads) * 4).value();
   CacheStep step(backend, pools);
   EXPECT_TRUE(cache.PlanStep(num_tokens).ok());
   step.Add(cache);
   step.Begin();
-  step.RunLayer(0, {.k = kv,
-                    .v = kv,
-                    .q = q,
-                    .q_sink = {},
-                    .out = out,
-                    .lse = {},
-                    .alibi_slopes = {},
-                    .sink_logits = {},
-                    .num_q_heads = test_case.num_q_heads,
-                    .scale = 1.0f,
-                    .compute = test_case.compute});
+  step.RunLayer(0,
+                {.k = kv,
+                 .v = kv,
+                 .q = q,
+                 .q_sink = {},
+                 .out = out,
+                 .lse = {.data = lse_buffer.data(), .dtype = DType::kF32, .shape = {num_tokens, test_case.num_q_heads}},
+                 .alibi_slopes = {},
+                 .sink_logits = {},
+                 .num_q_heads = test_case.num_q_heads,
+                 .scale = 1.0f,
+                 .compute = test_case.compute});
   step.Finish();
   EXPECT_TRUE(backend.device().Wait().ok());
 }

@@ -53,6 +53,15 @@ KvSpace SpaceOf(const PageSpace& space) {
   return {.extents = space.extents.data(), .page_bytes = space.page_bytes, .extent_shift = space.extent_shift};
 }
 
+const float* F32(const ConstTensorView& view) {
+  return static_cast<const float*>(view.data);
+}
+float* F32(const TensorView& view) {
+  return static_cast<float*>(view.data);
+}
+
+}  // namespace
+
 KvPages PagesOf(const HeadWork& work) {
   const StepHead& head = *work.head;
   const KvLayout& layout = work.layout();
@@ -71,12 +80,7 @@ KvPages PagesOf(const HeadWork& work) {
           .aged = head.aged < 0 ? newest : SpaceOf(work.step->spaces[static_cast<size_t>(head.aged)])};
 }
 
-const float* F32(const ConstTensorView& view) {
-  return static_cast<const float*>(view.data);
-}
-float* F32(const TensorView& view) {
-  return static_cast<float*>(view.data);
-}
+namespace {
 
 // The sink logit of a query head in log 2, if there are any.
 std::optional<double> SinkLogit(const AttentionArgs& args, int64_t q_head) {

@@ -43,6 +43,12 @@ void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool
                RowSums sums = RowSums::kFastest);
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool);
 
+// select.cc
+void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch);
+
+// Where a head's pages are, as kernels are told.
+KvPages PagesOf(const HeadWork& work);
+
 }  // namespace headwise::cpu
 
 #endif  // HEADWISE_BACKEND_CPU_ATTENTION_H_

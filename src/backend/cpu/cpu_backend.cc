@@ -193,6 +193,10 @@ class CpuBackend final : public Backend {
     Validate(args);
     cpu::Compensate(args, kernels_, pool_);
   }
+  void SelectKv(const SelectKvArgs& args) override {
+    Validate(args);
+    cpu::SelectKv(args, kernels_, pool_, attention_scratch_);
+  }
 
  private:
   static void AddPosition(const EmbedArgs& args, int64_t row, float* out) {

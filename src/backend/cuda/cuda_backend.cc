@@ -175,6 +175,8 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::Compensate(args, tables_, *device_);
   }
+  bool Has(Feature feature) const override { return feature != Feature::kSelection; }
+  void SelectKv(const SelectKvArgs& /*args*/) override { HW_CHECK(false, "plans that ask for it are refused"); }
 
  private:
   Result<WeightMatrix> AdoptBlocks(const ConstTensorView& rows) {

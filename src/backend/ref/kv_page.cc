@@ -28,6 +28,18 @@ void KvPage::Set(int64_t slot, const float* key, const float* value) {
   Store(layout_.page_tokens + slot, value);
 }
 
+void KvPage::Take(int64_t slot, const KvPage& from, int64_t from_slot) {
+  const int64_t element_bytes =
+      layout_.format == KvFormat::kQ8 ? 1 : static_cast<int64_t>(TokensBytes(layout_.format, 1, 1)) / 2;
+  const int64_t row_bytes = layout_.head_dim * element_bytes;
+  for (const int64_t half : {int64_t{0}, layout_.page_tokens}) {
+    const int64_t to_row = half + slot;
+    const int64_t from_row = half + from_slot;
+    std::memcpy(data_ + to_row * row_bytes, from.data_ + from_row * row_bytes, static_cast<size_t>(row_bytes));
+    if (layout_.format == KvFormat::kQ8) std::memcpy(Scales() + 2 * to_row, from.Scales() + 2 * from_row, 2);
+  }
+}
+
 std::byte* KvPage::Scales() const {
   const int64_t num_codes = 2 * layout_.page_tokens * layout_.head_dim;
   return data_ + (layout_.format == KvFormat::kQ8 ? num_codes : num_codes / 2);

@@ -23,6 +23,8 @@ class KvPage {
   float Value(int64_t slot, int64_t d) const { return Load(layout_.page_tokens + slot, d); }
   // Key and value of a token, [D] each. Not in q4.
   void Set(int64_t slot, const float* key, const float* value);
+  // The token in slot `from_slot` of `from`, which has the same layout, bit for bit. Not in q4.
+  void Take(int64_t slot, const KvPage& from, int64_t from_slot);
   // Every token of `from`, which is in q8. Only in q4.
   void Age(const KvPage& from);
 

@@ -34,6 +34,7 @@ class RefBackend final : public Backend {
   void AgeKv(const AgeKvArgs& args) override { ref::AgeKv(args); }
   void Attention(const AttentionArgs& args) override { ref::Attention(args); }
   void Compensate(const CompensateArgs& args) override { ref::Compensate(args); }
+  void SelectKv(const SelectKvArgs& args) override { ref::SelectKv(args); }
 
  private:
   HostDevice device_;

@@ -28,6 +28,9 @@ void AgeKv(const AgeKvArgs& args);
 void Attention(const AttentionArgs& args);
 void Compensate(const CompensateArgs& args);
 
+// select.cc
+void SelectKv(const SelectKvArgs& args);
+
 inline const float* F32(const ConstTensorView& view) {
   return static_cast<const float*>(view.data);
 }

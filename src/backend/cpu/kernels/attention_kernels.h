@@ -169,12 +169,41 @@ struct FoldArgs {
   const float* slopes;  // [G], or null
 };
 
+// What query rows of one KV head give its tokens in slots [begin, end), added to what these have noted of them; as
+// SelectKvArgs in backend/ops.h. Tokens see the slots up to their own.
+inline constexpr int64_t kSelectGroups = 4;  // whose keys are widened together, at most
+struct SelectScoreArgs {
+  KvPages pages;
+  int64_t begin, end;  // begin is a multiple of 16; groups are done whole
+  int64_t first_slot;  // of the first of these tokens
+  int64_t num_tokens;
+  int64_t num_q;   // G
+  const float* q;  // [num_tokens, G*D], tokens `stride` floats apart
+  int64_t stride;
+  const float* lse;  // [num_tokens, G], tokens `lse_stride` floats apart
+  int64_t lse_stride;
+  float scale;
+  float score_cap;  // 0: none
+  bool resets;      // what they had does not count
+  float* tile;      // [kSelectGroups, Dp, 16], 64-byte aligned
+};
+
+// The tokens in slots from[i] into slots to[i], with what is noted of them.
+struct MoveSlotsArgs {
+  KvPages pages;
+  const int64_t* from;
+  const int64_t* to;
+  int64_t num_tokens;
+};
+
 struct AttentionKernels {
   void (*append)(const AppendArgs& args);
   void (*age)(const AgeArgs& args);
   void (*decode)(const DecodeArgs& args);
   void (*prefill)(const PrefillArgs& args);
   void (*fold)(const FoldArgs& args);
+  void (*select_score)(const SelectScoreArgs& args);
+  void (*move_slots)(const MoveSlotsArgs& args);
   bool has_bf16_dot;
 };
 

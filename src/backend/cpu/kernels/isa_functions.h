@@ -18,6 +18,8 @@ void DecodeQ8(const DecodeArgs& args);  // the part of Decode for q8 pages
 void DecodeQ4(const DecodeArgs& args);  // the part of Decode for q4 pages
 void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
+void SelectScore(const SelectScoreArgs& args);
+void MoveSlots(const MoveSlotsArgs& args);
 
 void FewRows(const FewRowsArgs& args);
 void Tile(const TileArgs& args);

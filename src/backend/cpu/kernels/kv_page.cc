@@ -220,7 +220,63 @@ void FoldAs(const FoldArgs& args) {
   fold_up_to(args.fold_end);
 }
 
+// A token's numbers as they are, its scales with them; kElementBytes-wide elements in the order of `kType`.
+template <KvType kType, typename Element>
+void MoveSlot(const KvPages& pages, int64_t from_slot, int64_t to_slot) {
+  const Group from = GroupAt(pages, from_slot / kGroupTokens * kGroupTokens);
+  const Group to = GroupAt(pages, to_slot / kGroupTokens * kGroupTokens);
+  from_slot %= kGroupTokens;
+  to_slot %= kGroupTokens;
+  const auto* from_k = reinterpret_cast<const Element*>(from.k);
+  const auto* from_v = reinterpret_cast<const Element*>(from.v);
+  auto* to_k = reinterpret_cast<Element*>(const_cast<std::byte*>(to.k));
+  auto* to_v = reinterpret_cast<Element*>(const_cast<std::byte*>(to.v));
+  for (int64_t d = 0; d < pages.padded_dim; ++d) {
+    to_k[KeyIndex<kType>(to_slot, d)] = from_k[KeyIndex<kType>(from_slot, d)];
+    to_v[ValueIndex<kType>(to_slot, d, pages.padded_dim)] = from_v[ValueIndex<kType>(from_slot, d, pages.padded_dim)];
+  }
+  if (kType != KvType::kQ8) return;
+  __builtin_memcpy(const_cast<std::byte*>(to.k_scales) + 2 * to_slot, from.k_scales + 2 * from_slot, 2);
+  __builtin_memcpy(const_cast<std::byte*>(to.v_scales) + 2 * to_slot, from.v_scales + 2 * from_slot, 2);
+}
+
+// Behind the codes of a page positions [P] i32, then scores [P] f32.
+HWY_INLINE uint32_t* NotesOf(const KvPages& pages, int64_t slot) {
+  const uint32_t page = pages.table[slot / pages.page_tokens];
+  const uint32_t in_extent = page & ((uint32_t{1} << pages.newest.extent_shift) - 1);
+  std::byte* end = pages.newest.extents[page >> pages.newest.extent_shift] +
+                   static_cast<int64_t>(in_extent + 1) * pages.newest.page_bytes;
+  return reinterpret_cast<uint32_t*>(end) - 2 * pages.page_tokens + slot % pages.page_tokens;
+}
+
 }  // namespace
+
+void MoveSlots(const MoveSlotsArgs& args) {
+  for (int64_t i = 0; i < args.num_tokens; ++i) {
+    const int64_t from = args.from[i];
+    const int64_t to = args.to[i];
+    switch (args.pages.type) {
+      case KvType::kF32:
+        MoveSlot<KvType::kF32, uint32_t>(args.pages, from, to);
+        break;
+      case KvType::kF16:
+        MoveSlot<KvType::kF16, uint16_t>(args.pages, from, to);
+        break;
+      case KvType::kBF16:
+        MoveSlot<KvType::kBF16, uint16_t>(args.pages, from, to);
+        break;
+      case KvType::kQ8:
+        MoveSlot<KvType::kQ8, uint8_t>(args.pages, from, to);
+        break;
+      case KvType::kQ4:  // pages of such heads do not age
+        break;
+    }
+    const uint32_t* from_notes = NotesOf(args.pages, from);
+    uint32_t* to_notes = NotesOf(args.pages, to);
+    to_notes[0] = from_notes[0];
+    to_notes[args.pages.page_tokens] = from_notes[args.pages.page_tokens];
+  }
+}
 
 void Append(const AppendArgs& args) {
   if (args.pages.type == KvType::kQ8) return AppendQ8(args);

@@ -28,6 +28,8 @@ constexpr KernelTable kKernelTable = {
                   .decode = Decode,
                   .prefill = Prefill,
                   .fold = Fold,
+                  .select_score = SelectScore,
+                  .move_slots = MoveSlots,
                   .has_bf16_dot = kMultipliesBF16},
     .elementwise = {.norm_row = NormRow,
                     .rope_row = RopeRow,

@@ -1,0 +1,191 @@
+// What queries give the tokens of a head that selects by score: probabilities once more, from queries, keys and the
+// log-sum-exp that attention left, added up token by token.
+//
+// Keys of a block of groups become f32 once, and then serve all rows. A token's sum grows row by row, in order, so that
+// it does not depend on how rows were cut into steps.
+#include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/kv_page-inl.h"
+
+namespace headwise::cpu::HW_ISA {
+namespace {
+
+// As many accumulators as hide the latency of a fused multiply-add: 8 vectors where the machine has registers for them.
+constexpr int64_t kGroups = kSub >= 4 ? 2 : kSelectGroups;
+constexpr int64_t kRows = kSub == 1 ? 2 : 1;
+constexpr int64_t kVecs = kGroups * kSub;  // of a block of slots
+
+template <KvType kType>
+HWY_INLINE void WidenKeys(const Group& group, int64_t padded_dim, float* tile) {
+  for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
+    HW_UNROLL
+    for (int64_t s = 0; s < kSub; ++s) {
+      VF even, odd;
+      LoadRowPair<kType>(group.k, pair, kGroupTokens, s, even, odd);
+      hn::Store(even, kDF, tile + 2 * pair * kGroupTokens + s * kLanes);
+      hn::Store(odd, kDF, tile + (2 * pair + 1) * kGroupTokens + s * kLanes);
+    }
+  }
+}
+
+// A lane is a token, with its scale; its four bytes are neighbouring dimensions.
+HWY_INLINE void WidenQ8Keys(const Group& group, int64_t padded_dim, float* tile) {
+  const DU du;
+  const DI di;
+  alignas(64) float scales[kGroupTokens];
+  LoadScales(group.k_scales, scales);
+  for (int64_t quad = 0; quad < padded_dim / 4; ++quad) {
+    HW_UNROLL
+    for (int64_t s = 0; s < kSub; ++s) {
+      const VF scale = hn::Load(kDF, scales + s * kLanes);
+      VU codes = hn::LoadU(du, reinterpret_cast<const uint32_t*>(group.k) + quad * kGroupTokens + s * kLanes);
+      for (int64_t i = 0; i < 4; ++i) {
+        const auto code = hn::Sub(hn::BitCast(di, hn::And(codes, hn::Set(du, 0xFFu))), hn::Set(di, 128));
+        hn::Store(hn::Mul(hn::ConvertTo(kDF, code), scale), kDF, tile + (4 * quad + i) * kGroupTokens + s * kLanes);
+        codes = hn::ShiftRight<8>(codes);
+      }
+    }
+  }
+}
+
+HWY_INLINE void WidenGroup(const Group& group, int64_t padded_dim, float* tile) {
+  if (group.type == KvType::kQ8) return WidenQ8Keys(group, padded_dim, tile);
+  HW_WITH_FLOAT_KV_TYPE(group.type, WidenKeys<kType>(group, padded_dim, tile));
+}
+
+// dots[r][vector of the block] = q[r] . k
+template <int64_t kNumRows>
+HWY_INLINE void Dots(const float* tile, int64_t group_floats, int64_t dim, const float* const* q, VF (*dots)[kVecs]) {
+  VF sum[kNumRows][kVecs];
+  HW_UNROLL
+  for (int64_t r = 0; r < kNumRows; ++r) {
+    HW_UNROLL
+    for (int64_t i = 0; i < kVecs; ++i) sum[r][i] = hn::Zero(kDF);
+  }
+  for (int64_t d = 0; d < dim; ++d) {
+    VF query[kNumRows];
+    HW_UNROLL
+    for (int64_t r = 0; r < kNumRows; ++r) query[r] = hn::Set(kDF, q[r][d]);
+    HW_UNROLL
+    for (int64_t i = 0; i < kVecs; ++i) {
+      const VF key = hn::Load(kDF, tile + i / kSub * group_floats + d * kGroupTokens + i % kSub * kLanes);
+      HW_UNROLL
+      for (int64_t r = 0; r < kNumRows; ++r) sum[r][i] = hn::MulAdd(key, query[r], sum[r][i]);
+    }
+  }
+  HW_UNROLL
+  for (int64_t r = 0; r < kNumRows; ++r) {
+    HW_UNROLL
+    for (int64_t i = 0; i < kVecs; ++i) dots[r][i] = sum[r][i];
+  }
+}
+
+// e^(score - lse), at most 1 but for rounding; NaN stays NaN.
+HWY_INLINE VF Probability(const SelectScoreArgs& args, VF dot, float lse) {
+  VF score = hn::Mul(dot, hn::Set(kDF, args.scale));
+  if (args.score_cap != 0.0f) {
+    const VF cap = hn::Set(kDF, args.score_cap);
+    score = hn::Mul(cap, Tanh(hn::Div(score, cap)));
+  }
+  const VF exponent = hn::Mul(hn::Sub(score, hn::Set(kDF, lse)), hn::Set(kDF, InLog2(1.0f)));
+  const VF lowest = hn::Set(kDF, -126.0f);
+  // Far below it is 0, as in exact arithmetic: tokens that got nothing are equal.
+  const VF p = Exp2InRange(hn::Min(hn::Max(lowest, exponent), hn::Set(kDF, 126.0f)));
+  return hn::IfThenZeroElse(hn::Lt(exponent, lowest), p);
+}
+
+// Sums of one block of slots, which begins at `begin`.
+class BlockSums {
+ public:
+  BlockSums(const SelectScoreArgs& args, int64_t begin, int64_t num_groups) : args_(args), begin_(begin) {
+    const KvPages& pages = args.pages;
+    group_floats_ = pages.padded_dim * kGroupTokens;
+    num_vecs_ = num_groups * kSub;
+    for (int64_t i = 0; i < num_groups; ++i) {
+      const int64_t slot = begin + i * kGroupTokens;
+      WidenGroup(GroupAt(pages, slot), pages.padded_dim, args.tile + i * group_floats_);
+      scores_[i] = NotedScores(pages, slot);
+      for (int64_t s = 0; s < kSub; ++s) {
+        sums_[i * kSub + s] = args.resets ? hn::Zero(kDF) : hn::LoadU(kDF, scores_[i] + s * kLanes);
+      }
+    }
+    // Blocks are of kGroups groups always; of those behind the end nothing is kept.
+    for (int64_t i = num_groups; i < kGroups; ++i) {
+      for (int64_t j = 0; j < group_floats_; j += kLanes) {
+        hn::Store(hn::Zero(kDF), kDF, args.tile + i * group_floats_ + j);
+      }
+    }
+  }
+
+  void AddRows() {
+    // Rows before it see none of these slots.
+    const int64_t first_token = begin_ > args_.first_slot ? begin_ - args_.first_slot : 0;
+    const int64_t end = args_.num_tokens * args_.num_q;
+    VF dots[kRows][kVecs];
+    const float* q[kRows];
+    int64_t row = first_token * args_.num_q;
+    for (; row + kRows <= end; row += kRows) {
+      for (int64_t r = 0; r < kRows; ++r) q[r] = QueryOf(row + r);
+      Dots<kRows>(args_.tile, group_floats_, args_.pages.dim, q, dots);
+      for (int64_t r = 0; r < kRows; ++r) AddRow(row + r, dots[r]);
+    }
+    for (; row < end; ++row) {
+      q[0] = QueryOf(row);
+      Dots<1>(args_.tile, group_floats_, args_.pages.dim, q, dots);
+      AddRow(row, dots[0]);
+    }
+  }
+
+  void Store() const {
+    for (int64_t i = 0; i < num_vecs_; ++i) hn::StoreU(sums_[i], kDF, scores_[i / kSub] + i % kSub * kLanes);
+  }
+
+ private:
+  static float* NotedScores(const KvPages& pages, int64_t slot) {
+    const uint32_t page = pages.table[slot / pages.page_tokens];
+    const uint32_t in_extent = page & ((uint32_t{1} << pages.newest.extent_shift) - 1);
+    std::byte* end = pages.newest.extents[page >> pages.newest.extent_shift] +
+                     static_cast<int64_t>(in_extent + 1) * pages.newest.page_bytes;
+    return reinterpret_cast<float*>(end) - pages.page_tokens + slot % pages.page_tokens;
+  }
+  const float* QueryOf(int64_t row) const {
+    return args_.q + row / args_.num_q * args_.stride + row % args_.num_q * args_.pages.dim;
+  }
+
+  void AddRow(int64_t row, const VF* dots) {
+    const int64_t token = row / args_.num_q;
+    const int64_t q_idx = row % args_.num_q;
+    const float lse = args_.lse[token * args_.lse_stride + q_idx];
+    const int64_t num_seen = args_.first_slot + token + 1 - begin_;  // slots of the block, which may be fewer
+    for (int64_t i = 0; i < num_vecs_; ++i) {
+      VF p = Probability(args_, dots[i], lse);
+      if (num_seen < (i + 1) * kLanes) {
+        const VF lane = hn::Iota(kDF, static_cast<float>(i * kLanes));
+        p = hn::IfThenElseZero(hn::Lt(lane, hn::Set(kDF, static_cast<float>(num_seen))), p);
+      }
+      group_[i] = q_idx == 0 ? p : hn::Add(group_[i], p);
+      if (q_idx + 1 == args_.num_q) sums_[i] = hn::Add(sums_[i], group_[i]);
+    }
+  }
+
+  const SelectScoreArgs& args_;
+  const int64_t begin_;
+  int64_t group_floats_;
+  int64_t num_vecs_;
+  float* scores_[kGroups];
+  VF sums_[kVecs];
+  VF group_[kVecs];  // of the query heads of one token so far
+};
+
+}  // namespace
+
+void SelectScore(const SelectScoreArgs& args) {
+  constexpr int64_t kBlockSlots = kGroups * kGroupTokens;
+  for (int64_t slot = args.begin; slot < args.end; slot += kBlockSlots) {
+    const int64_t num_groups = (args.end - slot + kGroupTokens - 1) / kGroupTokens;
+    BlockSums sums(args, slot, num_groups < kGroups ? num_groups : kGroups);
+    sums.AddRows();
+    sums.Store();
+  }
+}
+
+}  // namespace headwise::cpu::HW_ISA

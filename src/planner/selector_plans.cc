@@ -1,0 +1,164 @@
+// Plans whose heads choose by attention score which tokens they keep: every head with the same budget, or the bounded
+// heads of another plan, which then choose in place of a window of the same bytes. No model is looked at: the scores
+// are those of the text that is read.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "planner/budget.h"
+#include "planner/methods.h"
+
+namespace headwise {
+namespace {
+
+using Kind = TokenSelector::Kind;
+
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+constexpr int64_t kDefaultBudget = 1024;      // tokens: the middle of what SnapKV is shown with [snapkv §5]
+constexpr int64_t kDefaultCompared = 32'768;  // tokens at which a head of another plan is given the bytes it had
+
+Result<bool> SecondIsChosen(const NamedOptions& options, const char* name, const char* first, const char* second) {
+  const std::string value = options.StringOr(name, first);
+  if (value == first || value == second) return value == second;
+  return Status::InvalidInput(fmt::format("--{}: found \"{}\", expected {} or {}", name, value, first, second));
+}
+
+// From the first token on where nothing else is asked for: the budget then holds while a prompt is read too.
+Result<HeadRule> RuleFromOptions(const NamedOptions& options, Kind kind) {
+  HeadRule rule = HeadRule::Stream(0, kDefaultBudget);
+  rule.select.kind = kind;
+  HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
+  TokenSelector& select = rule.select;
+  if (kind == Kind::kSnapKv) {
+    rule.start = RuleStart::kEndOfPrompt;
+    HW_ASSIGN_OR_RETURN(select.window, options.IntOr("window", select.window, 1, kMaxTokens));
+    HW_ASSIGN_OR_RETURN(select.kernel, options.IntOr("kernel", select.kernel, 1, 1023));
+    HW_ASSIGN_OR_RETURN(const bool is_mean, SecondIsChosen(options, "pooling", "max", "mean"));
+    if (is_mean) select.pooling = TokenSelector::Pooling::kMean;
+  } else {
+    HW_ASSIGN_OR_RETURN(const bool from_end, SecondIsChosen(options, "from", "first_token", "end_of_prompt"));
+    if (from_end) rule.start = RuleStart::kEndOfPrompt;
+  }
+  if (kind == Kind::kH2o) {
+    HW_ASSIGN_OR_RETURN(select.recent_share, options.DoubleOr("recent-share", select.recent_share, 0.0, 1.0));
+  }
+  HW_RETURN_IF_ERROR(ValidateRule(rule));
+  return rule;
+}
+
+// What stands in for `bounded`: of a window with a size the largest budget that takes no more bytes at `at_tokens`; of
+// a span that grows with the text the same tokens.
+HeadRule InPlaceOf(const HeadRule& bounded, const HeadRule& selecting, const ModelShape& shape, int64_t at_tokens) {
+  HeadRule rule = selecting;
+  rule.kind = bounded.kind;
+  rule.sink = bounded.sink;
+  rule.recent = bounded.recent;
+  rule.alpha = bounded.alpha;
+  rule.beta = bounded.beta;
+  rule.min_recent = bounded.min_recent;
+  rule.divisor = bounded.divisor;
+  if (bounded.kind != HeadRule::Kind::kStream) return rule;
+  const int64_t bytes = RuleBytesAt(bounded, shape, at_tokens, kNoLimit);
+  int64_t fits = 1;
+  int64_t too_many = bounded.recent + kPlanBytesPageTokens + 1;
+  while (too_many - fits > 1) {
+    rule.recent = fits + (too_many - fits) / 2;
+    (RuleBytesAt(rule, shape, at_tokens, kNoLimit) <= bytes ? fits : too_many) = rule.recent;
+  }
+  rule.recent = fits;
+  return rule;
+}
+
+Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) {
+  const NamedOptions& options = input.options;
+  for (const char* other : {"budget", "kv-ratio", "kv-bytes-at"}) {
+    if (!options.Has(other)) continue;
+    return Status::InvalidInput(
+        fmt::format("found --{} and --base, whose heads say how much is kept; expected one of the two", other));
+  }
+  HW_ASSIGN_OR_RETURN(const std::string path, options.Required("base"));
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
+  HW_RETURN_IF_ERROR(CheckPlanFits(plan, input.shape, path));
+  HW_ASSIGN_OR_RETURN(const int64_t at_tokens, options.IntOr("at", kDefaultCompared, 1, kMaxTokens));
+  int64_t num_selecting = 0;
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    HeadRule& rule = plan.rules[i];
+    const auto layer_idx = static_cast<int64_t>(i) / plan.shape.num_kv_heads;
+    if (rule.kind == HeadRule::Kind::kFull || input.windows.At(layer_idx) != kNoLimit) continue;
+    rule = InPlaceOf(rule, selecting, plan.shape, at_tokens);
+    ++num_selecting;
+  }
+  plan.notes.push_back(
+      fmt::format("{} of {} KV heads of {} ({}) select by score in place of a window, with no more bytes",
+                  num_selecting, plan.rules.size(), path, plan.method));
+  return plan;
+}
+
+template <Kind kKind>
+Result<HeadPlan> Make(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, kKind));
+  if (input.options.Has("base")) return FromBase(input, rule);
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  std::vector<size_t> selecting;
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    // A layer's own window is a rule by position already: such heads are full, and keep it.
+    if (input.windows.At(static_cast<int64_t>(i) / plan.shape.num_kv_heads) != kNoLimit) continue;
+    plan.rules[i] = rule;
+    selecting.push_back(i);
+  }
+  if (selecting.size() < plan.rules.size()) {
+    plan.notes.push_back(fmt::format("{} of {} KV heads are in layers with a sliding window of their own and keep that",
+                                     plan.rules.size() - selecting.size(), plan.rules.size()));
+  }
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (!budget) return plan;
+  if (input.options.Has("budget")) {
+    return Status::InvalidInput("found --budget and a KV budget, which solves for it; expected one");
+  }
+  HW_RETURN_IF_ERROR(FitWindows(
+      plan, selecting,
+      [&](int64_t recent) {
+        HeadRule with_budget = rule;
+        with_budget.recent = recent;
+        return with_budget;
+      },
+      *budget));
+  plan.notes.push_back(DescribeBudget(plan, *budget));
+  return plan;
+}
+
+template <Kind kKind>
+Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
+  if (input.options.Has("base")) {
+    return Status::InvalidInput("found --base, whose heads say how much is kept; expected a plan made without it");
+  }
+  return Make<kKind>(input);
+}
+
+}  // namespace
+
+const PlannerMethod kH2oMethod = {
+    .name = "h2o",
+    .description = "every head keeps the newest tokens and those of the highest summed attention [h2o]",
+    .options = {"budget", "recent-share", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kH2o>,
+    .refit = {.make = MakeAgain<Kind::kH2o>, .replaced = {"budget"}},
+};
+const PlannerMethod kTovaMethod = {
+    .name = "tova",
+    .description = "every head keeps the tokens that the last query attends to most [tova]",
+    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kTova>,
+    .refit = {.make = MakeAgain<Kind::kTova>, .replaced = {"budget"}},
+};
+const PlannerMethod kSnapKvMethod = {
+    .name = "snapkv",
+    .description = "every head keeps what the prompt's last queries attend to most, and all that comes later [snapkv]",
+    .options = {"budget", "window", "kernel", "pooling", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kSnapKv>,
+    .refit = {.make = MakeAgain<Kind::kSnapKv>, .replaced = {"budget"}},
+};
+
+}  // namespace headwise

@@ -1,0 +1,593 @@
+// Heads that choose by attention score which tokens they keep, against simulations of what the papers say: dense
+// attention in double over explicit sets of kept tokens, which a policy cuts behind every step.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+
+#include "kv/kv_snapshot.h"
+#include "support/backends.h"
+#include "support/random_attention.h"
+#include "support/random_rows.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+using Row = std::vector<double>;
+
+Row Rotated(const AttentionCase& test_case, const AttentionData& data, const float* x, int64_t pos) {
+  const int64_t half = test_case.head_dim / 2;
+  Row out(static_cast<size_t>(test_case.head_dim));
+  for (int64_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(pos) * data.frequencies[static_cast<size_t>(i)];
+    out[static_cast<size_t>(i)] = x[i] * std::cos(angle) - x[i + half] * std::sin(angle);
+    out[static_cast<size_t>(i + half)] = x[i + half] * std::cos(angle) + x[i] * std::sin(angle);
+  }
+  return out;
+}
+
+// One KV head of a text under one policy.
+class Simulation {
+ public:
+  Simulation(const AttentionCase& test_case, const AttentionData& data, int64_t kv_head)
+      : case_(test_case),
+        rule_(test_case.rules[static_cast<size_t>(kv_head)]),
+        kv_head_(kv_head),
+        group_(test_case.num_q_heads / test_case.num_kv_heads) {
+    const int64_t dim = test_case.head_dim;
+    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+      const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
+      keys_.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
+      values_.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
+      for (int64_t g = 0; g < group_; ++g) {
+        const int64_t q = (t * test_case.num_q_heads + kv_head * group_ + g) * dim;
+        queries_.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
+      }
+    }
+  }
+
+  // Tokens [begin, end) come; their outputs go to rows of out, [num_tokens, Hq*D].
+  void Step(int64_t begin, int64_t end, std::vector<double>& out) {
+    for (int64_t t = begin; t < end; ++t) {
+      kept_.insert(t);
+      std::map<int64_t, double> seen;  // what the group's queries give each kept token
+      for (int64_t g = 0; g < group_; ++g) Attend(t, g, seen, out);
+      Observe(t, seen);
+    }
+    if (end < rule_.holds_from) return;
+    const auto budget = static_cast<size_t>(rule_.sink + rule_.recent);
+    if (rule_.select.kind == TokenSelector::Kind::kSnapKv) {
+      if (end == rule_.holds_from) CutAsSnapKv(end, budget);
+      return;
+    }
+    // As many of the newest as H2O keeps whatever they scored; TOVA keeps none for that.
+    const int64_t newest = rule_.select.kind == TokenSelector::Kind::kH2o
+                               ? static_cast<int64_t>(rule_.select.recent_share * static_cast<double>(rule_.recent))
+                               : 0;
+    while (kept_.size() > budget) {
+      int64_t lowest = -1;
+      for (const int64_t j : kept_) {
+        if (j < rule_.sink || j >= end - newest) continue;
+        if (lowest < 0 || scores_[j] < scores_[lowest]) lowest = j;
+      }
+      kept_.erase(lowest);
+    }
+  }
+
+  const std::set<int64_t>& kept() const { return kept_; }
+  double ScoreOf(int64_t j) { return scores_[j]; }
+
+ private:
+  void Attend(int64_t t, int64_t g, std::map<int64_t, double>& seen, std::vector<double>& out) const {
+    std::map<int64_t, double> weights;
+    double denominator = 0;
+    for (const int64_t j : kept_) {
+      const Row& q = queries_[static_cast<size_t>(t * group_ + g)];
+      const Row& k = keys_[static_cast<size_t>(j)];
+      double score = std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / std::sqrt(case_.head_dim);
+      if (case_.score_cap > 0) score = case_.score_cap * std::tanh(score / case_.score_cap);
+      denominator += weights[j] = std::exp(score);
+    }
+    const int64_t row = (t * case_.num_q_heads + kv_head_ * group_ + g) * case_.head_dim;
+    for (const auto& [j, weight] : weights) {
+      seen[j] += weight / denominator;
+      for (int64_t d = 0; d < case_.head_dim; ++d) {
+        out[static_cast<size_t>(row + d)] +=
+            weight / denominator * values_[static_cast<size_t>(j)][static_cast<size_t>(d)];
+      }
+    }
+  }
+
+  void Observe(int64_t t, const std::map<int64_t, double>& seen) {
+    switch (rule_.select.kind) {
+      case TokenSelector::Kind::kTova:
+        scores_ = seen;
+        break;
+      case TokenSelector::Kind::kSnapKv:
+        if (t < rule_.holds_from - rule_.select.window || t >= rule_.holds_from) break;
+        [[fallthrough]];
+      default:
+        for (const auto& [j, weight] : seen) scores_[j] += weight;
+    }
+  }
+
+  void CutAsSnapKv(int64_t end, size_t budget) {
+    if (kept_.size() <= budget) return;
+    const int64_t window = std::min(rule_.select.window, rule_.recent);
+    const int64_t prefix = end - window;
+    const int64_t reach = rule_.select.kernel / 2;
+    std::vector<std::pair<double, int64_t>> pooled;
+    for (int64_t j = rule_.sink; j < prefix; ++j) {
+      double sum = 0, largest = 0;
+      for (int64_t i = std::max<int64_t>(0, j - reach); i <= std::min(prefix - 1, j + reach); ++i) {
+        sum += scores_[i];
+        largest = std::max(largest, scores_[i]);
+      }
+      pooled.push_back({rule_.select.pooling == TokenSelector::Pooling::kMean ? sum : largest, j});
+    }
+    std::sort(pooled.begin(), pooled.end());
+    for (size_t i = 0; kept_.size() > budget; ++i) kept_.erase(pooled[i].second);
+  }
+
+  const AttentionCase& case_;
+  const ResolvedRule rule_;
+  const int64_t kv_head_;
+  const int64_t group_;
+  std::vector<Row> keys_, values_;  // [n][D]
+  std::vector<Row> queries_;        // [n * G][D]
+  std::set<int64_t> kept_;
+  std::map<int64_t, double> scores_;
+};
+
+HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleStart start) {
+  HeadRule rule = HeadRule::Stream(sink, recent);
+  rule.select.kind = kind;
+  rule.start = kind == TokenSelector::Kind::kSnapKv ? RuleStart::kEndOfPrompt : start;
+  return rule;
+}
+
+// Of every policy.
+HeadRule RandomSelector(std::mt19937_64& rng) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  constexpr TokenSelector::Kind kKinds[] = {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova,
+                                            TokenSelector::Kind::kSnapKv};
+  HeadRule rule = Selecting(kKinds[below(3)], below(3) == 0 ? below(20) : 0, 1 + below(90),
+                            below(2) == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
+  if (rule.select.kind == TokenSelector::Kind::kH2o) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
+  if (rule.select.kind == TokenSelector::Kind::kSnapKv) {
+    rule.select.window = 1 + below(40);
+    rule.select.kernel = 1 + 2 * below(5);
+    if (below(2) == 0) rule.select.pooling = TokenSelector::Pooling::kMean;
+  }
+  EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
+  return rule;
+}
+
+AttentionCase RandomCase(std::mt19937_64& rng, uint64_t seed) {
+  constexpr int64_t kDims[] = {64, 40, 128, 32, 80};
+  AttentionCase test_case{.num_tokens = 60 + static_cast<int64_t>(rng() % 160), .num_q_heads = 8};
+  test_case.num_kv_heads = 1 + static_cast<int64_t>(seed % 2) * 3;
+  test_case.head_dim = kDims[seed % 5];
+  test_case.page_tokens = seed % 3 == 0 ? 16 : 32;
+  test_case.score_cap = seed % 4 == 3 ? 2.0f : 0.0f;
+  test_case.seed = seed;
+  const SequenceLimits limits{.prompt_tokens = 1 + static_cast<int64_t>(rng() % 150), .max_tokens = 400};
+  for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+    test_case.rules.push_back(ResolveRule(RandomSelector(rng), limits));
+  }
+  // Heads of all kinds in one layer.
+  if (test_case.num_kv_heads > 1) test_case.rules[1] = ResolveRule(HeadRule::Full(), limits);
+  if (test_case.num_kv_heads > 2) test_case.rules[2] = ResolveRule(HeadRule::Stream(5, 40), limits);
+  // A text of one step cannot cross the end of a prompt.
+  test_case.poisons_pages = std::all_of(test_case.rules.begin(), test_case.rules.end(),
+                                        [](const ResolvedRule& rule) { return rule.holds_from == 0; });
+  return test_case;
+}
+
+std::vector<int32_t> Kept(const KvCache& cache, int64_t kv_head) {
+  std::vector<int32_t> kept = cache.KeptPositions(0, kv_head).value();
+  std::sort(kept.begin(), kept.end());
+  return kept;
+}
+
+// After every step a head holds the pages that the arithmetic says, of the tokens that its rule allows it.
+void CheckBytes(const KvCache& cache, const KvPools& pools) {
+  int64_t bytes = 0;
+  for (int64_t h = 0; h < cache.num_kv_heads(); ++h) {
+    const ResolvedRule& rule = cache.rule(0, h);
+    const int64_t num_pages = KvPages(rule, cache.num_tokens(), cache.page_tokens()).total();
+    const PagePool& pool = rule.SelectsByScore() ? *pools.selecting.newest
+                           : rule.Bounded()      ? *pools.bounded.newest
+                                                 : *pools.full.newest;
+    bytes += num_pages * pool.page_bytes();
+    ASSERT_EQ(cache.NumPages(0, h).total(), num_pages) << "head " << h << " at " << cache.num_tokens();
+    if (!rule.SelectsByScore()) continue;
+    ASSERT_EQ(static_cast<int64_t>(cache.KeptPositions(0, h)->size()), NumKeptTokens(rule, cache.num_tokens()));
+  }
+  ASSERT_EQ(cache.Bytes().total(), bytes);
+}
+
+// Whether two sets are alike but for tokens whose scores are as close as rounding to f32 brings them.
+bool DifferByTies(const std::vector<int32_t>& kept, Simulation& head) {
+  std::vector<int64_t> differ;
+  std::set_symmetric_difference(kept.begin(), kept.end(), head.kept().begin(), head.kept().end(),
+                                std::back_inserter(differ));
+  const auto [least, most] = std::minmax_element(
+      differ.begin(), differ.end(), [&](int64_t a, int64_t b) { return head.ScoreOf(a) < head.ScoreOf(b); });
+  return differ.empty() || head.ScoreOf(*most) - head.ScoreOf(*least) <= 1e-5 * head.ScoreOf(*most);
+}
+
+TEST(Select, TheReferenceKeepsWhatThePapersKeep) {
+  int num_ties = 0;
+  const std::unique_ptr<Backend> ref = MakeRefBackend();
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    std::mt19937_64 rng(seed);
+    const AttentionCase test_case = RandomCase(rng, seed);
+    const AttentionData data(test_case);
+    constexpr int64_t kMostInStep[] = {1, 7, 100};
+    const std::vector<int64_t> chunks = RandomChunks(rng, test_case, kMostInStep[seed % 3]);
+    std::deque<Simulation> heads;
+    for (int64_t h = 0; h < test_case.num_kv_heads; ++h) heads.emplace_back(test_case, data, h);
+    std::vector<double> expected(data.q.size());
+    int64_t done = 0;
+    bool is_tied = false;
+    const std::vector<float> out =
+        RunAttention(*ref, test_case, data, chunks, [&](const KvCache& cache, const KvPools& pools) {
+          CheckBytes(cache, pools);
+          for (int64_t h = 0; h < test_case.num_kv_heads && !is_tied; ++h) {
+            if (!cache.rule(0, h).SelectsByScore()) continue;
+            Simulation& head = heads[static_cast<size_t>(h)];
+            head.Step(done, cache.num_tokens(), expected);
+            const std::vector<int32_t> kept = Kept(cache, h);
+            is_tied = !std::equal(kept.begin(), kept.end(), head.kept().begin(), head.kept().end());
+            if (is_tied && DifferByTies(kept, head)) break;
+            ASSERT_EQ(kept, std::vector<int32_t>(head.kept().begin(), head.kept().end()))
+                << "seed " << seed << " head " << h << " at " << cache.num_tokens();
+          }
+          done = cache.num_tokens();
+        });
+    num_ties += is_tied ? 1 : 0;
+    const int64_t group = test_case.num_q_heads / test_case.num_kv_heads;
+    double worst = 0;
+    for (size_t i = 0; i < out.size() && !is_tied; ++i) {
+      const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
+      if (!test_case.rules[static_cast<size_t>(q_head / group)].SelectsByScore()) continue;
+      worst = std::max(worst, std::abs(out[i] - expected[i]));
+    }
+    ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << "seed " << seed;
+  }
+  EXPECT_LE(num_ties, 2);
+}
+
+TEST(Select, ABudgetThatKeepsAllIsDenseBitForBit) {
+  for (const NamedBackend& named : AllBackends()) {
+    for (const TokenSelector::Kind kind :
+         {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv}) {
+      AttentionCase test_case{.num_tokens = 150};
+      test_case.kv_formats = {KvFormat::kF16, KvFormat::kF16};
+      const SequenceLimits limits{.prompt_tokens = 100, .max_tokens = 400};
+      test_case.rules = {ResolveRule(HeadRule::Full(), limits), ResolveRule(HeadRule::Full(), limits)};
+      const AttentionData data(test_case);
+      std::mt19937_64 rng(3);
+      AttentionCase selecting = test_case;
+      selecting.rules.assign(2, ResolveRule(Selecting(kind, 0, 150, RuleStart::kFirstToken), limits));
+      const std::vector<int64_t> chunks = RandomChunks(rng, selecting, 30);
+      const auto nothing = [](const KvCache&, const KvPools&) {};
+      EXPECT_EQ(RunAttention(*named.backend, selecting, data, chunks, nothing),
+                RunAttention(*named.backend, test_case, data, chunks, nothing))
+          << named.name;
+    }
+  }
+}
+
+TEST(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8};
+  const std::unique_ptr<Backend> ref = MakeRefBackend();
+  const std::vector<NamedBackend> backends = CpuBackends();
+  int num_exact = 0, num_plain = 0;
+  for (uint64_t seed = 100; seed < 116; ++seed) {
+    std::mt19937_64 rng(seed);
+    AttentionCase test_case = RandomCase(rng, seed);
+    const KvFormat format = kFormats[seed % 4];
+    test_case.kv_formats = {format, format};
+    const AttentionData data(test_case);
+    const std::vector<int64_t> chunks = RandomChunks(rng, test_case, seed % 3 == 0 ? 1 : 90);
+    std::vector<std::vector<int32_t>> expected;
+    const auto note = [&](const KvCache& cache, std::vector<std::vector<int32_t>>& kept) {
+      for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+        if (cache.rule(0, h).SelectsByScore()) kept.push_back(Kept(cache, h));
+      }
+    };
+    const std::vector<float> expected_out = RunAttention(
+        *ref, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) { note(cache, expected); });
+    for (const NamedBackend& named : backends) {
+      std::vector<std::vector<int32_t>> kept;
+      const std::vector<float> out =
+          RunAttention(*named.backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools& pools) {
+            CheckBytes(cache, pools);
+            note(cache, kept);
+          });
+      ASSERT_EQ(kept.size(), expected.size());
+      int64_t num_kept = 0, num_others = 0;
+      for (size_t i = 0; i < kept.size(); ++i) {
+        std::vector<int32_t> others;
+        std::set_difference(kept[i].begin(), kept[i].end(), expected[i].begin(), expected[i].end(),
+                            std::back_inserter(others));
+        num_kept += static_cast<int64_t>(kept[i].size());
+        num_others += static_cast<int64_t>(others.size());
+      }
+      // Ties are broken by rounding, and what they chose stays for a while. Pages of 8 bits decode with queries and
+      // probabilities of 8 bits, whose log-sum-exp weighs a query's probabilities by a few percent more or less: sums
+      // over queries come to another order where they are close. In bf16 a key that is rotated in float rounds to the
+      // neighbouring number now and then.
+      const double share = format == KvFormat::kQ8 ? 0.05 : 0.02;
+      ASSERT_LE(static_cast<double>(num_others), share * static_cast<double>(num_kept))
+          << named.name << ", seed " << seed << ", " << NameOf(format);
+      num_plain += format == KvFormat::kF32 || format == KvFormat::kF16 ? 1 : 0;
+      if (num_others > 0) continue;
+      num_exact += format == KvFormat::kF32 || format == KvFormat::kF16 ? 1 : 0;
+      double worst = 0;
+      for (size_t i = 0; i < out.size(); ++i) {
+        worst = std::max(worst, static_cast<double>(std::abs(out[i] - expected_out[i])));
+      }
+      ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << named.name << ", seed " << seed;
+    }
+  }
+  EXPECT_GE(num_exact, num_plain * 9 / 10);
+}
+
+// Keys of zeros: every token gets the same from every query. Of equal scores the earlier token goes.
+TEST(Select, OfEqualScoresTheEarlierTokenGoes) {
+  for (const NamedBackend& named : AllBackends()) {
+    for (const TokenSelector::Kind kind : {TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv}) {
+      AttentionCase test_case{.num_tokens = 90};
+      HeadRule rule = Selecting(kind, 3, 40, RuleStart::kEndOfPrompt);
+      if (kind == TokenSelector::Kind::kSnapKv) rule.select = {.kind = kind, .window = 10, .kernel = 1};
+      test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 80, .max_tokens = 400}));
+      AttentionData data(test_case);
+      std::fill(data.k.begin(), data.k.end(), 0.0f);
+      std::vector<int32_t> kept;
+      RunAttention(*named.backend, test_case, data, {50, 30}, [&](const KvCache& cache, const KvPools&) {
+        if (cache.num_tokens() == 80) kept = Kept(cache, 0);
+      });
+      std::vector<int32_t> expected(43);
+      std::iota(expected.begin(), expected.end(), 80 - 43);
+      std::iota(expected.begin(), expected.begin() + 3, 0);
+      EXPECT_EQ(kept, expected) << named.name;
+    }
+  }
+}
+
+// Rows [begin, begin + num_rows) of a text, unrotated, into caches that share a step; their outputs.
+struct ChunkOfText {
+  KvCache* cache = nullptr;
+  const AttentionData* data = nullptr;
+  int64_t begin = 0;
+  int64_t num_rows = 0;
+};
+
+std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const AttentionCase& test_case,
+                             const std::vector<ChunkOfText>& chunks) {
+  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
+  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
+  std::vector<float> q, k, v;
+  CacheStep step(backend, pools);
+  for (const ChunkOfText& chunk : chunks) {
+    const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int64_t dim) {
+      to.insert(to.end(), from.begin() + chunk.begin * dim, from.begin() + (chunk.begin + chunk.num_rows) * dim);
+    };
+    append(q, chunk.data->q, q_dim);
+    append(k, chunk.data->k, kv_dim);
+    append(v, chunk.data->v, kv_dim);
+    EXPECT_TRUE(chunk.cache->PlanStep(chunk.num_rows).ok());
+    step.Add(*chunk.cache);
+  }
+  const auto num_rows = static_cast<int64_t>(q.size()) / q_dim;
+  const Held on_device[] = {Held(backend, {num_rows, q_dim}, q), Held(backend, {num_rows, kv_dim}, k),
+                            Held(backend, {num_rows, kv_dim}, v)};
+  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
+  const Held lse = Held::Poisoned(backend, {num_rows, test_case.num_q_heads});
+  step.Begin();
+  step.RunLayer(0, {.k = on_device[1].view(),
+                    .v = on_device[2].view(),
+                    .q = on_device[0].view(),
+                    .q_sink = {},
+                    .out = out.view(),
+                    .lse = lse.view(),
+                    .alibi_slopes = {},
+                    .sink_logits = {},
+                    .num_q_heads = test_case.num_q_heads,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
+                    .compute = test_case.compute});
+  step.Finish();
+  return out.Read();
+}
+
+AttentionCase EveryPolicy(KvFormat format) {
+  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 8, .num_kv_heads = 4};
+  test_case.kv_formats = {format, format};
+  const SequenceLimits limits{.prompt_tokens = 200, .max_tokens = 400};
+  for (const HeadRule& rule : {Selecting(TokenSelector::Kind::kH2o, 0, 64, RuleStart::kFirstToken),
+                               Selecting(TokenSelector::Kind::kTova, 4, 70, RuleStart::kEndOfPrompt),
+                               Selecting(TokenSelector::Kind::kSnapKv, 0, 90, RuleStart::kEndOfPrompt),
+                               Selecting(TokenSelector::Kind::kTova, 0, 300, RuleStart::kFirstToken)}) {
+    test_case.rules.push_back(ResolveRule(rule, limits));
+  }
+  return test_case;
+}
+
+// A fork at any point goes on as its original would, bit for bit, and neither sees what the other writes: pages that
+// are shared are copied before notes or tokens in them change, and go back in the end.
+TEST(Select, AForkGoesOnAsTheOriginalWould) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kQ8}) {
+    const AttentionCase test_case = EveryPolicy(format);
+    const AttentionData data(test_case);
+    AttentionCase other_case = test_case;
+    other_case.seed = 2;
+    const AttentionData other(other_case);
+    for (const NamedBackend& named : AllBackends()) {
+      for (const int64_t fork_at : {150, 185, 200, 260}) {
+        const KvPoolSet pools(
+            *named.backend,
+            {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
+        // In steps of 50 up to the fork, then token by token; the fork reads as the original does, which reads another
+        // text from there on where `apart`.
+        const auto read = [&](bool apart, std::vector<std::vector<int32_t>>& kept) {
+          KvCache cache(pools.pools(), test_case.num_kv_heads, test_case.rules);
+          std::unique_ptr<KvCache> fork;
+          std::vector<float> outputs;
+          int64_t n = 0;
+          while (n < 290) {
+            if (n == fork_at && apart) fork = cache.Fork();
+            const int64_t stop = n < fork_at ? fork_at : n + 1;
+            const int64_t num = std::min({int64_t{50}, stop - n, cache.MaxStepTokens()});
+            if (fork != nullptr) OutputsOf(*named.backend, pools.pools(), test_case, {{&cache, &other, n, num}});
+            KvCache& follows = fork != nullptr ? *fork : cache;
+            const std::vector<float> rows =
+                OutputsOf(*named.backend, pools.pools(), test_case, {{&follows, &data, n, num}});
+            outputs.insert(outputs.end(), rows.begin(), rows.end());
+            n += num;
+          }
+          const KvCache& last = fork != nullptr ? *fork : cache;
+          for (int64_t h = 0; h < test_case.num_kv_heads; ++h) kept.push_back(last.KeptPositions(0, h).value());
+          return outputs;
+        };
+        std::vector<std::vector<int32_t>> kept_alone, kept_apart;
+        const std::vector<float> alone = read(false, kept_alone);
+        ASSERT_EQ(read(true, kept_apart), alone) << named.name << ", fork at " << fork_at;
+        ASSERT_EQ(kept_apart, kept_alone) << named.name << ", fork at " << fork_at;
+        ASSERT_EQ(pools.usage().bytes, 0);
+      }
+    }
+  }
+}
+
+TEST(Select, ASnapshotGoesOnAsItsOriginalWould) {
+  const AttentionCase test_case = EveryPolicy(KvFormat::kF16);
+  const AttentionData data(test_case);
+  for (const NamedBackend& named : AllBackends()) {
+    const KvPoolSet pools(
+        *named.backend,
+        {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
+    for (const int64_t save_at : {190, 200, 250}) {
+      KvCache original(pools.pools(), test_case.num_kv_heads, test_case.rules);
+      for (int64_t n = 0; n < save_at; n += 10) {
+        OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}});
+      }
+      const std::unique_ptr<KvSnapshot> saved = original.Save().value();
+      const std::unique_ptr<KvCache> restored = KvCache::Restore(pools.pools(), *saved).value();
+      EXPECT_EQ(restored->Bytes().total(), original.Bytes().total());
+      for (int64_t n = save_at; n < 270; n += 10) {
+        ASSERT_EQ(OutputsOf(*named.backend, pools.pools(), test_case, {{restored.get(), &data, n, 10}}),
+                  OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}}))
+            << named.name << ", saved at " << save_at;
+      }
+      for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+        EXPECT_EQ(restored->KeptPositions(0, h).value(), original.KeptPositions(0, h).value());
+      }
+    }
+    EXPECT_EQ(pools.usage().bytes, 0);
+  }
+}
+
+TEST(Select, ABatchIsEachAlone) {
+  const AttentionCase test_case = EveryPolicy(KvFormat::kF16);
+  std::vector<AttentionData> texts;
+  AttentionCase of_text = test_case;
+  for (of_text.seed = 1; of_text.seed <= 3; ++of_text.seed) texts.emplace_back(of_text);
+  constexpr int64_t kBefore[] = {180, 250, 0};
+  constexpr int64_t kRows[] = {20, 1, 70};
+  for (const NamedBackend& named : AllBackends()) {
+    const KvPoolSet pools(
+        *named.backend,
+        {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
+    const auto run = [&](bool together, std::vector<std::vector<int32_t>>& kept) {
+      std::deque<KvCache> caches;
+      std::vector<ChunkOfText> chunks;
+      std::vector<float> outputs;
+      for (size_t i = 0; i < texts.size(); ++i) {
+        KvCache& cache = caches.emplace_back(pools.pools(), test_case.num_kv_heads, test_case.rules);
+        for (int64_t n = 0; n < kBefore[i]; n += 10) {
+          OutputsOf(*named.backend, pools.pools(), test_case, {{&cache, &texts[i], n, 10}});
+        }
+        chunks.push_back({&cache, &texts[i], kBefore[i], kRows[i]});
+        if (together) continue;
+        const std::vector<float> alone = OutputsOf(*named.backend, pools.pools(), test_case, {chunks.back()});
+        outputs.insert(outputs.end(), alone.begin(), alone.end());
+      }
+      if (together) outputs = OutputsOf(*named.backend, pools.pools(), test_case, chunks);
+      for (const KvCache& cache : caches) {
+        for (int64_t h = 0; h < test_case.num_kv_heads; ++h) kept.push_back(cache.KeptPositions(0, h).value());
+      }
+      return outputs;
+    };
+    std::vector<std::vector<int32_t>> kept_alone, kept_together;
+    const std::vector<float> alone = run(false, kept_alone);
+    EXPECT_EQ(run(true, kept_together), alone) << named.name;
+    EXPECT_EQ(kept_together, kept_alone) << named.name;
+  }
+}
+
+TEST(Select, AnyNumberOfThreadsGivesTheSameBits) {
+  AttentionCase test_case = EveryPolicy(KvFormat::kF16);
+  test_case.num_tokens = 3000;
+  test_case.rules[0] = ResolveRule(Selecting(TokenSelector::Kind::kH2o, 0, 2300, RuleStart::kFirstToken), {});
+  test_case.rules[3] = ResolveRule(Selecting(TokenSelector::Kind::kTova, 0, 2300, RuleStart::kFirstToken), {});
+  test_case.rules[1].holds_from = test_case.rules[2].holds_from = 2500;
+  const AttentionData data(test_case);
+  std::vector<int64_t> chunks(5, 500);
+  chunks.push_back(499);
+  chunks.push_back(1);
+  std::vector<std::vector<float>> outputs;
+  std::vector<std::vector<int32_t>> kept;
+  for (const int num_threads : {1, 3}) {
+    const std::unique_ptr<Backend> backend = MakeCpuBackend({.num_threads = num_threads}).value();
+    std::vector<int32_t> last;
+    outputs.push_back(RunAttention(*backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
+      last.clear();
+      for (int64_t h = 0; h < 4; ++h) {
+        const std::vector<int32_t> of_head = cache.KeptPositions(0, h).value();
+        last.insert(last.end(), of_head.begin(), of_head.end());
+      }
+    }));
+    kept.push_back(last);
+  }
+  EXPECT_EQ(outputs[0], outputs[1]);
+  EXPECT_EQ(kept[0], kept[1]);
+}
+
+// What SnapKV keeps does not depend on how its prompt was cut into steps; where sums are alike, bit for bit.
+TEST(Select, SnapKvKeepsTheSameInAnySteps) {
+  AttentionCase test_case{.num_tokens = 260};
+  const SequenceLimits limits{.prompt_tokens = 230, .max_tokens = 400};
+  test_case.rules.assign(2,
+                         ResolveRule(Selecting(TokenSelector::Kind::kSnapKv, 0, 70, RuleStart::kEndOfPrompt), limits));
+  const AttentionData data(test_case);
+  for (const NamedBackend& named : CpuBackends(/*batch_invariant=*/true)) {
+    std::vector<std::vector<float>> outputs;
+    std::vector<std::vector<int32_t>> kept;
+    for (const int64_t most : {230, 33, 1}) {
+      std::vector<int64_t> chunks;
+      for (int64_t n = 0; n < 230; n += chunks.back()) chunks.push_back(std::min(most, 230 - n));
+      chunks.insert(chunks.end(), 30, 1);
+      outputs.push_back(
+          RunAttention(*named.backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
+            if (cache.num_tokens() == 230) kept.push_back(cache.KeptPositions(0, 1).value());
+          }));
+    }
+    EXPECT_EQ(kept[0], kept[1]) << named.name;
+    EXPECT_EQ(kept[0], kept[2]) << named.name;
+    EXPECT_EQ(outputs[0], outputs[1]) << named.name;
+    EXPECT_EQ(outputs[0], outputs[2]) << named.name;
+  }
+}
+
+}  // namespace
+}  // namespace headwise

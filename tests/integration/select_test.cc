@@ -1,0 +1,230 @@
+// Plans whose heads select tokens by attention score, through the engine on tiny models: bytes, batches, threads,
+// forks, and what is refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/kv_bytes.h"
+#include "support/engines.h"
+#include "support/golden.h"
+#include "support/requests.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = TokenSelector::Kind;
+
+EngineOptions TinyOptions(const std::string& model = "llama-gqa") {
+  EngineOptions options = ExactOptions(SourcePath("tests/golden/tiny/" + model), {"cpu"});
+  options.page_tokens = 16;
+  options.chunk_tokens = 40;
+  return options;
+}
+
+HeadRule Selecting(Kind kind, int64_t budget, RuleStart start = RuleStart::kFirstToken) {
+  HeadRule rule = HeadRule::Stream(0, budget);
+  rule.select.kind = kind;
+  rule.start = kind == Kind::kSnapKv ? RuleStart::kEndOfPrompt : start;
+  return rule;
+}
+
+// Heads of all kinds beside each other.
+std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShape& shape) {
+  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv};
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(shape));
+  for (HeadRule& rule : plan->rules) {
+    if (rng() % 5 == 0) continue;
+    if (rng() % 5 == 0) {
+      rule = HeadRule::Stream(4, 20);
+      continue;
+    }
+    rule = Selecting(kKinds[rng() % 3], 1 + static_cast<int64_t>(rng() % 60),
+                     rng() % 2 == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
+    rule.sink = static_cast<int64_t>(rng() % 2) * 3;
+  }
+  return plan;
+}
+
+Request RequestFor(std::vector<int32_t> prompt, std::shared_ptr<const HeadPlan> plan, int64_t max_new_tokens) {
+  Request request = RequestOf(std::move(prompt), max_new_tokens);
+  request.plan = std::move(plan);
+  return request;
+}
+
+std::vector<float> Read(Engine& engine, const std::shared_ptr<Sequence>& sequence, std::span<const int32_t> ids) {
+  std::vector<float> rows;
+  ForcedRun run;
+  run.sequence = sequence;
+  run.ids = ids;
+  run.rows = ForcedRun::Rows::kEvery;
+  run.on_row = [&](int64_t, std::span<const float> logits, std::span<const float>) {
+    rows.insert(rows.end(), logits.begin(), logits.end());
+    return true;
+  };
+  const Status status = engine.RunForced(run);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rows;
+}
+
+TEST(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
+  const auto engine = MustCreate(TinyOptions());
+  const std::vector<int32_t> ids = IdsOf(1, 200);
+  const ForcedRows dense = MustRunForced(*engine, ids, nullptr, 150);
+  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv}) {
+    auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+    for (HeadRule& rule : plan->rules) rule = Selecting(kind, 200);
+    EXPECT_EQ(MustRunForced(*engine, ids, plan, 150).logits, dense.logits);
+    for (HeadRule& rule : plan->rules) rule = Selecting(kind, 50);
+    EXPECT_NE(MustRunForced(*engine, ids, plan, 150).logits, dense.logits);
+  }
+}
+
+// ref is the definition; the kernels have sums of their own.
+TEST(SelectEngine, TheCpuAnswersAsTheReference) {
+  std::mt19937_64 rng(3);
+  EngineOptions options = TinyOptions();
+  const auto cpu = MustCreate(options);
+  options.backend = "ref";
+  const auto ref = MustCreate(options);
+  for (int round = 0; round < 6; ++round) {
+    const auto plan = RandomPlan(rng, cpu->shape());
+    const std::vector<int32_t> ids = IdsOf(rng(), 160);
+    const ForcedRows expected = MustRunForced(*ref, ids, plan, 120);
+    EXPECT_LE(MaxDifference(MustRunForced(*cpu, ids, plan, 120).logits, expected.logits), kTinyLogitsF32)
+        << "round " << round;
+  }
+}
+
+TEST(SelectEngine, BytesAreWhatThePlanSays) {
+  std::mt19937_64 rng(6);
+  const EngineOptions options = TinyOptions();
+  const auto engine = MustCreate(options);
+  const PageSizes f32{.newest = 2 * options.page_tokens * engine->shape().head_dim * 4};
+  for (int round = 0; round < 12; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const auto prompt_tokens = static_cast<int64_t>(1 + rng() % 300);
+    engine->ResetKvPeak();
+    const auto result = engine->Run(RequestFor(IdsOf(rng(), static_cast<size_t>(prompt_tokens)), plan, 30));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    const KvBytesArgs args{.plan = plan.get(),
+                           .limits = {.prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + 30},
+                           .chunk_tokens = options.chunk_tokens,
+                           .page_tokens = options.page_tokens,
+                           .full_pages = f32,
+                           .bounded_pages = f32};
+    // The last token was sampled but not read.
+    const KvBytes expected = PlanKvBytes(args, prompt_tokens + 29);
+    EXPECT_EQ(result->metrics.kv_bytes_full, expected.full);
+    EXPECT_EQ(result->metrics.kv_bytes_bounded, expected.bounded);
+    EXPECT_LE(engine->kv_peak_bytes(), PeakKvBytes(args)) << "round " << round;
+    EXPECT_GE(engine->kv_peak_bytes(), expected.full + expected.bounded);
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(SelectEngine, ABatchIsEachAlone) {
+  std::mt19937_64 rng(2);
+  const auto engine = MustCreate(TinyOptions());
+  std::vector<std::vector<int32_t>> alone;
+  std::vector<Request> requests;
+  for (int i = 0; i < 5; ++i) {
+    // Prompts of one chunk: how a longer one is cut depends on who shares its steps, and so does what it keeps.
+    requests.push_back(RequestFor(IdsOf(rng(), 1 + rng() % 8), RandomPlan(rng, engine->shape()), 60));
+    const auto result = engine->Run(requests.back());
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    alone.push_back(result->tokens);
+  }
+  std::vector<RequestId> ids;
+  for (Request& request : requests) ids.push_back(*engine->Submit(std::move(request)));
+  for (bool more = true; more;) more = *engine->Step();
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(engine->Take(ids[i])->tokens, alone[i]) << i;
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+TEST(SelectEngine, AnyNumberOfThreadsGivesTheSameBits) {
+  std::vector<std::vector<float>> logits;
+  for (const int num_threads : {1, 3}) {
+    EngineOptions options = TinyOptions();
+    options.num_threads = num_threads;
+    const auto engine = MustCreate(options);
+    std::mt19937_64 rng(4);
+    logits.push_back(MustRunForced(*engine, IdsOf(7, 300), RandomPlan(rng, engine->shape()), 250).logits);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+TEST(SelectEngine, AForkContinuesAsTheOriginalWouldBitForBit) {
+  std::mt19937_64 rng(5);
+  const auto engine = MustCreate(TinyOptions());
+  for (int round = 0; round < 8; ++round) {
+    const auto plan = RandomPlan(rng, engine->shape());
+    const std::vector<int32_t> prefix = IdsOf(rng(), 1 + rng() % 120);
+    const std::vector<int32_t> rest = IdsOf(rng(), 1 + rng() % 60);
+    const std::vector<int32_t> other = IdsOf(rng(), 1 + rng() % 60);
+    const SequenceOptions options{
+        .plan = plan, .prompt_tokens = static_cast<int64_t>(1 + rng() % (2 * prefix.size())), .max_tokens = 1000};
+    const auto alone = *engine->NewSequence(options);
+    Read(*engine, alone, prefix);
+    const std::vector<float> expected = Read(*engine, alone, rest);
+    const auto original = *engine->NewSequence(options);
+    Read(*engine, original, prefix);
+    const auto fork = *engine->Fork(*original);
+    const auto second_fork = *engine->Fork(*fork);
+    Read(*engine, fork, other);  // must not disturb the others
+    EXPECT_EQ(Read(*engine, original, rest), expected) << "round " << round;
+    EXPECT_EQ(Read(*engine, second_fork, rest), expected) << "round " << round;
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+// A dense prefix has no notes of what was seen.
+TEST(SelectEngine, AForkOfADenseTextIsRefused) {
+  const auto engine = MustCreate(TinyOptions());
+  const auto shared = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000});
+  Read(*engine, shared, IdsOf(1, 50));
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->rules[0] = Selecting(Kind::kSnapKv, 20);
+  EXPECT_FALSE(engine->CanBeginFull(*plan));
+  const auto fork = engine->Fork(*shared, {.plan = plan, .prompt_tokens = 60, .max_tokens = 1000});
+  ASSERT_FALSE(fork.ok());
+  EXPECT_THAT(fork.status().message(), HasSubstr("50 tokens"));
+}
+
+TEST(SelectEngine, WhatCannotBeCombinedIsRefusedByName) {
+  struct Case {
+    std::string model;
+    std::string kv_dtype;
+    bool batch_invariant;
+    Kind kind;
+    std::string message;  // empty: accepted
+  };
+  const Case cases[] = {
+      {"llama-gqa", "q4", false, Kind::kH2o, "q4"},  {"llama-gqa", "f16,q4", false, Kind::kSnapKv, "q4"},
+      {"llama-gqa", "q8", false, Kind::kTova, ""},   {"mistral-window", "f16", false, Kind::kH2o, "sliding window"},
+      {"mpt", "f16", false, Kind::kTova, "ALiBi"},   {"llama-gqa", "f16", true, Kind::kH2o, "batch_invariant"},
+      {"llama-gqa", "f16", true, Kind::kSnapKv, ""}, {"llama-sink-logits", "f16", false, Kind::kH2o, ""},
+      {"gpt2", "f16", false, Kind::kTova, ""},
+  };
+  for (const Case& each : cases) {
+    EngineOptions options = TinyOptions(each.model);
+    options.kv_dtype = each.kv_dtype;
+    options.page_tokens = 0;
+    options.batch_invariant = each.batch_invariant;
+    const auto engine = MustCreate(options);
+    auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+    plan->rules[1] = Selecting(each.kind, 20);
+    std::vector<int32_t> ids = IdsOf(1, 30);
+    for (int32_t& id : ids) id %= 60;  // the smallest vocabulary
+    const auto result = engine->Run(RequestFor(ids, plan, 5));
+    EXPECT_EQ(result.ok(), each.message.empty()) << each.model << " " << result.status().message();
+    if (result.ok()) continue;
+    EXPECT_THAT(result.status().message(), HasSubstr("KV head 1: heads that select tokens by attention score"));
+    EXPECT_THAT(result.status().message(), HasSubstr(each.message));
+  }
+}
+
+}  // namespace
+}  // namespace headwise
