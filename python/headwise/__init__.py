@@ -8,7 +8,7 @@
 Planners are functions of `headwise.plan`; the rules that plans are made of are in `headwise.rules`.
 """
 
-from . import plan, rules
+from . import compare, plan, rules
 from ._core import VERSION as __version__
 from .errors import (
     Cancelled,
@@ -39,6 +39,7 @@ __all__ = [
     "Sequence",
     "HeadPlan",
     "ModelShape",
+    "compare",
     "plan",
     "rules",
     "evaluate",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _convert
-from .errors import Unsupported
+from .errors import InvalidInput, Unsupported
 from .head_plan import HeadPlan, StrPath
 from .llm import LLM
 
@@ -60,10 +60,13 @@ def transformers(
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise Unsupported(f"compare.transformers: {error}; expected the packages transformers and torch") from None
+    number_format = getattr(torch, str(dtype), None)
+    if not isinstance(number_format, torch.dtype):
+        raise InvalidInput(f"dtype: {dtype!r} is no number format of torch, expected float32, float64, bfloat16 or float16")
     with LLM(model, plan=plan, **{"compute": "f32", "kv_dtype": "f32", **engine}) as llm:
         ids = llm.encode(text)
         ours = llm.logits(ids)
-    other = AutoModelForCausalLM.from_pretrained(_convert.path(model, "model"), dtype=getattr(torch, dtype))
+    other = AutoModelForCausalLM.from_pretrained(_convert.path(model, "model"), dtype=number_format)
     with torch.inference_mode():
         theirs = other.eval()(torch.tensor([ids])).logits[0].float().numpy()
     return difference(ours, theirs)

@@ -20,6 +20,9 @@ std::string_view ToView(BeastView view) {
   return {view.data(), view.size()};
 }
 
+// "0\r\n\r\n": no chunk is followed by less.
+constexpr size_t kLastChunkBytes = 5;
+
 std::string InLowerCase(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {
@@ -58,6 +61,7 @@ class RequestReader::Parser : public http::basic_parser<true> {
   std::string refusal_message;
   size_t header_bytes;
   size_t num_header_bytes = 0;  // read of the header
+  bool waits_for_line = false;  // between the chunks of a body
   int num_hosts = 0;
   bool is_http_1_0 = false;
   bool expects_continue = false;
@@ -135,10 +139,15 @@ size_t RequestReader::Read(std::string_view bytes) {
     const bool was_header = parser.state == State::kHeader;
     const std::string_view rest = bytes.substr(num_taken);
     if (rest.empty()) break;
+    // Beast asserts that a last chunk whose end it waits for has these bytes when it is shown again, also where it is
+    // the first one, of which it may have seen the line alone. Nothing is lost by waiting: more has to come in any
+    // case.
+    if (parser.waits_for_line && rest.size() < kLastChunkBytes) break;
     ErrorCode error;
     const size_t num_new = parser.put(boost::asio::const_buffer(rest.data(), rest.size()), error);
     num_taken += num_new;
     if (was_header) parser.num_header_bytes += num_new;
+    parser.waits_for_line = !was_header && error == http::error::need_more && num_taken < bytes.size();
     if (error && error != http::error::need_more) {
       parser.Refuse(error);
     } else if (was_header && parser.num_header_bytes > parser.header_bytes) {

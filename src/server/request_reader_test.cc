@@ -73,6 +73,19 @@ TEST(RequestReader, ReadsChunksAndForgetsWhatFollowsThem) {
   }
 }
 
+// Where assertions of Beast are compiled in (preset debug) they hold in these pieces too.
+TEST(RequestReader, ReadsBodiesWithoutChunks) {
+  for (const std::string_view end : {"0\r\n\r\n", "000;a=b\r\nX: y\r\n\r\n"}) {
+    const std::string bytes = WithField("Transfer-Encoding: chunked") + std::string(end);
+    for (size_t piece_size = 1; piece_size <= bytes.size() + 4; ++piece_size) {
+      RequestReader reader(kHeaderBytes, kBodyBytes);
+      EXPECT_EQ(ReadInPieces(reader, bytes + "GET ", piece_size), "GET ");
+      ASSERT_EQ(reader.state(), State::kDone) << piece_size;
+      EXPECT_EQ(reader.TakeRequest().body, "");
+    }
+  }
+}
+
 TEST(RequestReader, KnowsWhetherTheConnectionStaysOpen) {
   const auto keeps = [](std::string_view bytes) {
     RequestReader reader(kHeaderBytes, kBodyBytes);

@@ -100,7 +100,7 @@ inline Json Greedy(const std::string& prompt, int64_t max_tokens) {
 
 template <typename Condition>
 bool WaitUntil(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto deadline = std::chrono::steady_clock::now() + kReplyPatience;
   while (std::chrono::steady_clock::now() < deadline) {
     if (condition()) return true;
     std::this_thread::yield();
