@@ -59,7 +59,7 @@ class CudaBackend final : public Backend {
   bool IsFast(Compute compute) const override { return compute != Compute::kF32; }
   Device& device() override { return *device_; }
 
-  bool Has(Feature feature) const override { return feature != Feature::kExperts; }
+  bool Has(Feature feature) const override { return feature != Feature::kExperts && feature != Feature::kSelection; }
 
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
@@ -175,7 +175,6 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::Compensate(args, tables_, *device_);
   }
-  bool Has(Feature feature) const override { return feature != Feature::kSelection; }
   void SelectKv(const SelectKvArgs& /*args*/) override { HW_CHECK(false, "plans that ask for it are refused"); }
 
  private:
