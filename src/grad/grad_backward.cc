@@ -31,7 +31,7 @@ void GradDecoder<Real>::BackLayer(int64_t layer_idx, const BackwardArgs& args) {
   const LayerWeights& layer = model_->weights.layers[static_cast<size_t>(layer_idx)];
   const Real* x = saved_->inputs[static_cast<size_t>(layer_idx)].data();
   RunAttention(layer_idx, x, Outputs::kBoth);
-  RunMlp(layer_idx, x);
+  RunMlp(layer_idx, MlpInput(layer_idx, x));
   BackMlp(layer_idx);
   if (config.residual == ResidualKind::kSerial) AddGradient(layer.mlp_norm, a_->x_mid.data(), a_->d_mlp_normed);
   a_->d_mixed.resize(a_->q.size());
