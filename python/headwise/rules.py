@@ -102,7 +102,8 @@ def _selector_to_json(selector: Selector) -> dict[str, Any]:
 
 def _selector_from_json(value: dict[str, Any]) -> Selector:
     options = {key: value[key] for key in value if key != "by"}
-    return {"h2o": H2o, "tova": Tova, "snapkv": SnapKv}[value["by"]](**options)
+    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv]] = {"h2o": H2o, "tova": Tova, "snapkv": SnapKv}
+    return kinds[value["by"]](**options)
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:

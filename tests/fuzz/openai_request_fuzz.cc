@@ -8,6 +8,7 @@
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
 #include "server/openai_request.h"
+#include "tensor/draw_weight.h"
 #include "text/utf8.h"
 
 namespace headwise {
@@ -29,8 +30,13 @@ void Check(const ApiResult<ApiRequest>& request) {
   HW_CHECK(parsed.n >= 1 && static_cast<int64_t>(parsed.prompts.size()) * parsed.n <= kMaxChoices);
   HW_CHECK(!parsed.max_tokens || (*parsed.max_tokens >= 0 && *parsed.max_tokens <= kMaxSequenceTokens));
   HW_CHECK(!parsed.logprobs || (*parsed.logprobs >= 0 && *parsed.logprobs <= kMaxLogprobs));
-  const Status sampling = ValidateSampling(parsed.sampling, kVocabSize);
+  // Ids are looked at where the model is known, which draws from fewer.
+  SamplingOptions options = parsed.sampling;
+  options.logit_bias.clear();
+  const Status sampling = ValidateSampling(options, kMaxDrawIds);
   HW_CHECK(sampling.ok(), "{}", sampling.message());
+  const Status biases = ValidateSampling({.logit_bias = parsed.sampling.logit_bias}, kVocabSize);
+  HW_CHECK(biases.ok(), "{}", biases.message());
   const Status stops = ValidateStops(parsed.stop);
   HW_CHECK(stops.ok(), "{}", stops.message());
 }

@@ -308,7 +308,7 @@ class BenchOp(CliTest):
     """Every operation alone: what is asked and what is printed, no time."""
 
     OPS = ["matmul", "attention-decode", "attention-prefill", "append", "age", "compensate", "norm", "rope",
-           "activate", "embed"]
+           "activate", "embed", "draw"]
     SMALL = ("--rows", "1,3", "--depth", 64, "--reps", 2)
 
     def test_json_of_every_operation(self):
