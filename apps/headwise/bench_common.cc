@@ -46,7 +46,8 @@ Json MachineJson(const Ceilings& ceilings) {
           {"has_bf16_dot", ceilings.has_bf16_dot},
           {"int8_dot_flops", ceilings.int8_dot_flops},
           {"has_int8_dot", ceilings.has_int8_dot},
-          {"int8_tile_flops", ceilings.int8_tile_flops}};
+          {"int8_tile_flops", ceilings.int8_tile_flops},
+          {"fp8_flops", ceilings.fp8_flops}};
 }
 
 Json TimingJson(const Timing& timing) {
@@ -58,9 +59,12 @@ std::string CeilingsText(const Json& machine) {
     return machine["has_" + type].get<bool>() ? Giga(machine[type + "_flops"]) : "not in hardware";
   };
   const bool has_tiles = machine["int8_tile_flops"].get<double>() > 0;
-  return fmt::format("read {} GB/s; GFLOP/s: f32 {}, bf16 {} {}, int8 dot {}{}", Giga(machine["read_bytes_per_second"]),
-                     Giga(machine["f32_flops"]), has_tiles ? "tiles" : "dot", dot("bf16_dot"), dot("int8_dot"),
-                     has_tiles ? ", int8 tiles " + Giga(machine["int8_tile_flops"]) : "");
+  const bool has_fp8 = machine["fp8_flops"].get<double>() > 0;
+  return fmt::format("read {} GB/s; GFLOP/s: f32 {}, bf16 {} {}, int8 dot {}{}{}",
+                     Giga(machine["read_bytes_per_second"]), Giga(machine["f32_flops"]), has_tiles ? "tiles" : "dot",
+                     dot("bf16_dot"), dot("int8_dot"),
+                     has_tiles ? ", int8 tiles " + Giga(machine["int8_tile_flops"]) : "",
+                     has_fp8 ? ", fp8 " + Giga(machine["fp8_flops"]) : "");
 }
 
 void PrintMachine(const Json& machine) {

@@ -35,6 +35,7 @@ struct BenchCommandOptions {
   std::string fill = "prefill";
   int64_t num_steps = 20;
   int64_t batch = 1;
+  int64_t mixed = 0;
   uint64_t seed = 0;
   bool json = false;
 };
@@ -178,6 +179,7 @@ BenchOptions BenchOptionsOf(const BenchCommandOptions& options) {
   bench.fill = options.fill == "random" ? BenchOptions::Fill::kRandom : BenchOptions::Fill::kPrefill;
   bench.num_steps = options.num_steps;
   bench.batch = options.batch;
+  bench.mixed = options.mixed;
   bench.seed = options.seed;
   return bench;
 }
@@ -230,6 +232,17 @@ Result<std::vector<PlanResult>> RunPlans(const BenchCommandOptions& options, con
   return results;
 }
 
+Json MixedJson(const MixedTiming& timing) {
+  return {{"depth", timing.depth},
+          {"batch", timing.batch},
+          {"chunk_tokens", timing.chunk_tokens},
+          {"chunk_seconds", TimingJson(timing.chunk)},
+          {"decode_seconds", TimingJson(timing.decode)},
+          {"both_seconds", TimingJson(timing.both)},
+          // Above 1 what decodes makes a chunk longer by more than its own step takes.
+          {"extra_of_decode", (timing.both.median - timing.chunk.median) / timing.decode.median}};
+}
+
 Json ResultsJson(const Report& report, const std::vector<PlanResult>& results) {
   Json plans = Json::array();
   for (const PlanResult& result : results) {
@@ -241,12 +254,15 @@ Json ResultsJson(const Report& report, const std::vector<PlanResult>& results) {
     for (const DecodeTiming& timing : result.bench.decode) {
       decode.push_back(report.Decode(result, timing, results.front()));
     }
+    Json mixed = Json::array();
+    for (const MixedTiming& timing : result.bench.mixed) mixed.push_back(MixedJson(timing));
     plans.push_back({{"plan", result.name},
                      {"verified",
                       {{"repeats", result.bench.verification.repeats},
                        {"prefill_difference", result.bench.verification.prefill_difference}}},
                      {"prefill", std::move(prefill)},
-                     {"decode", std::move(decode)}});
+                     {"decode", std::move(decode)},
+                     {"mixed", std::move(mixed)}});
   }
   return plans;
 }
@@ -268,6 +284,8 @@ void PrintText(const Json& root) {
                                 fmt::format("of {} peak", compute), "KV", "KV peak", "speed"}};
   std::vector<TextRow> decode{{"decode", "depth", "batch", "tokens/s", "ms", "min", "max", "host", "GB/s", "read",
                                "of read", "of bound", "bound", "KV full", "KV bounded", "KV peak", "speed"}};
+  std::vector<TextRow> mixed{
+      {"mixed", "depth", "batch", "chunk", "chunk ms", "decode ms", "both ms", "min", "max", "extra of decode"}};
   for (const Json& plan : root["plans"]) {
     const auto name = plan["plan"].get<std::string>();
     for (const Json& row : plan["prefill"]) {
@@ -290,10 +308,21 @@ void PrintText(const Json& root) {
            row["bound_by"].get<std::string>(), FormatBytes(row["kv_bytes_full"]), FormatBytes(row["kv_bytes_bounded"]),
            FormatBytes(row["kv_peak_bytes"]), fmt::format("{:.2f}x", row["speedup"].get<double>())});
     }
+    for (const Json& row : plan["mixed"]) {
+      const Json& both = row["both_seconds"];
+      mixed.push_back({name, row["depth"].dump(), row["batch"].dump(), row["chunk_tokens"].dump(),
+                       Milliseconds(row["chunk_seconds"]["median"]), Milliseconds(row["decode_seconds"]["median"]),
+                       Milliseconds(both["median"]), Milliseconds(both["min"]), Milliseconds(both["max"]),
+                       fmt::format("{:.2f}", row["extra_of_decode"].get<double>())});
+    }
   }
   if (prefill.size() > 1) PrintTable(prefill);
   if (prefill.size() > 1 && decode.size() > 1) Print("\n");
   if (decode.size() > 1) PrintTable(decode);
+  if (mixed.size() > 1) {
+    Print("\n");
+    PrintTable(mixed);
+  }
 }
 
 Status RunBenchCommand(const BenchCommandOptions& options) {
@@ -350,6 +379,11 @@ void AddBenchCommand(CommandLine& line) {
       ->capture_default_str();
   command.add_option("--reps", options->num_steps, "Timed decode steps per depth")->capture_default_str();
   command.add_option("--batch", options->batch, "With --fill random: sequences that decode together")
+      ->capture_default_str();
+  command
+      .add_option("--mixed", options->mixed,
+                  "With --fill random: tokens of a prompt whose step is timed alone and beside the batch's; 0: none. "
+                  "--chunk-tokens as large")
       ->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of the random ids and weights")->capture_default_str();
   command.add_flag("--json", options->json, "One JSON object on standard output");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "commands.h"
 #include "common_options.h"
 #include "engine/model_preview.h"
+#include "inspect_fit.h"
 #include "kv/kv_bytes.h"
 #include "kv/plan_svg.h"
 #include "kv/plan_view.h"
@@ -30,6 +32,7 @@ struct InspectOptions {
   std::string plan;
   std::string svg;
   std::vector<int64_t> lengths = {1024, 8192, 32768, 131072};
+  int64_t fit_bytes = 0;  // 0: not asked
   bool json = false;
 };
 
@@ -288,13 +291,14 @@ std::string LengthsText(const InspectOptions& options, const Subject& subject,
   return text;
 }
 
-Status PrintInspectJson(const InspectOptions& options, const Subject& subject,
-                        const std::vector<LengthReport>& reports) {
+Status PrintInspectJson(const InspectOptions& options, const Subject& subject, const std::vector<LengthReport>& reports,
+                        const std::optional<FitReport>& fit) {
   Json json = {{"model", Json()}, {"plan", Json()}, {"kv", Json::array()}};
   if (subject.model != nullptr) json["model"] = ModelJson(options, *subject.model);
   if (subject.plan != nullptr) json["plan"] = PlanJson(options, *subject.plan);
   for (const LengthReport& report : reports) json["kv"].push_back(LengthJson(report));
   json["refused"] = Refusals(subject, reports);
+  if (fit) json["fit"] = FitJson(*fit);
   return PrintJson(json);
 }
 
@@ -309,7 +313,16 @@ Status RunInspect(const InspectOptions& options) {
     if (subject.plan == nullptr) return Status::InvalidInput("--svg: draws a plan, expected --plan");
     HW_RETURN_IF_ERROR(WriteFileAtomically(options.svg, PlanSvg(*subject.plan)));
   }
-  if (options.json) return PrintInspectJson(options, subject, reports);
+  std::optional<FitReport> fit;
+  if (options.fit_bytes > 0) {
+    if (subject.model == nullptr) {
+      return Status::InvalidInput("--fit: a model's weights take memory too, expected --model");
+    }
+    const bool has_plan = subject.plan != nullptr && subject.plan_refusal.empty();
+    HW_ASSIGN_OR_RETURN(fit, ReportFit(options.engine, *subject.model, has_plan ? subject.plan : nullptr, options.plan,
+                                       options.fit_bytes));
+  }
+  if (options.json) return PrintInspectJson(options, subject, reports, fit);
   std::string text;
   if (subject.model != nullptr) text += ModelText(options, *subject.model);
   if (subject.plan != nullptr) {
@@ -319,6 +332,7 @@ Status RunInspect(const InspectOptions& options) {
     for (const std::string& note : subject.plan->notes) text += fmt::format("note      {}\n", note);
   }
   text += LengthsText(options, subject, reports);
+  if (fit) text += FitText(*fit);
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
   }
@@ -339,6 +353,8 @@ void AddInspectCommand(CommandLine& line) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
+  AddBytesOption(command, "--fit", options->fit_bytes,
+                 "Memory: how many tokens of how many conversations fit, by plan and cache format; 0: not asked");
   command.add_flag("--json", options->json, "One JSON object on standard output");
   // Either is enough; with neither there is nothing to show.
   command.callback([&line, options] {

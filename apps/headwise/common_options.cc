@@ -60,7 +60,8 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   command.add_flag("!--no-mmap", options.use_mmap,
                    "Read all weights into memory first: files that change under a running program do no harm");
   command.add_option("--isa", options.isa, "amx, avx512, avx2, baseline or auto")->capture_default_str();
-  command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8 or auto")->capture_default_str();
+  command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8, fp8 (of GPUs) or auto")
+      ->capture_default_str();
   command.add_flag("--batch-invariant", options.batch_invariant,
                    "The same bits whatever else shares a step and however a text is cut into steps");
   command

@@ -59,6 +59,13 @@ class Backend {
   // Where the result is `host` itself, that memory must outlive the backend's use.
   virtual Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) = 0;
 
+  // Makes what products of many rows in `compute` want of an adopted matrix beside it, which stays: asked for before
+  // they are, because it takes memory. Not supported: a number format that the machine does not multiply.
+  virtual Status PrepareProducts(const WeightMatrix& /*adopted*/, Compute compute) {
+    if (compute != Compute::kFp8) return Status::Ok();
+    return Status::Unsupported("products in fp8 are not supported, only those of GPUs");
+  }
+
   // ---- ops: Validate(args), then put on the device's queue; what they write is there after device().Wait() ----
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void Norm(const NormArgs& args) = 0;

@@ -23,10 +23,12 @@ struct Ceilings {
   bool has_int8_dot = false;
   // Of tile registers; 0 without them. Where there are some, bf16_dot_flops is theirs too.
   double int8_tile_flops = 0;
+  double fp8_flops = 0;  // 0 where there are no products in FP8
 
   // What products of many rows in `compute` can reach: tile registers take block formats as bf16 (TileArgs).
   double flops(Compute compute) const {
     if (compute == Compute::kF32) return f32_flops;
+    if (compute == Compute::kFp8) return fp8_flops;
     return compute == Compute::kBF16 || int8_tile_flops > 0 ? bf16_dot_flops : int8_dot_flops;
   }
 };

@@ -63,9 +63,11 @@ enum class Compute {
   kBF16,  // x rounded to bf16, products by bf16 dot instructions where the machine has them
   kInt8,  // x rounded to int8 with a scale for 32 elements, for weights of block formats; with others, and on tile
           // registers for many rows, as kBF16
+  kFp8,   // as kInt8, but many rows of x and weights that Backend::PrepareProducts has prepared rounded to e4m3, with a
+          // scale for each row of x and each output
 };
 
-std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8"
+std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8", "fp8"
 std::optional<Compute> ComputeByName(std::string_view name);
 
 // out = x W^T + bias, for several matrices that share x: one launch for q, k and v.

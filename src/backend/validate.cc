@@ -88,11 +88,21 @@ void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
 }  // namespace
 
 std::string_view NameOf(Compute compute) {
-  return compute == Compute::kF32 ? "f32" : compute == Compute::kBF16 ? "bf16" : "int8";
+  switch (compute) {
+    case Compute::kF32:
+      return "f32";
+    case Compute::kBF16:
+      return "bf16";
+    case Compute::kInt8:
+      return "int8";
+    case Compute::kFp8:
+      return "fp8";
+  }
+  return "unknown";
 }
 
 std::optional<Compute> ComputeByName(std::string_view name) {
-  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8, Compute::kFp8}) {
     if (NameOf(compute) == name) return compute;
   }
   return std::nullopt;

@@ -27,6 +27,12 @@ constexpr int64_t kMinSteps = 5;  // fewer have no spread
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxBatch = 4096;
 
+// Of mixed steps: how often they are timed, how many steps of decoding go before each, and how many tokens sequences
+// decode, which is enough for all of them.
+constexpr int64_t kMixedRounds = 5;
+constexpr int64_t kStepsBetween = 4;
+constexpr int64_t kMixedTokens = 64;
+
 // More than a page and not a multiple of anything.
 constexpr int64_t kVerifiedTokens = 67;
 // bf16 products keep 8 bits; noise grows over the layers. Wrong keys give a difference of about 1.
@@ -156,6 +162,31 @@ Result<StepTimes> TimeSteps(Engine& engine, std::span<const std::shared_ptr<Sequ
   return times;
 }
 
+bool IsRunning(const Engine& engine, RequestId id) {
+  const RequestResult* result = engine.Peek(id);
+  return result != nullptr && result->finish == FinishReason::kRunning;
+}
+
+// Seconds of the longest step until a prompt is read, and its first token drawn: of the only one, where it is read in
+// one.
+Result<double> TimeChunk(Engine& engine, const SequenceOptions& options, std::span<const int32_t> ids) {
+  Request request;
+  request.prompt.assign(ids.begin(), ids.end());
+  HW_ASSIGN_OR_RETURN(request.sequence, engine.NewSequence(options));
+  request.max_new_tokens = 1;
+  request.eos = EosMode::kIgnore;
+  HW_ASSIGN_OR_RETURN(const RequestId id, engine.Submit(std::move(request)));
+  double longest = 0;
+  while (IsRunning(engine, id)) {
+    const Clock::time_point start = Clock::now();
+    HW_RETURN_IF_ERROR(engine.Step().status());
+    longest = std::max(longest, Seconds(Clock::now() - start));
+  }
+  HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
+  if (result.finish == FinishReason::kError) return std::move(result.status).Annotate("mixed step");
+  return longest;
+}
+
 class Bench {
  public:
   Bench(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {
@@ -188,6 +219,7 @@ class Bench {
         HW_ASSIGN_OR_RETURN(sequence, SequenceAt(depth));
       }
       HW_RETURN_IF_ERROR(MeasureSteps(sequences, depth, result));
+      if (options_.mixed > 0) HW_RETURN_IF_ERROR(MeasureMixed(depth, result));
     }
     return result;
   }
@@ -264,6 +296,49 @@ class Bench {
     return Status::Ok();
   }
 
+  // Behind MeasureSteps of the same depth.
+  Status MeasureMixed(int64_t depth, BenchResult& result) {
+    const SequenceOptions prompt = {
+        .plan = options_.plan, .prompt_tokens = options_.mixed, .max_tokens = options_.mixed + 1};
+    const std::vector<int32_t> ids = RandomIds(options_.mixed, engine_.config().vocab_size, options_.seed + 2);
+    std::vector<double> alone, both;
+    for (int64_t round = 0; round <= kMixedRounds; ++round) {
+      HW_ASSIGN_OR_RETURN(const double seconds, TimeChunk(engine_, prompt, ids));
+      if (round > 0) alone.push_back(seconds);  // the first makes everything ready
+    }
+    std::vector<RequestId> decoding;
+    for (int64_t i = 0; i < options_.batch; ++i) {
+      Request request;
+      request.prompt = {ids_[static_cast<size_t>(i) % ids_.size()]};
+      HW_ASSIGN_OR_RETURN(
+          request.sequence,
+          engine_.NewSequence({.plan = options_.plan, .prompt_tokens = depth, .max_tokens = depth + kMixedTokens + 2}));
+      HW_RETURN_IF_ERROR(FillCache(*request.sequence, depth, options_.seed));
+      request.max_new_tokens = kMixedTokens;
+      request.eos = EosMode::kIgnore;
+      request.output = Request::Output::kStreamOnly;
+      HW_ASSIGN_OR_RETURN(const RequestId id, engine_.Submit(std::move(request)));
+      decoding.push_back(id);
+    }
+    for (int64_t round = 0; round <= kMixedRounds; ++round) {
+      // As many steps apart as show that decoding goes on.
+      for (int64_t step = 0; step < kStepsBetween; ++step) HW_RETURN_IF_ERROR(engine_.Step().status());
+      HW_ASSIGN_OR_RETURN(const double seconds, TimeChunk(engine_, prompt, ids));
+      if (round > 0) both.push_back(seconds);
+    }
+    for (const RequestId id : decoding) {
+      HW_CHECK(IsRunning(engine_, id), "a sequence ended before the last mixed step");
+      HW_RETURN_IF_ERROR(engine_.Take(id).status());
+    }
+    result.mixed.push_back({.depth = depth,
+                            .batch = options_.batch,
+                            .chunk_tokens = options_.mixed,
+                            .chunk = TimingOf(std::move(alone)),
+                            .decode = result.decode.back().timing,
+                            .both = TimingOf(std::move(both))});
+    return Status::Ok();
+  }
+
   Engine& engine_;
   const BenchOptions& options_;
   std::set<int64_t> prefills_;
@@ -285,6 +360,13 @@ Status CheckBench(const BenchOptions& options) {
     return Status::InvalidInput(
         fmt::format("batch is {}, expected 1 to {}, and 1 where the cache is not filled with random values",
                     options.batch, kMaxBatch));
+  }
+  if (options.mixed < 0 || options.mixed > kMaxTokens ||
+      (options.mixed > 0 && options.fill == BenchOptions::Fill::kPrefill)) {
+    return Status::InvalidInput(
+        fmt::format("a prompt beside decoding is {} tokens, expected 0 to {}, and 0 where the cache is not filled with "
+                    "random values",
+                    options.mixed, kMaxTokens));
   }
   for (const int64_t depth : options.depths) {
     if (depth < 0 || depth > kMaxTokens) {

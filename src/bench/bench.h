@@ -47,6 +47,16 @@ struct DecodeTiming {
   double read_bytes_per_second = 0;  // of BenchOptions::measure_read, the better of before and after; 0 without
 };
 
+// A chunk of one prompt, read in one step, alone and in a step with a batch of sequences that decode.
+struct MixedTiming {
+  int64_t depth = 0;  // tokens in each cache that decodes; the prompt has none before
+  int64_t batch = 1;
+  int64_t chunk_tokens = 0;
+  Timing chunk;   // alone
+  Timing decode;  // the batch alone
+  Timing both;    // in one step
+};
+
 struct BenchOptions {
   // What leads to a depth: a real prefill, which is timed as well, or random values, in a fraction of the time.
   enum class Fill { kPrefill, kRandom };
@@ -58,6 +68,7 @@ struct BenchOptions {
   Fill fill = Fill::kPrefill;
   int64_t num_steps = 20;  // timed decode steps per depth
   int64_t batch = 1;       // sequences that decode together; several only with kRandom
+  int64_t mixed = 0;       // tokens of a prompt that is read beside them in one step, with kRandom; 0: none is
   uint64_t seed = 0;       // of the random ids
   std::function<void(int64_t num_read, int64_t total)> on_progress = {};
   // How fast memory is read right now: asked before and after the steps of each depth, because neighbours on the
@@ -69,6 +80,7 @@ struct BenchResult {
   Verification verification;
   std::vector<PrefillTiming> prefill;  // ascending; depths that were filled by one are among them
   std::vector<DecodeTiming> decode;    // ascending
+  std::vector<MixedTiming> mixed;      // a row for each of `decode`, where it is asked for
 };
 
 // What RunBench asks of its options, which needs no model: asked before one is loaded.

@@ -11,7 +11,8 @@
 namespace headwise {
 namespace {
 
-constexpr int64_t kStepTokens = 256;
+// Many: a step costs its tables, too, which grow with the cache.
+constexpr int64_t kStepTokens = 4096;
 
 // Drawn once: every step and layer takes the same values from another place on.
 class NormalRows {

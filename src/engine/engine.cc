@@ -65,11 +65,23 @@ Status CheckInvariance(const EngineOptions& options, const KvFormats& formats, c
       options.kv_dtype));
 }
 
+// Of products with prompts, in which matrices of layers are; logits, and few rows, have their own numbers.
+Status PrepareProducts(const Model& model, Compute compute, Backend& backend) {
+  for (const LayerWeights& layer : model.weights.layers) {
+    for (const LinearWeights* linear : LinearsOf(layer)) {
+      if (!linear->weight.present()) continue;
+      Status status = backend.PrepareProducts(linear->weight, compute);
+      if (!status.ok()) return std::move(status).Annotate(fmt::format("backend {}, compute", backend.name()));
+    }
+  }
+  return Status::Ok();
+}
+
 Result<Compute> ResolveCompute(const std::string& name, const Model& model, const Backend& backend) {
   if (name != "auto") {
     const std::optional<Compute> compute = ComputeByName(name);
     if (compute) return *compute;
-    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16 or int8", name));
+    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16, int8 or fp8", name));
   }
   const std::vector<DType> types = model.MatrixTypes();
   if (std::ranges::any_of(types, IsBlockFormat) && backend.IsFast(Compute::kInt8)) return Compute::kInt8;
@@ -129,6 +141,7 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
   HW_RETURN_IF_ERROR(CheckInvariance(options, parts.memory->formats, backend));
   HW_ASSIGN_OR_RETURN(options.page_tokens, PageTokensFor(options.page_tokens, parts.memory->formats.full));
   HW_ASSIGN_OR_RETURN(parts.compute, ResolveCompute(options.compute, *parts.model, backend));
+  HW_RETURN_IF_ERROR(PrepareProducts(*parts.model, parts.compute, backend));
   parts.memory->limit_bytes = options.kv_limit_bytes;
   parts.memory->host_limit_bytes = options.host_kv_bytes;
   parts.memory->page_pools.emplace(backend, KvPoolSet::Options{.head_dim = parts.model->config.head_dim,
@@ -160,9 +173,9 @@ const Tokenizer& Engine::tokenizer() const {
 std::string Engine::backend_description() const {
   const EngineImpl::Parts& parts = impl_->parts();
   const bool is_invariant = parts.options.batch_invariant;
+  const bool of_prefill = parts.compute == Compute::kBF16 || parts.compute == Compute::kFp8;
   return fmt::format("{}, {}{}{}", parts.memory->backend->Description(), NameOf(parts.compute),
-                     parts.compute == Compute::kBF16 && !is_invariant ? " prefill" : "",
-                     is_invariant ? ", batch-invariant" : "");
+                     of_prefill && !is_invariant ? " prefill" : "", is_invariant ? ", batch-invariant" : "");
 }
 int64_t Engine::page_tokens() const {
   return impl_->parts().options.page_tokens;

@@ -27,6 +27,10 @@ Result<std::unique_ptr<ModelPreview>> ModelPreview::Open(const EngineOptions& op
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, OpenModelWeights(options.model, config));
   HW_ASSIGN_OR_RETURN(const ReadTensors read, ReadModelWeights(config, *source));
   HW_RETURN_IF_ERROR(CheckFeatures(config, read.weights, *memory.backend));
+  for (const std::string& name : source->Names()) {
+    const Result<ConstTensorView> tensor = source->Get(name);  // those that have no view are not weights
+    if (tensor.ok()) preview->weight_bytes_ += tensor->size_bytes();
+  }
   preview->source_hash_ = SourceHash(*source);
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, preview->config_));
   const auto tokenizer = OpenTokenizer(options.model, options.on_warning);

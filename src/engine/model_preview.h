@@ -26,6 +26,8 @@ class ModelPreview {
   const ModelConfig& config() const { return config_; }
   const std::string& source_hash() const { return source_hash_; }
   bool has_tokenizer() const { return has_tokenizer_; }
+  // As they are in the file: what an engine holds, but for what backends add to it.
+  int64_t weight_bytes() const { return weight_bytes_; }
   const Backend& backend() const { return *memory_->backend; }
 
   // Why there could be no such sequence, by its plan, its lengths, or the KV limit.
@@ -37,6 +39,7 @@ class ModelPreview {
   ModelConfig config_;
   std::string source_hash_;
   bool has_tokenizer_ = false;
+  int64_t weight_bytes_ = 0;
   std::shared_ptr<KvMemory> memory_ = std::make_shared<KvMemory>();
   std::optional<SequenceMaker> sequences_;
 };

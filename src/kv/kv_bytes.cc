@@ -133,4 +133,16 @@ int64_t PeakKvBytes(const KvBytesArgs& args) {
                   PeakOfPhase(args, most_tokens, std::min(args.chunk_tokens, most_tokens), /*in_prompt=*/false));
 }
 
+int64_t TokensThatFit(KvBytesArgs args, int64_t bytes, int64_t most_tokens) {
+  args.most_tokens = 0;
+  int64_t fits = 0;
+  int64_t too_many = most_tokens + 1;
+  while (too_many - fits > 1) {
+    const int64_t tokens = fits + (too_many - fits) / 2;
+    args.limits = {.prompt_tokens = tokens, .max_tokens = tokens};
+    (PeakKvBytes(args) <= bytes ? fits : too_many) = tokens;
+  }
+  return fits;
+}
+
 }  // namespace headwise

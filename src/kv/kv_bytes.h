@@ -86,6 +86,11 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens);
 // largest step, for the pages that age in it. The largest int64_t where it is more than that.
 int64_t PeakKvBytes(const KvBytesArgs& args);
 
+// The most tokens N, up to `most_tokens`, such that a prompt of N tokens takes no more than `bytes` at its peak; 0
+// where not even one fits. Of args.limits and args.most_tokens nothing is read: a longer text is taken never to need
+// less, which holds but for elastic windows that shrink with the text, where a longer one may fit too.
+int64_t TokensThatFit(KvBytesArgs args, int64_t bytes, int64_t most_tokens);
+
 }  // namespace headwise
 
 #endif  // HEADWISE_KV_KV_BYTES_H_

@@ -162,5 +162,30 @@ TEST(KvBytes, ThePeakCoversEveryLength) {
   }
 }
 
+// The peak at what fits is within the bytes, and one token more is not.
+TEST(TokensThatFit, AreTheMostWhosePeakIsWithin) {
+  const ModelShape shape{.architecture = "llama", .num_layers = 2, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 16};
+  HeadPlan plan = HeadPlan::Dense(shape);
+  KvBytesArgs args = ArgsFor(plan, 0);
+  for (const bool is_mixed : {false, true}) {
+    if (is_mixed) plan.rules[1] = plan.rules[3] = HeadRule::Stream(16, 32);
+    for (const PageSizes& pages : {kPlain, kAging}) {
+      args.full_pages = args.bounded_pages = pages;
+      const auto peak = [&](int64_t tokens) {
+        args.limits = {.prompt_tokens = tokens, .max_tokens = tokens};
+        return PeakKvBytes(args);
+      };
+      for (const int64_t bytes : {int64_t{5000}, int64_t{123456}, int64_t{1} << 30}) {
+        const int64_t tokens = TokensThatFit(args, bytes, int64_t{1} << 40);
+        EXPECT_GT(tokens, 0) << bytes;
+        EXPECT_LE(peak(tokens), bytes);
+        EXPECT_GT(peak(tokens + 1), bytes);
+      }
+    }
+  }
+  EXPECT_EQ(TokensThatFit(args, 10, 1 << 20), 0);
+  EXPECT_EQ(TokensThatFit(args, int64_t{1} << 60, 1 << 20), 1 << 20) << "no more than asked";
+}
+
 }  // namespace
 }  // namespace headwise

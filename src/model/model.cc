@@ -97,9 +97,7 @@ std::vector<DType> Model::MatrixTypes() const {
     }
   };
   for (const LayerWeights& layer : weights.layers) {
-    for (const LinearWeights* linear : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
-      add(*linear);
-    }
+    for (const LinearWeights* linear : LinearsOf(layer)) add(*linear);
     for (const ExpertWeights& expert : layer.experts) {
       for (const LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) add(*linear);
     }

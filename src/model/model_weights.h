@@ -2,6 +2,7 @@
 #ifndef HEADWISE_MODEL_MODEL_WEIGHTS_H_
 #define HEADWISE_MODEL_MODEL_WEIGHTS_H_
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -37,6 +38,11 @@ struct LayerWeights {
   std::vector<ExpertWeights> experts;  // [X]
   LinearWeights shared_gate;           // [1, E]: how much of the MLP beside them a token takes; absent: all
 };
+
+// Matrices that every token goes through, or absent; in the order in which they are read.
+inline std::array<const LinearWeights*, 7> LinearsOf(const LayerWeights& layer) {
+  return {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down};
+}
 
 struct ModelWeights {
   WeightMatrix embedding;  // [V, E]

@@ -89,6 +89,27 @@ class Plans(CliTest):
         self.succeeds("inspect", "--plan", plan)
         self.assertIn("runs: every key and tensor is there", self.succeeds("inspect", "--model", MODEL).stdout.decode())
 
+    def test_inspect_says_what_fits(self):
+        plan = self.plan("streaming", "--sink", 16, "--recent", 48)
+        done = self.succeeds("inspect", "--model", MODEL, "--plan", plan, "--fit", "1GB", "--json")
+        fit = json.loads(done.stdout)["fit"]
+        self.assertEqual(fit["memory_bytes"], 10**9)
+        self.assertAlmostEqual(fit["weight_bytes"], os.path.getsize(MODEL / "model.safetensors"), delta=10**5)
+        tokens = {(row["plan"], row["kv_dtype"], row["conversations"]): row["tokens"] for row in fit["fits"]}
+        one = tokens["full", "f16", 1]
+        # Two numbers of 2 bytes for each of 64 dimensions of 32 heads, and room for a chunk.
+        self.assertTrue(0.99 < one * 2 * 2 * 64 * 32 / fit["kv_bytes"] <= 1, one)
+        self.assertGreater(tokens["full", "q4", 1], 3 * one)
+        self.assertTrue(0.95 < 32 * tokens["full", "f16", 32] / one <= 1)
+        self.assertEqual(tokens[str(plan), "f16", 1], 2**40)
+        limit = fit["kv_bytes"]
+        for length, is_refused in ((one, False), (one + 64, True)):
+            done = self.succeeds("inspect", "--model", MODEL, "--lengths", length, "--kv-limit-bytes", limit, "--json")
+            self.assertEqual(bool(json.loads(done.stdout)["refused"]), is_refused, length)
+        self.assertIn("does not fit", self.succeeds("inspect", "--model", MODEL, "--fit", "30MB").stdout.decode())
+        self.refuses("inspect", "--plan", plan, "--fit", "1GB", says="--model")
+        self.refuses("inspect", "--model", MODEL, "--fit", "much", status=2, says="--fit")
+
     def test_inspect_shows_both_windows(self):
         model = GOLDENS / "gemma3"
         plan = self.plan("streaming", "--sink", 4, "--recent", 8, model=model)

@@ -3,6 +3,11 @@
 #ifndef HEADWISE_BACKEND_CUDA_ACTIVATION_CUH_
 #define HEADWISE_BACKEND_CUDA_ACTIVATION_CUH_
 
+#include <cstdint>
+#include <type_traits>
+
+#include "backend/ops.h"
+
 namespace headwise::cuda {
 
 __device__ inline float Silu(float x) {
@@ -17,6 +22,49 @@ __device__ inline float GeluTanh(float x) {
 // In any unit that `cap` has too.
 __device__ inline float SoftCapped(float x, float cap) {
   return cap * tanhf(x / cap);
+}
+
+template <ActivateArgs::Kind kKind>
+__device__ inline float Activated(const float* gate, const float* x, int64_t i) {
+  if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
+    return Silu(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
+    return GeluTanh(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
+    return Gelu(x[i]);
+  } else {
+    return GeluTanh(x[i]);
+  }
+}
+
+// Four of them, of rows that begin on 16 bytes. `gate`: null where there is none.
+template <ActivateArgs::Kind kKind>
+__device__ inline float4 ActivatedQuad(const float* gate, const float* x, int64_t quad) {
+  const float4 values = reinterpret_cast<const float4*>(x)[quad];
+  float4 gates = {};
+  if (gate != nullptr) gates = reinterpret_cast<const float4*>(gate)[quad];
+  const float from[4] = {values.x, values.y, values.z, values.w};
+  const float of_gate[4] = {gates.x, gates.y, gates.z, gates.w};
+  return {Activated<kKind>(of_gate, from, 0), Activated<kKind>(of_gate, from, 1), Activated<kKind>(of_gate, from, 2),
+          Activated<kKind>(of_gate, from, 3)};
+}
+
+// body(integral_constant<Kind>).
+template <typename Body>
+void WithKind(ActivateArgs::Kind kind, const Body& body) {
+  using Kind = ActivateArgs::Kind;
+  switch (kind) {
+    case Kind::kGatedSilu:
+      return body(std::integral_constant<Kind, Kind::kGatedSilu>());
+    case Kind::kGatedGeluTanh:
+      return body(std::integral_constant<Kind, Kind::kGatedGeluTanh>());
+    case Kind::kGatedSiluClamped:
+      return;  // Feature::kExperts
+    case Kind::kGelu:
+      return body(std::integral_constant<Kind, Kind::kGelu>());
+    case Kind::kGeluTanh:
+      return body(std::integral_constant<Kind, Kind::kGeluTanh>());
+  }
 }
 
 }  // namespace headwise::cuda

@@ -121,6 +121,27 @@ Result<double> Bf16Products(CudaDevice& device) {
   return 2.0 * kMatrixDim * kMatrixDim * kMatrixDim / seconds;
 }
 
+// The same of the matrices as e4m3; 0 where there is no such product.
+Result<double> Fp8Products(CudaDevice& device) {
+  const std::unique_ptr<Cublas> cublas = Cublas::Load(device);
+  if (cublas == nullptr || !cublas->HasFp8()) return 0.0;
+  constexpr int64_t kCount = kMatrixDim * kMatrixDim;
+  const Shape shape{kMatrixDim, kMatrixDim};
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer numbers, DeviceBuffer::Make(device, kCount * sizeof(__nv_bfloat16)));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer codes, DeviceBuffer::Make(device, kCount));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer scales, DeviceBuffer::Make(device, kMatrixDim * sizeof(float)));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer out, DeviceBuffer::Make(device, kCount * sizeof(float)));
+  Launch(device, "fill", {.grid = dim3(Blocks(kCount, kThreads)), .threads = kThreads}, FillKernel,
+         reinterpret_cast<__nv_bfloat16*>(numbers.data()), kCount);
+  const Fp8Rows rows{.codes = codes.data(), .scales = reinterpret_cast<float*>(scales.data())};
+  RowsToFp8(ConstTensorView(numbers.data(), DType::kBF16, shape), rows, device);
+  const auto put = [&] {
+    cublas->MatMulFp8(rows, shape, rows, {out.data(), DType::kF32, shape}, MatMulArgs::Write::kStore);
+  };
+  HW_ASSIGN_OR_RETURN(const double seconds, BestSeconds(device, put));
+  return 2.0 * kMatrixDim * kMatrixDim * kMatrixDim / seconds;
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -138,6 +159,7 @@ Result<Ceilings> MeasureCudaCeilings(Backend& backend) {
   HW_ASSIGN_OR_RETURN(ceilings.bf16_dot_flops, cuda::Bf16Products(device));
   ceilings.has_bf16_dot = ceilings.bf16_dot_flops > 0;
   if (!ceilings.has_bf16_dot) ceilings.bf16_dot_flops = ceilings.f32_flops;
+  HW_ASSIGN_OR_RETURN(ceilings.fp8_flops, cuda::Fp8Products(device));
   // Few rows are bound by memory; many are multiplied as bf16.
   ceilings.int8_dot_flops = ceilings.bf16_dot_flops;
   return ceilings;

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/cuda_ops.h"
 #include "backend/ops.h"
 
 namespace headwise::cuda {
@@ -26,23 +27,33 @@ class Cublas {
   // others: steps that have the same are replayed with it.
   void MatMul(const ConstTensorView& x, const MatMulPart& part, MatMulArgs::Write write, int64_t out_stride = 0);
 
+  // Whether MatMulFp8 is there: on compute capability 9.0, from version 12.9 of the library on.
+  bool HasFp8() const;
+  // The same without bias, of `shape` [T, K] codes of x and [N, K] of the weight. N and K are multiples of 16. Sums are
+  // of the tensor cores' own precision, 14 bits or so: less than a hundredth of a row's norm is lost, where rounding to
+  // e4m3 loses some four.
+  void MatMulFp8(const Fp8Rows& x, const Shape& shape, const Fp8Rows& weight, const TensorView& out,
+                 MatMulArgs::Write write);
+
  private:
   struct Library;
   struct Plan;
   // What a record holds of a product: no padding.
   struct Product {
     Cublas* cublas;
-    int64_t num_rows, num_outputs, depth;  // T, N, K
-    int64_t out_stride;                    // between rows of out
-    int64_t adds;                          // 0 or 1
-    const void *x, *weight, *bias;         // bias: or null
+    int64_t num_rows, num_outputs, depth;   // T, N, K
+    int64_t out_stride;                     // between rows of out
+    int64_t adds;                           // 0 or 1
+    const void *x, *weight, *bias;          // bias: or null
+    const float *x_scales, *weight_scales;  // of FP8, else null
     void* out;
   };
-  // By rows, outputs, depth, stride of out, whether it adds, whether there is a bias.
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool>;
+  // By rows, outputs, depth, stride of out, whether it adds, whether there is a bias, whether it is in FP8.
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
 
   Cublas(CudaDevice& device, std::unique_ptr<Library> library);
   Plan* PlanFor(const Key& key);
+  void Put(Product product);
   cudaError_t Run(const Product& product, cudaStream_t stream);
 
   CudaDevice& device_;

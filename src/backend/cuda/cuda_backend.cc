@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,6 +25,9 @@ constexpr int64_t kPackBytes = int64_t{16} << 20;
 constexpr int kMaxPackThreads = 16;
 // Of weights in block formats as plain numbers at a time, on the device, where a product wants those.
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
+// Of outputs and depth of products in FP8.
+constexpr int64_t kFp8Multiple = 16;
 
 bool HasBlocks(const MatMulArgs& args) {
   return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsBlockFormat(part.weight.dtype); });
@@ -71,6 +75,34 @@ class CudaBackend final : public Backend {
     const WeightMatrix adopted(ConstTensorView(buffer.data(), rows.dtype, rows.shape));
     weights_.push_back(std::move(buffer));
     return adopted;
+  }
+
+  // FP8: codes of the matrix beside it, which products of many rows read.
+  Status PrepareProducts(const WeightMatrix& adopted, Compute compute) override {
+    if (compute != Compute::kFp8) return Status::Ok();
+    LoadCublas();
+    if (cublas_ == nullptr || !cublas_->HasFp8()) {
+      return Status::Unsupported("products in fp8 need compute capability 9.0 and cuBLASLt 12.9 or later");
+    }
+    const int64_t num_outputs = adopted.shape[0];
+    const int64_t depth = adopted.shape[1];
+    // Others stay bf16.
+    if (num_outputs % kFp8Multiple != 0 || depth % kFp8Multiple != 0 || fp8_.contains(adopted.planes[0])) {
+      return Status::Ok();
+    }
+    Fp8Matrix made;
+    HW_ASSIGN_OR_RETURN(made.codes, DeviceBuffer::Make(*device_, static_cast<size_t>(num_outputs * depth)));
+    HW_ASSIGN_OR_RETURN(made.scales, DeviceBuffer::Make(*device_, static_cast<size_t>(num_outputs) * sizeof(float)));
+    const cuda::Fp8Rows to = made.rows();
+    if (IsBlockFormat(adopted.dtype)) {
+      ForRowsOfBlocks(adopted, DType::kF32, [&](const ConstTensorView& rows, int64_t first) {
+        cuda::RowsToFp8(rows, {.codes = made.codes.data() + first * depth, .scales = to.scales + first}, *device_);
+      });
+    } else {
+      cuda::RowsToFp8(adopted.rows(), to, *device_);
+    }
+    fp8_.emplace(adopted.planes[0], std::move(made));
+    return device_->Wait();
   }
 
   void Embed(const EmbedArgs& args) override {
@@ -230,90 +262,138 @@ class CudaBackend final : public Backend {
     }
     if (HasCublas(args)) return LinearByCublas(linear);
     if (!HasBlocks(args)) return cuda::MatMul(args, *device_);
-    ForRowsOfBlocks(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
+    ForPartsOfBlocks(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
       MatMulArgs product = args;
       product.parts = {&some, 1};
       cuda::MatMul(product, *device_, num_outputs);
     });
   }
 
+  // Where it is asked for and all weights are there as that.
+  bool IsFp8(const MatMulArgs& args) const {
+    return args.compute == Compute::kFp8 && std::ranges::all_of(args.parts, [&](const MatMulPart& part) {
+             return fp8_.contains(part.weight.planes[0]);
+           });
+  }
   // Where the rounding of x is asked for and the library is there.
   bool HasCublas(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;
+    if (IsFp8(args)) return true;
     for (const MatMulPart& part : args.parts) {
       if (part.weight.dtype != DType::kBF16 && !IsBlockFormat(part.weight.dtype)) return false;
     }
-    if (!has_looked_for_cublas_) cublas_ = cuda::Cublas::Load(*device_);
-    has_looked_for_cublas_ = true;
+    LoadCublas();
     return cublas_ != nullptr;
   }
+  void LoadCublas() {
+    if (!has_looked_for_cublas_) cublas_ = cuda::Cublas::Load(*device_);
+    has_looked_for_cublas_ = true;
+  }
 
+  // body(rows, first) with rows of the matrix as plain numbers, as many at a time as the workspace holds.
+  template <typename Body>
+  void ForRowsOfBlocks(const WeightMatrix& matrix, DType dtype, const Body& body) {
+    const int64_t depth = matrix.shape[1];
+    const int64_t at_once = kWorkspaceBytes / (depth * SizeOf(dtype)) / cuda::kOrderOutputs * cuda::kOrderOutputs;
+    HW_CHECK(at_once > 0, "rows of {} are more than the workspace holds", depth);
+    for (int64_t first = 0; first < matrix.shape[0]; first += at_once) {
+      const int64_t count = std::min(at_once, matrix.shape[0] - first);
+      cuda::Dequantize(matrix, first, count, dtype, workspace_.data(), *device_);
+      body(ConstTensorView(workspace_.data(), dtype, {count, depth}), first);
+    }
+  }
   // body(part, N) with outputs of every part, as many at a time as the workspace holds rows of them, of f32 or bf16.
   // Rows of what is written are N numbers apart.
   template <typename Body>
-  void ForRowsOfBlocks(const MatMulArgs& args, DType dtype, const Body& body) {
+  void ForPartsOfBlocks(const MatMulArgs& args, DType dtype, const Body& body) {
     for (const MatMulPart& part : args.parts) {
-      const int64_t depth = part.weight.shape[1];
-      const int64_t num_outputs = part.weight.shape[0];
-      const int64_t row_bytes = depth * SizeOf(dtype);
-      const int64_t at_once = kWorkspaceBytes / row_bytes / cuda::kOrderOutputs * cuda::kOrderOutputs;
-      HW_CHECK(at_once > 0, "rows of {} are more than the workspace holds", depth);
-      for (int64_t first = 0; first < num_outputs; first += at_once) {
-        const int64_t count = std::min(at_once, num_outputs - first);
-        cuda::Dequantize(part.weight, first, count, dtype, workspace_.data(), *device_);
-        MatMulPart some{.weight = ConstTensorView(workspace_.data(), dtype, {count, depth}),
+      ForRowsOfBlocks(part.weight, dtype, [&](const ConstTensorView& rows, int64_t first) {
+        const int64_t count = rows.shape[0];
+        MatMulPart some{.weight = rows,
                         .bias = {},
                         .out = {static_cast<float*>(part.out.data) + first, DType::kF32, {args.x.shape[0], count}}};
         if (part.bias.present()) {
           some.bias = ConstTensorView(static_cast<const float*>(part.bias.data) + first, DType::kF32, {count});
         }
-        body(some, num_outputs);
-      }
+        body(some, part.weight.shape[0]);
+      });
     }
   }
 
-  // Room for x as bf16. Null after an error.
-  std::byte* RoomForRounded(const ConstTensorView& x) {
-    return device_->Scratch(static_cast<size_t>(x.shape.num_elements() + 3) / 4 * 8);
+  // Rows of x on their way into a product of many rows, in scratch memory: FP8 or else
+  // bf16. Without memory after an error.
+  struct Operand {
+    std::byte* memory = nullptr;
+    Shape shape;  // [T, K]
+    bool is_fp8 = false;
+
+    ConstTensorView bf16() const { return {memory, DType::kBF16, shape}; }
+    cuda::Fp8Rows fp8() const {
+      return {.codes = memory, .scales = reinterpret_cast<float*>(memory + shape.num_elements())};
+    }
+  };
+  Operand OperandFor(const MatMulArgs& args) {
+    const int64_t num_elements = args.x.shape.num_elements();
+    Operand x{.shape = args.x.shape, .is_fp8 = IsFp8(args)};
+    x.memory = device_->Scratch(x.is_fp8 ? static_cast<size_t>(num_elements) + args.x.shape[0] * sizeof(float)
+                                         : static_cast<size_t>(num_elements + 3) / 4 * 8);
+    return x;
   }
-  void ProductsByCublas(const MatMulArgs& args, const std::byte* rounded) {
-    const ConstTensorView x(rounded, DType::kBF16, args.x.shape);
+  void ProductsByCublas(const MatMulArgs& args, const Operand& x) {
+    if (x.is_fp8) {
+      for (const MatMulPart& part : args.parts) {
+        if (part.bias.present()) cuda::WriteBias(part, args.write, *device_);
+        cublas_->MatMulFp8(x.fp8(), x.shape, fp8_.at(part.weight.planes[0]).rows(), part.out,
+                           part.bias.present() ? MatMulArgs::Write::kAdd : args.write);
+      }
+      return;
+    }
     ForFormats(args, [&](const MatMulArgs& some) {
       if (HasBlocks(some)) {
-        return ForRowsOfBlocks(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
-          cublas_->MatMul(x, part, args.write, num_outputs);
+        return ForPartsOfBlocks(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
+          cublas_->MatMul(x.bf16(), part, args.write, num_outputs);
         });
       }
-      for (const MatMulPart& part : some.parts) cublas_->MatMul(x, part, args.write);
+      for (const MatMulPart& part : some.parts) cublas_->MatMul(x.bf16(), part, args.write);
     });
   }
   // Many rows. What a norm or an activation gives is rounded where it is computed. Requires: HasCublas(args.product).
   void LinearByCublas(const LinearArgs& args) {
-    std::byte* rounded = RoomForRounded(args.product.x);
-    if (rounded == nullptr) return;
+    Operand x = OperandFor(args.product);
+    if (x.memory == nullptr) return;
     if (args.norm) {
-      cuda::NormRounded(*args.norm, rounded, *device_);
+      x.is_fp8 ? cuda::NormToFp8(*args.norm, x.fp8(), *device_) : cuda::NormRounded(*args.norm, x.memory, *device_);
     } else {
-      cuda::RoundToBf16(args.product.x, rounded, *device_);
+      x.is_fp8 ? cuda::RowsToFp8(args.product.x, x.fp8(), *device_)
+               : cuda::RoundToBf16(args.product.x, x.memory, *device_);
     }
-    ProductsByCublas(args.product, rounded);
+    ProductsByCublas(args.product, x);
     if (args.activation && args.then && HasCublas(*args.then)) {
       Validate(*args.then);
-      rounded = RoomForRounded(args.then->x);  // the products before have read theirs
-      if (rounded == nullptr) return;
-      cuda::ActivateRounded(*args.activation, rounded, *device_);
-      return ProductsByCublas(*args.then, rounded);
+      x = OperandFor(*args.then);  // the products before have read theirs
+      if (x.memory == nullptr) return;
+      x.is_fp8 ? cuda::ActivateToFp8(*args.activation, x.fp8(), *device_)
+               : cuda::ActivateRounded(*args.activation, x.memory, *device_);
+      return ProductsByCublas(*args.then, x);
     }
     if (args.activation) cuda::Activate(*args.activation, *device_);
     if (args.then) MatMul(*args.then);
   }
 
+  // A matrix in FP8, beside its own format.
+  struct Fp8Matrix {
+    DeviceBuffer codes;   // [N, K] e4m3
+    DeviceBuffer scales;  // [N] f32
+    cuda::Fp8Rows rows() const { return {.codes = codes.data(), .scales = reinterpret_cast<float*>(scales.data())}; }
+  };
+
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
-  DeviceBuffer workspace_;            // once there are weights in block formats
-  std::unique_ptr<ThreadPool> pool_;  // that puts those in order
+  std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted
+  DeviceBuffer workspace_;                // once there are weights in block formats
+  std::unique_ptr<ThreadPool> pool_;      // that puts those in order
   std::unique_ptr<cuda::Cublas> cublas_;
   bool has_looked_for_cublas_ = false;
 };

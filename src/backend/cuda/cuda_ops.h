@@ -36,6 +36,17 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 // The same of what a norm or an activation gives; whether that is written too is left open.
 void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device);
 void ActivateRounded(const ActivateArgs& args, void* rounded, CudaDevice& device);
+// [T, K] e4m3, K a multiple of 16, and [T] f32: rows in FP8 (fp8.cu).
+struct Fp8Rows {
+  void* codes;
+  float* scales;
+};
+void RowsToFp8(const ConstTensorView& rows, const Fp8Rows& to, CudaDevice& device);  // of a plain format
+// The same of what a norm or an activation gives; whether that is written too is left open.
+void NormToFp8(const NormArgs& args, const Fp8Rows& to, CudaDevice& device);
+void ActivateToFp8(const ActivateArgs& args, const Fp8Rows& to, CudaDevice& device);
+// The part's bias to every row of its outputs, or added to them.
+void WriteBias(const MatMulPart& part, MatMulArgs::Write write, CudaDevice& device);
 // Of plain formats. Rows of `out` are out_stride numbers apart, or as many as there are outputs: 0.
 void MatMul(const MatMulArgs& args, CudaDevice& device, int64_t out_stride = 0);
 // Outputs [first_output, first_output + num_outputs) of a matrix in a block format's order as rows of `to`, f32 or

@@ -32,69 +32,29 @@ __global__ void AddPositionsKernel(const T* table, const int32_t* ids, int64_t d
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] += ToFloat(row[d]);
 }
 
-struct NormParams {
-  const float* x;
-  const float* weight;  // [num_weights, dim]
-  const float* bias;    // the same, or null
-  int64_t num_weights, dim;
-  float eps;
-  bool subtracts_mean, adds;
-  float* out;
-
-  // Moved on to the block's row.
-  __device__ NormParams OfRow() const {
-    NormParams p = *this;
-    const int64_t weight_row = num_weights == 1 ? 0 : blockIdx.x % num_weights;
-    p.x += blockIdx.x * dim;
-    p.out += blockIdx.x * dim;
-    p.weight += weight_row * dim;
-    if (bias != nullptr) p.bias += weight_row * dim;
-    return p;
-  }
-};
-
 __device__ inline uint2 Rounded(const float4& x) {
   const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y);
   const __nv_bfloat162 high = __floats2bfloat162_rn(x.z, x.w);
   return {reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high)};
 }
 
-// A block a row, of which a thread holds kNormQuads times four numbers at most. `rounded`: null, or where the row goes
-// as bf16 instead.
+// A block a row. `rounded`: null, or where the row goes as bf16 instead.
 __global__ void __launch_bounds__(kNormThreads) NormKernel(NormParams all, uint2* rounded) {
   LetLaterBegin();
   WaitForEarlier();
-  const auto at = [&](int i) { return (static_cast<int64_t>(i) * kNormThreads + threadIdx.x) * 4; };
-  const auto [x, weight, bias, num_weights, dim, eps, subtracts_mean, adds, out] = all.OfRow();
+  const NormParams p = all.OfRow();
   float4 row[kNormQuads];
-  float sum = 0;
+  NormRow(p, row);
 #pragma unroll
   for (int i = 0; i < kNormQuads; ++i) {
-    row[i] = at(i) < dim ? *reinterpret_cast<const float4*>(x + at(i)) : float4{0, 0, 0, 0};
-    sum += row[i].x + row[i].y + row[i].z + row[i].w;
-  }
-  const float mean = subtracts_mean ? SumOfBlock(sum) / static_cast<float>(dim) : 0.0f;
-  float squares = 0;
-#pragma unroll
-  for (int i = 0; i < kNormQuads; ++i) {
-    if (at(i) >= dim) continue;
-    row[i] = {row[i].x - mean, row[i].y - mean, row[i].z - mean, row[i].w - mean};
-    squares = AddSquares(squares, row[i]);
-  }
-  const float inverse = InverseRoot(SumOfBlock(squares), dim, eps);
-#pragma unroll
-  for (int i = 0; i < kNormQuads; ++i) {
-    if (at(i) >= dim) continue;
-    float4 y = Scaled(row[i], inverse, *reinterpret_cast<const float4*>(weight + at(i)));
-    if (bias != nullptr) {
-      y = Sum(y, *reinterpret_cast<const float4*>(bias + at(i)));
-    }
+    const int64_t at = NormPlace(i);
+    if (at >= p.dim) continue;
     if (rounded != nullptr) {
-      rounded[(blockIdx.x * dim + at(i)) / 4] = Rounded(y);
+      rounded[(blockIdx.x * p.dim + at) / 4] = Rounded(row[i]);
       continue;
     }
-    auto& to = *reinterpret_cast<float4*>(out + at(i));
-    to = adds ? Sum(to, y) : y;
+    auto& to = *reinterpret_cast<float4*>(p.out + at);
+    to = p.adds ? Sum(to, row[i]) : row[i];
   }
 }
 
@@ -148,19 +108,6 @@ __global__ void RopeKernel(RopeParams p, const int32_t* rows) {
 }
 
 template <ActivateArgs::Kind kKind>
-__device__ float Activated(const float* gate, const float* x, int64_t i) {
-  if constexpr (kKind == ActivateArgs::Kind::kGatedSilu) {
-    return Silu(gate[i]) * x[i];
-  } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
-    return GeluTanh(gate[i]) * x[i];
-  } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
-    return Gelu(x[i]);
-  } else {
-    return GeluTanh(x[i]);
-  }
-}
-
-template <ActivateArgs::Kind kKind>
 __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
   LetLaterBegin();
   WaitForEarlier();
@@ -172,34 +119,7 @@ __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
 template <ActivateArgs::Kind kKind>
 __global__ void ActivateRoundedKernel(const float* gate, const float* x, int64_t num_quads, uint2* rounded) {
   const int64_t quad = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (quad >= num_quads) return;
-  const float4 values = reinterpret_cast<const float4*>(x)[quad];
-  float4 gates = {};
-  if (gate != nullptr) gates = reinterpret_cast<const float4*>(gate)[quad];
-  const float from[4] = {values.x, values.y, values.z, values.w};
-  const float of_gate[4] = {gates.x, gates.y, gates.z, gates.w};
-  float to[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) to[i] = Activated<kKind>(of_gate, from, i);
-  rounded[quad] = Rounded({to[0], to[1], to[2], to[3]});
-}
-
-// body(integral_constant<Kind>).
-template <typename Body>
-void WithKind(ActivateArgs::Kind kind, const Body& body) {
-  using Kind = ActivateArgs::Kind;
-  switch (kind) {
-    case Kind::kGatedSilu:
-      return body(std::integral_constant<Kind, Kind::kGatedSilu>());
-    case Kind::kGatedGeluTanh:
-      return body(std::integral_constant<Kind, Kind::kGatedGeluTanh>());
-    case Kind::kGatedSiluClamped:
-      return;  // Feature::kExperts
-    case Kind::kGelu:
-      return body(std::integral_constant<Kind, Kind::kGelu>());
-    case Kind::kGeluTanh:
-      return body(std::integral_constant<Kind, Kind::kGeluTanh>());
-  }
+  if (quad < num_quads) rounded[quad] = Rounded(ActivatedQuad<kKind>(gate, x, quad));
 }
 
 __global__ void ClampKernel(float* x, int64_t count, float limit) {
@@ -283,40 +203,17 @@ void Embed(const EmbedArgs& args, CudaDevice& device) {
   });
 }
 
-namespace {
-
-// Weights may lie anywhere in memory that a device reads where it is.
-bool HasQuads(const NormArgs& args) {
-  const int64_t dim = args.x.shape[1];
-  const auto is_aligned = [](const ConstTensorView& view) { return reinterpret_cast<uintptr_t>(view.data) % 16 == 0; };
-  return dim % 4 == 0 && dim <= kMaxNormDim && is_aligned(args.weight) && is_aligned(args.bias);
-}
-
-NormParams ParamsOf(const NormArgs& args) {
-  return {.x = F32(args.x),
-          .weight = F32(args.weight),
-          .bias = F32(args.bias),
-          .num_weights = args.num_weights(),
-          .dim = args.x.shape[1],
-          .eps = args.eps,
-          .subtracts_mean = args.kind == NormArgs::Kind::kLayer,
-          .adds = args.write == NormArgs::Write::kAdd,
-          .out = F32(args.out)};
-}
-
-}  // namespace
-
 void Norm(const NormArgs& args, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
   const LaunchShape shape = Overlapping(args.x.shape[0], kNormThreads);
-  if (HasQuads(args)) return Launch(device, "Norm", shape, NormKernel, ParamsOf(args), nullptr);
-  Launch(device, "Norm", shape, AnyNormKernel, ParamsOf(args));
+  if (HasNormQuads(args)) return Launch(device, "Norm", shape, NormKernel, NormParamsOf(args), nullptr);
+  Launch(device, "Norm", shape, AnyNormKernel, NormParamsOf(args));
 }
 
 void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device) {
   if (!device.ok() || args.x.shape[0] == 0) return;
-  if (HasQuads(args) && args.write == NormArgs::Write::kStore) {
-    return Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), NormKernel, ParamsOf(args),
+  if (HasNormQuads(args) && args.write == NormArgs::Write::kStore) {
+    return Launch(device, "Norm", Overlapping(args.x.shape[0], kNormThreads), NormKernel, NormParamsOf(args),
                   static_cast<uint2*>(rounded));
   }
   Norm(args, device);

@@ -362,9 +362,8 @@ void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
 
 bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   const MatMulArgs& product = args.product;
-  if (args.product.compute != Compute::kInt8 || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) {
-    return false;
-  }
+  const bool is_asked = product.compute == Compute::kInt8 || product.compute == Compute::kFp8;
+  if (!is_asked || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) return false;
   if (args.activation && !IsGated(args.activation->kind)) return false;
   const int64_t depth = product.x.shape[1];
   if (args.norm) {
