@@ -26,6 +26,7 @@
 #include "tensor/finite.h"
 #include "text/gguf_tokenizer_export.h"
 #include "weights/gguf.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -157,7 +158,7 @@ class Conversion {
     if (!metadata.ok()) return std::move(metadata).status().Annotate(options_.model);
     metadata_ = *std::move(metadata);
     architecture_ = FindGgufArchitecture(config_.family);
-    HW_ASSIGN_OR_RETURN(source_, OpenSafetensorsFolder(options_.model));
+    HW_ASSIGN_OR_RETURN(source_, OpenWeightsFolder(options_.model));
     const fs::path named = fs::absolute(folder).lexically_normal();
     metadata_.SetString("general.name", (named.has_filename() ? named : named.parent_path()).filename().string());
     metadata_.SetString(kGgufSourceHashKey, SourceHash(*source_));
