@@ -98,6 +98,7 @@ def reload_in_transformers(attention: str):
         runs = []
         for name in ("config.json", "config.v4.json"):
             values = json.loads((folder / name).read_text())
+            values.pop("quantization_config", None)
             config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
             runs.append(
                 lambda tensors, config=config: (

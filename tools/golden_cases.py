@@ -44,6 +44,8 @@ class Case:
     checks: dict[str, tuple[MakeRun, MakeRun]] = dataclasses.field(default_factory=dict)  # pairs that must agree
     stored_as: torch.dtype = torch.float32  # of the weights, which are rounded to it
     tokens: tuple[int, int] = (48, 33)  # of the two prompts
+    pack: Callable[[Tensors], Tensors] = lambda tensors: tensors  # what the file has of the numbers
+    unpack: Callable[[Tensors], Tensors] = lambda tensors: tensors  # and what that stands for
 
 
 def in_reference(make_decoder, config: dict) -> MakeRun:

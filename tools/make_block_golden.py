@@ -28,10 +28,17 @@ HALVES = {
     "Q5_K": [0, 2],
     "Q6_K": [208],
     "IQ4_NL": [0],
+    "MXFP4": [],
+    "Q2_K": [80, 82],
+    "Q3_K": [108],
+    "IQ4_XS": [0],
+    "TQ1_0": [52],
+    "TQ2_0": [64],
 }
+FEW = ["Q2_K", "Q3_K", "IQ4_XS", "TQ1_0", "TQ2_0"]  # two blocks: random bytes under ordinary scales
 PLAIN = ["F16", "BF16"]
 QUANTISED = ["Q4_1", "Q5_0", "Q5_1"]  # also read as the package writes them; of the rest it writes only those below
-BY_RULE = [*PLAIN, "Q8_0", "Q4_0"]
+BY_RULE = [*PLAIN, "Q8_0", "Q4_0", "MXFP4"]
 # Zeros of both signs, subnormals, ones, the largest, and an ordinary one.
 EDGE_HALVES = np.array([0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x3C00, 0x7BFF, 0xFBFF, 0x2E66], np.uint16)
 
@@ -41,9 +48,13 @@ def random_blocks(name: str, rng: np.random.Generator) -> np.ndarray:
     num_elements, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     num_random = 16 if num_elements == 32 else 6
     num_edges = len(EDGE_HALVES) if num_elements == 32 else 8
+    if name in FEW:
+        num_random, num_edges = 2, 0
     blocks = rng.integers(0, 256, (num_random + num_edges, num_bytes), dtype=np.uint8)
     if name == "Q8_0":
         blocks[:8, 2:] = rng.permutation(256).astype(np.uint8).reshape(8, 32)
+    if name == "MXFP4":  # the exponent first: all but the largest, whose values are infinite, and the byte for NaN
+        blocks[:, 0] = [0, 1, 2, 100, 120, 127, 130, 200, 250, *rng.integers(90, 140, len(blocks) - 9)]
     for order, offset in enumerate(HALVES[name]):
         halves = rng.normal(0, 0.02, len(blocks)).astype(np.float16).view(np.uint16)
         halves[num_random:] = np.roll(EDGE_HALVES, order)[:num_edges]

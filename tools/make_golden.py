@@ -1,5 +1,5 @@
-"""Makes tiny random models and their float64 logits: the cases of golden_cases.py, golden_families.py
-and golden_experts.py, under tests/golden/tiny.
+"""Makes tiny random models and their float64 logits: the cases of golden_cases.py, golden_families.py,
+golden_experts.py and golden_published.py, under tests/golden/tiny.
 
 Wants from pip: numpy, safetensors, torch, transformers (made with 2.4, 0.8, 2.15 and 5.23).
 
@@ -21,8 +21,9 @@ from float64_transformers import Run, Tensors
 from golden_cases import CASES, Case
 from golden_experts import EXPERT_CASES
 from golden_families import FAMILY_CASES
+from golden_published import PUBLISHED_CASES
 
-CASES = CASES | FAMILY_CASES | EXPERT_CASES
+CASES = CASES | FAMILY_CASES | EXPERT_CASES | PUBLISHED_CASES
 
 GREEDY_TOKENS = 16
 SMALLEST_MARGIN = 0.01  # far above float32 error, so greedy ids are a fair test
@@ -64,11 +65,13 @@ def largest_difference(run_1: Run, run_2: Run, prompts: list[torch.Tensor]) -> f
 
 
 def find_weights(case: Case):
-    """The first seed whose greedy paths are clear -> seed, float32 tensors, prompts, greedy ids, margin."""
+    """The first seed whose greedy paths are clear -> seed, the file's tensors, what they stand for in float32, prompts,
+    greedy ids, margin."""
     for seed in range(case.seed, case.seed + MAX_TRIES):
         generator = torch.Generator().manual_seed(seed)
         tensors = random_tensors(case.shapes, generator)
-        tensors = {name: t.to(case.stored_as).float() for name, t in tensors.items()}
+        stored = case.pack({name: t.to(case.stored_as) for name, t in tensors.items()})
+        tensors = {name: t.float() for name, t in case.unpack(stored).items()}
         vocab = case.config["vocab_size"]
         prompts = [torch.randint(vocab, (n,), generator=generator) for n in case.tokens]
         run = case.make_run({name: t.double() for name, t in tensors.items()})
@@ -80,7 +83,7 @@ def find_weights(case: Case):
             if margin < SMALLEST_MARGIN:
                 break
         else:
-            return seed, tensors, prompts, paths, min(margins)
+            return seed, stored, tensors, prompts, paths, min(margins)
     raise SystemExit(f"{case.name}: no seed of {MAX_TRIES} gives a greedy margin of {SMALLEST_MARGIN}")
 
 
@@ -98,7 +101,7 @@ def check(case: Case, tensors: Tensors, prompts: list[torch.Tensor]) -> None:
 
 
 def make(case: Case, out: pathlib.Path) -> None:
-    seed, tensors, prompts, paths, margin = find_weights(case)
+    seed, stored, tensors, prompts, paths, margin = find_weights(case)
     wide = {name: t.double() for name, t in tensors.items()}
     check(case, wide, prompts)
     run = case.make_run(wide)
@@ -108,10 +111,9 @@ def make(case: Case, out: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2, sort_keys=True) + "\n")
     (folder / "config.v4.json").write_text(json.dumps(case.config_v4, indent=1) + "\n")
-    stored = {name: t.to(case.stored_as).contiguous() for name, t in tensors.items()}
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file({name: t.contiguous() for name, t in stored.items()}, folder / "model.safetensors", metadata={"format": "pt"})
 
-    loaded = {name: t.float() for name, t in load_file(folder / "model.safetensors").items()}
+    loaded = {name: t.float() for name, t in case.unpack(load_file(folder / "model.safetensors")).items()}
     reloads = [make_run(loaded) for make_run in case.reload(folder)]
     float32_difference = max(largest_difference(run, other, prompts) for other in reloads)
     golden = {

@@ -25,7 +25,7 @@ Result<DType> RandomWeightsByName(const std::string& name) {
   const std::optional<DType> dtype = DTypeByName(name);
   if (dtype && CanQuantize(*dtype)) return *dtype;
   return Status::InvalidInput(
-      fmt::format("--weights: found \"{}\", expected f32, f16, bf16, q8_0, q4_0, q4_k or q6_k", name));
+      fmt::format("--weights: found \"{}\", expected f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or mxfp4", name));
 }
 
 BackendOptions BackendOptionsOf(const EngineOptions& engine) {

@@ -358,7 +358,7 @@ void AddBenchCommand(CommandLine& line) {
       *line.app.add_subcommand("bench", "Prefill and decode speed as a share of the machine's ceilings");
   AddEngineOptions(command, options->engine);
   CLI::App& measured_on = AddMeasuredOn(command, options->shape);
-  command.add_option("--weights", options->weights, "With --shape: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
+  command.add_option("--weights", options->weights, "With --shape: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or mxfp4")
       ->needs(measured_on.get_option("--shape"))
       ->capture_default_str();
   command.add_option("--layers", options->num_layers, "With --shape: how many of its layers. Default: all")

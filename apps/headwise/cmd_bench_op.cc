@@ -220,7 +220,8 @@ CLI::App& AddBenchOpCommand(CommandLine& line, CLI::App& bench) {
   const auto add_list = [&](const char* name, auto& values, const char* help) {
     return command.add_option(name, values, help)->delimiter(',')->allow_extra_args(false)->capture_default_str();
   };
-  add_list("--weights", options->weights, "With --shape, one after the other: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
+  add_list("--weights", options->weights,
+           "With --shape, one after the other: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or mxfp4")
       ->needs(measured_on.get_option("--shape"));
   add_list("--kv-dtype", options->kv_formats,
            "Caches, one after the other, each of all heads: f32, f16, bf16, q8 or q4");

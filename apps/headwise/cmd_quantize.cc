@@ -50,8 +50,8 @@ void AddQuantizeCommand(CommandLine& line) {
       *line.app.add_subcommand("quantize", "A Hugging Face folder to a .gguf file with smaller numbers");
   command.add_option("--model,-m", options->quantize.model, "Model: a Hugging Face folder")->required();
   command.add_option("--out", options->quantize.out, "The .gguf file")->required();
-  command.add_option("--type", options->type, "Of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k")
-      ->check(CLI::IsMember(std::vector<std::string>{"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"}))
+  command.add_option("--type", options->type, "Of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or mxfp4")
+      ->check(CLI::IsMember(std::vector<std::string>{"f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k", "mxfp4"}))
       ->capture_default_str();
   command.add_option("--threads", options->quantize.num_threads, "Threads; 0: one per core")->capture_default_str();
   command.add_flag("--json", options->json, "One JSON object on standard output");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "tensor/finite.h"
 #include "text/gguf_tokenizer_export.h"
 #include "weights/gguf.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -35,6 +37,8 @@ namespace fs = std::filesystem;
 DType TypeFor(DType wanted, const std::string& file_name, int64_t columns) {
   const bool is_table = file_name == "token_embd.weight" || file_name == "output.weight";
   const bool is_small = wanted == DType::kQ4_0 || wanted == DType::kQ4_K;
+  // Only what is read once a token and makes up nearly all of a model is worth so coarse steps.
+  if (wanted == DType::kMXFP4 && file_name.find(".ffn_") == std::string::npos) wanted = DType::kQ8_0;
   for (const DType type : {is_table && is_small ? DType::kQ6_K : wanted, DType::kQ8_0}) {
     if (columns % BlockElements(type) == 0) return type;
   }
@@ -71,6 +75,13 @@ std::vector<float> ReadRow(const Source& from, int64_t row) {
 bool FillRows(const Source& from, DType type, const Shape& shape, ThreadPool& pool, std::span<std::byte> to) {
   const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
   const int64_t to_bytes = BytesOf(type, columns);
+  // Blocks that are as they are wanted are not made again.
+  const bool is_as_wanted =
+      IsBlockFormat(type) && from.view.dtype == type && from.order.empty() && from.offset == 0.0 && !from.is_transposed;
+  if (is_as_wanted) {
+    std::memcpy(to.data(), from.view.data, to.size());
+    return true;
+  }
   std::atomic<bool> all_finite = true;
   pool.ParallelFor(shape[0], [&](int64_t row, int) {
     std::vector<float> values = ReadRow(from, row);
@@ -147,7 +158,7 @@ class Conversion {
     if (!metadata.ok()) return std::move(metadata).status().Annotate(options_.model);
     metadata_ = *std::move(metadata);
     architecture_ = FindGgufArchitecture(config_.family);
-    HW_ASSIGN_OR_RETURN(source_, OpenSafetensorsFolder(options_.model));
+    HW_ASSIGN_OR_RETURN(source_, OpenWeightsFolder(options_.model));
     const fs::path named = fs::absolute(folder).lexically_normal();
     metadata_.SetString("general.name", (named.has_filename() ? named : named.parent_path()).filename().string());
     metadata_.SetString(kGgufSourceHashKey, SourceHash(*source_));

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -20,6 +21,7 @@
 #include "support/golden.h"
 #include "tensor/blocks.h"
 #include "weights/gguf.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -94,6 +96,26 @@ TEST_F(Quantize, MatricesGetTheFormatOrTheNextThatFits) {
   EXPECT_EQ(MustWrite(DType::kQ8_0).num_matrices, (Counts{{DType::kQ8_0, 57}}));
   EXPECT_EQ(MustWrite(DType::kQ4_0).num_matrices, (Counts{{DType::kQ8_0, 1}, {DType::kQ4_0, 56}}));
   EXPECT_EQ(MustWrite(DType::kQ4_K).num_matrices, (Counts{{DType::kQ8_0, 41}, {DType::kQ4_K, 16}}));
+  // Those of MLPs alone.
+  EXPECT_EQ(MustWrite(DType::kMXFP4).num_matrices, (Counts{{DType::kQ8_0, 33}, {DType::kMXFP4, 24}}));
+}
+
+// As gpt-oss is published, so it is written.
+TEST_F(Quantize, BlocksThatAreAsWantedStayAsTheyAre) {
+  const std::string folder = SourcePath("tests/golden/tiny/gpt_oss-mxfp4");
+  const auto result = QuantizeModel({.model = folder, .out = path_, .type = DType::kMXFP4});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const auto source = OpenWeightsFolder(folder);
+  const auto file = OpenGgufFile(path_);
+  ASSERT_TRUE(source.ok() && file.ok());
+  const auto before = (*source)->Get("model.layers.0.mlp.experts.down_proj");
+  const auto after = (*file)->Get("blk.0.ffn_down_exps.weight");
+  ASSERT_TRUE(before.ok() && after.ok() && after->shape == before->shape);
+  ASSERT_EQ(after->dtype, DType::kMXFP4);
+  EXPECT_EQ(std::memcmp(after->data, before->data, static_cast<size_t>(before->size_bytes())), 0);
+  EXPECT_EQ((*file)->Get("blk.0.ffn_gate_exps.weight")->dtype, DType::kMXFP4);
+  EXPECT_EQ((*file)->Get("blk.0.attn_q.weight")->dtype, DType::kQ8_0);
+  EXPECT_NE(MustCreate(ExactOptions(path_, {.backend = "cpu", .isa = "auto"})), nullptr);
 }
 
 // Every element is what FromF32 makes of the checkpoint's: nothing else touches the numbers on the way.

@@ -10,6 +10,7 @@
 #include "model/read_weights.h"
 #include "support/fake_source.h"
 #include "support/golden.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -28,7 +29,7 @@ struct Loaded {
 
 Loaded Load(const std::string& folder) {
   auto config = ReadModelConfig(folder);
-  auto source = OpenSafetensorsFolder(folder);
+  auto source = OpenWeightsFolder(folder);
   EXPECT_TRUE(config.ok() && source.ok()) << config.status().message() << source.status().message();
   Loaded loaded{.config = *config, .source = *std::move(source)};
   loaded.family = FindFamily(loaded.config.family, folder).value();

@@ -11,6 +11,7 @@
 #include "support/describe_config.h"
 #include "support/gguf_samples.h"
 #include "support/golden.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -61,7 +62,7 @@ TEST(GgufConfig, EveryGoldenComesBackAsItWas) {
   for (const std::string& folder : GoldenFolders(SourcePath("tests/golden/tiny"))) {
     ModelConfig expected = ReadModelConfig(folder).value();
     if (FindGgufArchitecture(expected.family) == nullptr) continue;
-    const auto file = SampleFile(expected, *OpenSafetensorsFolder(folder).value(), folder);
+    const auto file = SampleFile(expected, *OpenWeightsFolder(folder).value(), folder);
     const auto found = GgufModelConfig(*file);
     ASSERT_TRUE(found.ok()) << found.status().message();
     if (!expected.ropes.empty() && expected.ropes[0].scaling == RopeConfig::Scaling::kLlama3) {
@@ -119,7 +120,7 @@ TEST(GgufConfig, WindowsOfSomeLayersComeBack) {
        {std::pair("qwen2", "qwen2"), std::pair("qwen3", "qwen3"), std::pair("mistral-window", "llama"),
         std::pair("gemma2", "gemma2"), std::pair("starcoder2", "starcoder2")}) {
     const ModelConfig golden = GoldenConfig(name);
-    const auto file = SampleFile(golden, *OpenSafetensorsFolder(SourcePath("tests/golden/tiny/") + name).value(), "f");
+    const auto file = SampleFile(golden, *OpenWeightsFolder(SourcePath("tests/golden/tiny/") + name).value(), "f");
     const std::vector<std::string> tensors = file->Names();
     for (const bool first : {false, true}) {
       for (const bool second : {false, true}) {

@@ -17,6 +17,7 @@
 #include "support/gguf_samples.h"
 #include "support/golden.h"
 #include "tensor/blocks.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -76,7 +77,7 @@ Sample GoldenSample(const std::string& name) {
   const std::string folder = SourcePath("tests/golden/tiny/" + name);
   Sample sample;
   sample.config = ReadModelConfig(folder).value();
-  sample.file = SampleFile(sample.config, *OpenSafetensorsFolder(folder).value(), "f");
+  sample.file = SampleFile(sample.config, *OpenWeightsFolder(folder).value(), "f");
   return sample;
 }
 
@@ -86,7 +87,7 @@ TEST(GgufModel, EveryGoldenHasTheWeightsOfItsCheckpoint) {
     SCOPED_TRACE(folder);
     const ModelConfig config = ReadModelConfig(folder).value();
     if (FindGgufArchitecture(config.family) == nullptr) continue;
-    const auto checkpoint = OpenSafetensorsFolder(folder).value();
+    const auto checkpoint = OpenWeightsFolder(folder).value();
     auto source = GgufModelWeights(SampleFile(config, *checkpoint, folder), config);
     ASSERT_TRUE(source.ok()) << source.status().message();
     const ModelFamily* family = FindFamily(config.family, folder).value();
@@ -184,7 +185,7 @@ TEST(GgufModel, DivisorsOfAnotherNumberAreRefused) {
 
 TEST(GgufModel, ARecordedHashIsThatOfTheCheckpoint) {
   Sample plain = GoldenSample("qwen2");
-  const auto checkpoint = OpenSafetensorsFolder(SourcePath("tests/golden/tiny/qwen2")).value();
+  const auto checkpoint = OpenWeightsFolder(SourcePath("tests/golden/tiny/qwen2")).value();
   // Nothing is lost in this one: the same tensors in the same order of rows.
   EXPECT_EQ(SourceHash(*GgufModelWeights(std::move(plain.file), plain.config).value()), SourceHash(*checkpoint));
 

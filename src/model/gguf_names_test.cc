@@ -10,6 +10,7 @@
 #include "model/families/family.h"
 #include "model/load_config.h"
 #include "support/golden.h"
+#include "weights/published_weights.h"
 #include "weights/weight_source.h"
 
 namespace headwise {
@@ -42,7 +43,7 @@ TEST(GgufNames, EveryTensorOfTheFamiliesGoesBothWays) {
     if (FindGgufArchitecture(config.family) == nullptr) continue;
     const GgufArchitecture& architecture = Of(config.family);
     std::vector<std::string> in_file;
-    for (const std::string& name : OpenSafetensorsFolder(folder).value()->Names()) {
+    for (const std::string& name : OpenWeightsFolder(folder).value()->Names()) {
       if (GgufIsOfExpert(name)) continue;
       const auto file_name = GgufTensorName(architecture, name);
       ASSERT_TRUE(file_name.has_value()) << folder << " " << name;

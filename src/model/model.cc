@@ -9,6 +9,7 @@
 #include "model/gguf_model.h"
 #include "model/load_config.h"
 #include "model/read_weights.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -154,7 +155,7 @@ Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_w
 
 Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config,
                                                        FileAccess access) {
-  if (!IsGgufPath(path)) return OpenSafetensorsFolder(path, access);
+  if (!IsGgufPath(path)) return OpenWeightsFolder(path, access);
   HW_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenGgufModel(path, access));
   return GgufModelWeights(std::move(file), config);
 }

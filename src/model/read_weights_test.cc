@@ -9,6 +9,7 @@
 #include "model/load_config.h"
 #include "support/fake_source.h"
 #include "support/golden.h"
+#include "weights/published_weights.h"
 
 namespace headwise {
 namespace {
@@ -20,7 +21,7 @@ struct Checkpoint {
   explicit Checkpoint(const std::string& name)
       : folder(SourcePath("tests/golden/tiny/" + name)),
         config(*ReadModelConfig(folder)),
-        file(*OpenSafetensorsFolder(folder)),
+        file(*OpenWeightsFolder(folder)),
         source(*file) {}
   Status Read() const { return ReadModelWeights(config, source).status(); }
 

@@ -13,18 +13,30 @@ namespace headwise {
 // Steps grow with distance from zero, as values of a bell-shaped distribution thin out. Fixed by the format.
 inline constexpr int8_t kIQ4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
+// Twice what the 4-bit floats of mxfp4 stand for (a sign, 2 bits of exponent, 1 of fraction), so that they are whole.
+inline constexpr int8_t kMXFP4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 // Element i stands for
 //   q8_0, q4_0, q5_0    d * (code - offset)                          offset 128, 8, 16
 //   q4_1, q5_1          d * code + min
 //   iq4_nl              d * kIQ4Levels[code]
 //   q4_k, q5_k          (d * scales[i / 32]) * code - (min * mins[i / 32])
-//   q6_k                (d * scales[i / 16]) * (code - 32)           scales are signed here
+//   q6_k, q3_k          (d * scales[i / 16]) * (code - offset)       offset 32, 4; scales are signed here
+//   q2_k                (d * scales[i / 16]) * code - (min * mins[i / 16])
+//   iq4_xs              (d * scales[i / 32]) * kIQ4Levels[code]      scales are signed here
+//   tq1_0, tq2_0        d * (code - 1)
+//   mxfp4               exponent / 2 * kMXFP4Levels[code]            exponent as E8M0ToF32 has it
+//   u4                  d * (code - zero)
+//   f8_e4m3             scale * E4M3ToF32(code)
 // with every operation in f32.
 struct BlockCodes {
   uint16_t d = 0;    // f16
   uint16_t min = 0;  // f16
+  uint8_t exponent = 0;
+  uint8_t zero = 0;  // 0 to 16
+  float scale = 0;
   uint8_t scales[16] = {};
-  uint8_t mins[8] = {};
+  uint8_t mins[16] = {};
   uint8_t codes[256] = {};  // BlockElements(dtype) of them
 };
 

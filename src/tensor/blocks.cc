@@ -1,5 +1,6 @@
-// In every format below the product of scales and code is exact in f32: 11 significant bits of an f16 by at most 12 of
-// the codes. Only adding a minimum rounds, so that no order or fusing of the operations changes a bit of what is read.
+// In every format below but f8_e4m3 the product of scales and code is exact in f32: 11 significant bits of an f16 by at
+// most 13 of the codes. Only adding a minimum rounds, so that no order or fusing of the operations changes a bit of
+// what is read; and in f8_e4m3 one product, whose scale may have all bits of an f32.
 #include "tensor/blocks.h"
 
 #include <cmath>
@@ -35,12 +36,28 @@ void ScaleAffine(const BlockCodes& block, float* values) {
   }
 }
 
-void ScaleQ6K(const BlockCodes& block, float* values) {
+void ScaleQ2K(const BlockCodes& block, float* values) {
+  const float scale = F16ToF32(block.d), minimum = F16ToF32(block.min);
+  for (int i = 0; i < kSuperBlock; ++i) {
+    values[i] = scale * static_cast<float>(block.scales[i / 16]) * static_cast<float>(block.codes[i]) -
+                minimum * static_cast<float>(block.mins[i / 16]);
+  }
+}
+
+// A signed scale for every kRun elements: `level` is what a code stands for, in units of it.
+template <int kRun, typename Level>
+void ScaleRuns(const BlockCodes& block, const Level& level, float* values) {
   const float scale = F16ToF32(block.d);
   for (int i = 0; i < kSuperBlock; ++i) {
-    values[i] =
-        scale * static_cast<float>(static_cast<int8_t>(block.scales[i / 16])) * static_cast<float>(block.codes[i] - 32);
+    values[i] = scale * static_cast<float>(static_cast<int8_t>(block.scales[i / kRun])) *
+                static_cast<float>(level(block.codes[i]));
   }
+}
+
+// One scale for all of the block.
+template <typename Level>
+void ScaleAll(float scale, const BlockCodes& block, int64_t num_elements, const Level& level, float* values) {
+  for (int64_t i = 0; i < num_elements; ++i) values[i] = scale * static_cast<float>(level(block.codes[i]));
 }
 
 void ReadValues(DType dtype, const std::byte* bytes, float* values) {
@@ -65,7 +82,29 @@ void ReadValues(DType dtype, const std::byte* bytes, float* values) {
           block, [](int code) { return code; }, values);
       return AddMinimum(block, values);
     case DType::kQ6_K:
-      return ScaleQ6K(block, values);
+      return ScaleRuns<16>(
+          block, [](int code) { return code - 32; }, values);
+    case DType::kQ3_K:
+      return ScaleRuns<16>(
+          block, [](int code) { return code - 4; }, values);
+    case DType::kIQ4_XS:
+      return ScaleRuns<32>(
+          block, [](int code) { return kIQ4Levels[code]; }, values);
+    case DType::kQ2_K:
+      return ScaleQ2K(block, values);
+    case DType::kTQ1_0:
+    case DType::kTQ2_0:
+      return ScaleAll(
+          F16ToF32(block.d), block, kSuperBlock, [](int code) { return code - 1; }, values);
+    case DType::kMXFP4:
+      return ScaleAll(
+          E8M0ToF32(block.exponent) / 2, block, kSmallBlock, [](int code) { return kMXFP4Levels[code]; }, values);
+    case DType::kU4:
+      return ScaleCodes(
+          block, [&](int code) { return code - block.zero; }, values);
+    case DType::kF8E4M3:
+      return ScaleAll(
+          block.scale, block, BlockElements(dtype), [](uint8_t code) { return E4M3ToF32(code); }, values);
     default:
       return ScaleAffine(block, values);
   }
@@ -109,6 +148,30 @@ void WriteQ4_0(const float* values, uint8_t* block) {
   }
 }
 
+// The scale is the power of two under which the largest magnitude lies between 4 and 8 of the levels' halves, so that
+// it is the largest level (6) or the one below, or is cut to it. Of two levels that are as near the smaller magnitude.
+void WriteMXFP4(const float* values, uint8_t* block) {
+  float largest = 0;
+  for (int i = 0; i < kSmallBlock; ++i) largest = std::max(largest, std::abs(values[i]));
+  const int exponent = largest > 0 ? std::clamp(std::ilogb(largest) - 2 + 127, 0, 254) : 0;
+  block[0] = static_cast<uint8_t>(exponent);
+  const float scale = E8M0ToF32(block[0]) / 2;
+  const auto code = [&](int i) {
+    int best = 0;
+    float smallest = std::abs(values[i]);
+    for (int level = 1; level < 16; ++level) {
+      const float error = std::abs(scale * static_cast<float>(kMXFP4Levels[level]) - values[i]);
+      if (error >= smallest) continue;
+      smallest = error;
+      best = level;
+    }
+    return best;
+  };
+  for (int j = 0; j < kSmallBlock / 2; ++j) {
+    block[1 + j] = static_cast<uint8_t>(code(j) | (code(j + kSmallBlock / 2) << 4));
+  }
+}
+
 WriteBlock WriterOf(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
@@ -117,6 +180,8 @@ WriteBlock WriterOf(DType dtype) {
       return WriteQ4_0;
     case DType::kQ4_K:
       return QuantizeQ4K;
+    case DType::kMXFP4:
+      return WriteMXFP4;
     case DType::kQ6_K:
       return QuantizeQ6K;
     default:

@@ -21,8 +21,10 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 
-constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,
-                                   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL};
+constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                   DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
+                                   DType::kQ2_K, DType::kQ3_K,  DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
+                                   DType::kU4,   DType::kF8E4M3};
 constexpr DType kWritable[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K};
 
 struct Block {
@@ -121,6 +123,30 @@ TEST(ReadBlocks, Q5_1) {
   // Fifth bits of elements 1 and 29.
   const Block block = Block(DType::kQ5_1).Half(0, 0.5f).Half(2, 4).Byte(4, 0x02).Byte(7, 0x20).Byte(8, 0x2F).Byte(9, 5);
   EXPECT_THAT(block.Values(), ElementsAreArray(AllBut(32, 4, {{0, 11.5f}, {16, 5}, {1, 14.5f}, {29, 12}})));
+}
+
+TEST(ReadBlocks, MXFP4) {
+  // An exponent of 128 is a scale of 2; codes 7 and 15 are 6 and -6.
+  const Block block = Block(DType::kMXFP4).Byte(0, 128).Bytes(1, 17, 0x22).Byte(1, 0xF7).Byte(16, 0x19);
+  EXPECT_THAT(block.Values(), ElementsAreArray(AllBut(32, 2, {{0, 12}, {16, -12}, {15, -1}, {31, 1}})));
+  // The smallest scale is subnormal, and the byte of ones is none.
+  EXPECT_EQ(Block(DType::kMXFP4).Bytes(1, 17, 0x11).Values()[0], 0x1p-128f);
+  EXPECT_TRUE(std::isnan(Block(DType::kMXFP4).Byte(0, 255).Values()[0]));
+}
+
+TEST(ReadBlocks, U4) {
+  const Block block = Block(DType::kU4).Half(0, 0.5f).Byte(2, 16).Bytes(3, 19, 0x66).Byte(3, 0xF0);
+  EXPECT_THAT(block.Values(), ElementsAreArray(AllBut(32, -5, {{0, -8}, {16, -0.5f}})));
+}
+
+TEST(ReadBlocks, F8E4M3) {
+  Block block(DType::kF8E4M3);
+  const float scale = 0.1f;
+  std::memcpy(block.bytes.data(), &scale, sizeof(scale));
+  block.Byte(4, 0x7E).Byte(5, 0xFE).Byte(6, 0x01).Byte(7, 0x08).Byte(8, 0x38);
+  const std::vector<float> values = block.Values();
+  EXPECT_THAT(std::vector(values.begin(), values.begin() + 6),
+              ElementsAreArray({0.1f * 448, 0.1f * -448, 0.1f * 0x1p-9f, 0.1f * 0x1p-6f, 0.1f, 0.0f}));
 }
 
 TEST(ReadBlocks, IQ4_NL) {
@@ -253,6 +279,20 @@ TEST(WriteBlocks, Q4_0ByHand) {
   bytes = Write(DType::kQ4_0, AllBut(32, 0, {{3, 16}, {4, -16}}));
   expected = Block(DType::kQ4_0).Half(0, -2).Bytes(2, 18, 0x88).Byte(5, 0x80).Byte(6, 0x8F);
   EXPECT_THAT(bytes, ElementsAreArray(expected.bytes));
+}
+
+TEST(WriteBlocks, MXFP4ByHand) {
+  // The largest, 6, is between 4 and 8: the scale is 1. Of two levels that are as near the smaller magnitude.
+  const std::vector<float> values =
+      AllBut(32, 0, {{0, 6}, {1, -3}, {2, 0.26f}, {3, -5}, {4, 0.25f}, {16, 5.1f}, {31, -1.6f}});
+  Block expected = Block(DType::kMXFP4).Byte(0, 127).Byte(1, 0x77).Byte(2, 0x0D).Byte(3, 0x01).Byte(4, 0x0E);
+  expected.Byte(16, 0xB0);
+  EXPECT_THAT(Write(DType::kMXFP4, values), ElementsAreArray(expected.bytes));
+  // What was read is written as it was.
+  const std::vector<float> once = RoundTrip(DType::kMXFP4, Gaussian(32 * 100, 0.02, 5));
+  EXPECT_THAT(RoundTrip(DType::kMXFP4, once), ElementsAreArray(once));
+  EXPECT_THAT(RoundTrip(DType::kMXFP4, std::vector<float>(32, -0.0f)), Each(0.0f));
+  for (const float value : RoundTrip(DType::kMXFP4, std::vector<float>(32, 3e38f))) EXPECT_GT(value, 2e38f);
 }
 
 TEST(WriteBlocks, Q8_0IsStable) {
@@ -421,11 +461,12 @@ TEST(WriteBlocks, RowsOnManyThreadsGiveTheSameBytes) {
 }
 
 TEST(Blocks, WhatCanBeWritten) {
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K,
+                            DType::kQ6_K, DType::kMXFP4}) {
     EXPECT_TRUE(CanQuantize(dtype)) << NameOf(dtype);
   }
-  for (const DType dtype : {DType::kI32, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ5_K, DType::kIQ4_NL}) {
+  for (const DType dtype : {DType::kI32, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ5_K, DType::kIQ4_NL,
+                            DType::kQ2_K, DType::kU4, DType::kF8E4M3}) {
     EXPECT_FALSE(CanQuantize(dtype)) << NameOf(dtype);
   }
 }

@@ -245,8 +245,8 @@ TEST_F(Gguf, TensorsAreChecked) {
       {Tensor("t", {9}, kTensorF32, 32), "is f32 [9] at offset 32, beyond the 64 bytes of data"},
       {Tensor("t", {1}, kTensorF32, 64), "at offset 64, beyond the 64 bytes of data"},
       {Tensor("t", {8}, kTensorF32, ~uint64_t{31}), "at offset 18446744073709551584, beyond the 64 bytes of data"},
-      {Tensor("t", {32}, 10, 0), "has tensor type 10 (Q2_K), which cannot be read"},
-      {Tensor("t", {32}, 39, 0), "has tensor type 39 (MXFP4), which cannot be read"},
+      {Tensor("t", {32}, 16, 0), "has tensor type 16 (IQ2_XXS), which cannot be read"},
+      {Tensor("t", {32}, 40, 0), "has tensor type 40 (NVFP4), which cannot be read"},
       {Tensor("t", {32}, 31, 0), "has tensor type 31, which cannot be read"},
       {Tensor("t", {32}, ~0u, 0), "has tensor type 4294967295, which cannot be read"},
   };
@@ -255,16 +255,17 @@ TEST_F(Gguf, TensorsAreChecked) {
   }
   EXPECT_THAT(ParseError(Header(3, 1, 0) + Number(kHuge) + std::string(64, '\0')),
               HasSubstr("f: tensor 1 of 1: needs 1152921504606846976 bytes"));
-  EXPECT_EQ(Parse(FileOfTensor(Tensor("t", {32}, 10, 0))).status().code(), StatusCode::kUnsupported);
-  EXPECT_THAT(ParseError(FileOfTensor(Tensor(std::string(5000, 't'), {1}, 10, 0))), HasSubstr("ttt\"...: has"));
+  EXPECT_EQ(Parse(FileOfTensor(Tensor("t", {32}, 16, 0))).status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(ParseError(FileOfTensor(Tensor(std::string(5000, 't'), {1}, 16, 0))), HasSubstr("ttt\"...: has"));
 }
 
 // The types of tensors by their numbers, from the format's description.
 TEST_F(Gguf, TensorTypesHaveTheirNumbers) {
   const std::pair<uint32_t, DType> types[] = {
-      {0, DType::kF32},     {1, DType::kF16},   {2, DType::kQ4_0},  {3, DType::kQ4_1},  {6, DType::kQ5_0},
-      {7, DType::kQ5_1},    {8, DType::kQ8_0},  {12, DType::kQ4_K}, {13, DType::kQ5_K}, {14, DType::kQ6_K},
-      {20, DType::kIQ4_NL}, {30, DType::kBF16}, {26, DType::kI32}};
+      {0, DType::kF32},     {1, DType::kF16},    {2, DType::kQ4_0},   {3, DType::kQ4_1},  {6, DType::kQ5_0},
+      {7, DType::kQ5_1},    {8, DType::kQ8_0},   {12, DType::kQ4_K},  {13, DType::kQ5_K}, {14, DType::kQ6_K},
+      {20, DType::kIQ4_NL}, {30, DType::kBF16},  {26, DType::kI32},   {10, DType::kQ2_K}, {11, DType::kQ3_K},
+      {23, DType::kIQ4_XS}, {34, DType::kTQ1_0}, {35, DType::kTQ2_0}, {39, DType::kMXFP4}};
   for (const auto& [number, dtype] : types) {
     const auto contents = Parse(FileOf({.tensors = {Tensor("t", {256}, number, 0)}, .data_bytes = 1024}));
     ASSERT_TRUE(contents.ok()) << contents.status().message();

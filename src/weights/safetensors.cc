@@ -192,6 +192,16 @@ class SafetensorsSource final : public WeightSource {
     return ConstTensorView(data, *dtype->dtype, Shape(std::span<const int64_t>(entry.shape)));
   }
 
+  std::optional<RawTensor> FindRaw(std::string_view name) const override {
+    const auto it = tensors_.find(name);
+    if (it == tensors_.end()) return std::nullopt;
+    const SafetensorsEntry& entry = it->second.entry;
+    return RawTensor{.dtype = entry.dtype,
+                     .shape = entry.shape,
+                     .data = it->second.file + entry.begin,
+                     .num_bytes = entry.end - entry.begin};
+  }
+
  private:
   struct Located {
     SafetensorsEntry entry;

@@ -4,8 +4,10 @@
 
 #include <headwise/status.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +16,14 @@
 #include "tensor/tensor.h"
 
 namespace headwise {
+
+// A tensor as it lies in a file, of whatever type, at any address.
+struct RawTensor {
+  std::string_view dtype;  // in the file's words: "F8_E4M3", "U8", ...
+  std::vector<int64_t> shape;
+  const std::byte* data = nullptr;
+  size_t num_bytes = 0;
+};
 
 class WeightSource {
  public:
@@ -28,8 +38,9 @@ class WeightSource {
   // dtype or rank that has no view, or not aligned to its elements.
   virtual Result<ConstTensorView> Get(std::string_view name) const = 0;
 
-  // The bytes of a view that Get gave are not needed for now: memory that a mapped file takes for them may go. They can
-  // still be read.
+  // The bytes of a view that Get gave are not needed for now: memory that a mapped file takes for them may go, and they
+  // can still be read; memory that a source made for them goes when all of a tensor is released, and Get makes it
+  // again.
   virtual void Release(const ConstTensorView& /*view*/) const {}
 
   // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) and
@@ -45,6 +56,8 @@ class WeightSource {
   virtual bool IsTransposed(std::string_view /*name*/) const { return false; }
   // The hash of the checkpoint that these weights were made of, where they say; else empty.
   virtual std::string RecordedHash() const { return {}; }
+  // A tensor that Get may refuse for its type. Nothing where it is missing, and of sources whose types all have views.
+  virtual std::optional<RawTensor> FindRaw(std::string_view /*name*/) const { return std::nullopt; }
 };
 
 // A Hugging Face folder: model.safetensors, or model.safetensors.index.json with its shards. Memory-mapped.

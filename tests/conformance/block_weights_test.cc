@@ -204,7 +204,7 @@ Call CallOf(DType format, int64_t num_rows, int64_t kind) {
 
 TEST_P(BlockWeights, ProductsAreThoseOfRef) {
   Random random(1);
-  for (const DType format : kBlockFormats) {
+  for (const DType format : BlockFormatsOf(backend().name())) {
     for (const int64_t num_rows : kRows) {
       for (const Compute compute : {Compute::kInt8, Compute::kBF16, Compute::kF32}) {
         Call call = CallOf(format, num_rows, random.Between(0, 1));
@@ -221,7 +221,7 @@ TEST_P(BlockWeights, ProductsAreThoseOfRef) {
 TEST_P(BlockWeights, IntegerProductsAreExactButForSums) {
   if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels; those of a CPU have packed_matmul_test.cc";
   Random random(2);
-  for (const DType format : kBlockFormats) {
+  for (const DType format : BlockFormatsOf(backend().name())) {
     for (const int64_t num_rows : kRows) {
       if (num_rows > kMaxIntegerRows) continue;
       for (const int64_t kind : {0, 1}) {
@@ -256,7 +256,7 @@ TEST_P(BlockWeights, PartsOfSeveralFormats) {
 TEST_P(BlockWeights, NormAndGateOnTheWayChangeNoBit) {
   if (!is_cuda()) GTEST_SKIP() << "promised for a GPU";
   Random random(4);
-  for (const DType format : kBlockFormats) {
+  for (const DType format : BlockFormatsOf(backend().name())) {
     for (const int64_t num_rows : {1, 5, 8, 13, 32}) {
       Call call{.formats = {format, format},
                 .num_rows = num_rows,
@@ -287,7 +287,7 @@ TEST_P(BlockWeights, NormAndGateOnTheWayChangeNoBit) {
 TEST_P(BlockWeights, ARowDoesNotDependOnThoseBesideIt) {
   if (!is_cuda()) GTEST_SKIP() << "promised for a GPU; of a CPU batch_invariance_test.cc tells";
   Random random(5);
-  for (const DType format : kBlockFormats) {
+  for (const DType format : BlockFormatsOf(backend().name())) {
     for (const int64_t depth : {512, 2304, 14336}) {
       const Call call{
           .formats = {format}, .num_rows = 32, .num_outputs = 90, .depth = depth, .has_norm = depth == 2304};

@@ -340,7 +340,7 @@ TEST_P(Elementwise, EmbedWithPositions) {
 
 // To the last digit; packing does not keep the sign of a zero.
 TEST_P(Elementwise, EmbedOfBlockFormats) {
-  for (const DType dtype : kBlockFormats) {
+  for (const DType dtype : BlockFormatsOf(backend().name())) {
     SCOPED_TRACE(NameOf(dtype));
     ForSeeds(6, [&](Random& random) {
       const Shape shape{random.Between(1, 40), BlockElements(dtype) * random.Between(1, 3)};

@@ -71,10 +71,12 @@ std::string FormatName(const ::testing::TestParamInfo<DType>& info) {
 INSTANTIATE_TEST_SUITE_P(Formats, BlocksRead,
                          ::testing::Values(DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
                                            DType::kQ5_0, DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
-                                           DType::kIQ4_NL),
+                                           DType::kIQ4_NL, DType::kMXFP4, DType::kQ2_K, DType::kQ3_K, DType::kIQ4_XS,
+                                           DType::kTQ1_0, DType::kTQ2_0),
                          FormatName);
 INSTANTIATE_TEST_SUITE_P(Formats, BlocksWritten,
-                         ::testing::Values(DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0), FormatName);
+                         ::testing::Values(DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kMXFP4),
+                         FormatName);
 
 }  // namespace
 }  // namespace headwise

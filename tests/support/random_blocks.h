@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "tensor/dtype.h"
@@ -12,14 +15,32 @@
 
 namespace headwise {
 
-inline constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,  DType::kQ5_1,
-                                          DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL};
+inline constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                          DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
+                                          DType::kQ2_K, DType::kQ3_K,  DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
+                                          DType::kU4,   DType::kF8E4M3};
+
+// Those that a backend adopts: GPUs have kernels of the first nine.
+inline std::span<const DType> BlockFormatsOf(std::string_view backend) {
+  return std::span(kBlockFormats).first(backend == "cuda" ? 9 : std::size(kBlockFormats));
+}
 
 // Where the two-byte scales of a block lie.
 inline std::vector<size_t> HalvesOf(DType dtype) {
   switch (dtype) {
     case DType::kQ6_K:
       return {208};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108};
+    case DType::kTQ1_0:
+      return {52};
+    case DType::kTQ2_0:
+      return {64};
+    case DType::kMXFP4:
+    case DType::kF8E4M3:
+      return {};
     case DType::kQ4_1:
     case DType::kQ5_1:
     case DType::kQ4_K:
@@ -27,6 +48,18 @@ inline std::vector<size_t> HalvesOf(DType dtype) {
       return {0, 2};
     default:
       return {0};
+  }
+}
+
+// What in a block is neither a half nor any byte: exponents and f32 scales of the same size as halves, zero points, and
+// floats of 8 bits that are numbers.
+inline void LimitBlock(DType dtype, float scale, std::byte* block) {
+  if (dtype == DType::kMXFP4) block[0] = static_cast<std::byte>(121 + static_cast<int>(block[0]) % 4);
+  if (dtype == DType::kU4) block[2] = static_cast<std::byte>(static_cast<int>(block[2]) % 17);
+  if (dtype != DType::kF8E4M3) return;
+  std::memcpy(block, &scale, sizeof(scale));
+  for (int i = 4; i < 68; ++i) {
+    if ((block[i] & std::byte{0x7F}) == std::byte{0x7F}) block[i] ^= std::byte{1};
   }
 }
 
@@ -41,6 +74,7 @@ inline std::vector<std::byte> RandomBlocks(DType dtype, const Shape& shape, std:
       const uint16_t half = F32ToF16(any(rng) < 128 ? scale(rng) : -scale(rng));
       std::memcpy(bytes.data() + block + at, &half, sizeof(half));
     }
+    LimitBlock(dtype, dtype == DType::kF8E4M3 ? scale(rng) / 64 : 0.0f, bytes.data() + block);
   }
   return bytes;
 }

@@ -116,7 +116,7 @@ void RunFewRows(const MatMulJob& job, const MatMulKernels& kernels, const FewRow
   const MatMulPart& part = job.args.parts[task.part_idx];
   if (IsPacked(part.weight)) {
     PackedArgs packed = PackedArgsOf(job, task);
-    packed.x_int8 = input.Int8Group(task.first_row);
+    packed.x_int8 = HasWholeCodes(part) ? input.Int8Group(task.first_row) : nullptr;
     packed.x_f32 = input.FloatGroup(task.first_row);
     packed.x_row_stride = 1;
     packed.x_run_stride = task.num_rows;
@@ -184,7 +184,7 @@ void RunAllFewRows(const MatMulJob& job, const MatMulKernels& kernels, ThreadPoo
 void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
                  float* scratch) {
   const MatMulPart& part = job.args.parts[task.part_idx];
-  if (IsPacked(part.weight) && input.runs != nullptr) {
+  if (HasWholeCodes(part) && input.runs != nullptr) {
     PackedArgs packed = PackedArgsOf(job, task);
     packed.x_int8 = input.runs + task.first_row * input.runs_stride;
     packed.x_row_stride = input.runs_stride;
@@ -218,13 +218,15 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
               RowSums sums) {
   const int64_t depth = job.args.x.shape[1];
   const TileInput input = TileInputOf(job, kernels, pool, scratch, sums);
-  const TileLimits& limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
+  const TileLimits& step_limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t products = 0;
   for (size_t part_idx = 0; part_idx < job.args.parts.size(); ++part_idx) {
     const int64_t num_outputs = job.args.parts[part_idx].weight.shape[0];
     const RowRange rows = job.RowsOf(part_idx);
+    const bool takes_runs = input.runs != nullptr && HasWholeCodes(job.args.parts[part_idx]);
+    const TileLimits& limits = takes_runs ? kVectorTileLimits : step_limits;
     const int64_t num_row_blocks = CeilDiv(rows.count, limits.num_rows);
     products += rows.count * depth * num_outputs;
     for (int64_t output = 0; output < num_outputs; output += limits.num_outputs) {
@@ -239,7 +241,8 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
       }
     }
   }
-  scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(limits.scratch_bytes));
+  const int64_t scratch_bytes = std::max(step_limits.scratch_bytes, kVectorTileLimits.scratch_bytes);
+  scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(scratch_bytes));
   const Spread spread = products < kMinParallelProducts ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
     const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];
@@ -253,7 +256,7 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
 bool TakesFewRows(const MatMulJob& job, RowSums sums, const MatMulKernels& kernels) {
   const bool is_few = job.RowsOf(0).count <= kMaxFewRows;
   const Compute compute = job.args.compute;
-  if (sums == RowSums::kFastest || (compute == Compute::kInt8 && !HasPlain(job.args))) return is_few;
+  if (sums == RowSums::kFastest || (compute == Compute::kInt8 && AllHaveWholeCodes(job.args))) return is_few;
   return compute != Compute::kBF16 || !kernels.has_bf16_dot;
 }
 

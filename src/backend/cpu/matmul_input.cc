@@ -201,6 +201,12 @@ bool HasPacked(const MatMulArgs& args) {
 bool HasPlain(const MatMulArgs& args) {
   return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return !IsPacked(part.weight); });
 }
+bool HasWholeCodes(const MatMulPart& part) {
+  return HasWholeCodes(WeightTypeOf(part.weight.dtype));
+}
+bool AllHaveWholeCodes(const MatMulArgs& args) {
+  return std::ranges::all_of(args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); });
+}
 
 FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool,
                             MatMulScratch& scratch) {
@@ -208,11 +214,15 @@ FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, 
   input.depth = job.args.x.shape[1];
   if (HasPlain(job.args)) input.interleaved = InterleavedRows(job, pool, scratch);
   if (!HasPacked(job.args)) return input;
-  if (job.args.compute == Compute::kInt8) {
+  const auto& parts = job.args.parts;
+  const bool in_int8 = job.args.compute == Compute::kInt8;
+  if (in_int8 && std::ranges::any_of(parts, [](const MatMulPart& part) { return HasWholeCodes(part); })) {
     input.runs_int8 = QuantizedRuns(job, kernels, pool, scratch);
-  } else {
-    input.runs_f32 = FloatRuns(job, pool, scratch);
   }
+  const auto takes_floats = [&](const MatMulPart& part) {
+    return IsPacked(part.weight) && (!in_int8 || !HasWholeCodes(part));
+  };
+  if (std::ranges::any_of(parts, takes_floats)) input.runs_f32 = FloatRuns(job, pool, scratch);
   return input;
 }
 
@@ -221,8 +231,10 @@ TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, Thread
   TileInput input;
   const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && job.RowsOf(0).count >= kMinRegisterRows;
   const bool in_int8 = job.args.compute == Compute::kInt8 && !in_registers;
-  if (HasPlain(job.args) || !in_int8) MakeSteps(job, kernels, pool, scratch, input);
-  if (HasPacked(job.args) && in_int8) MakeRuns(job, kernels, pool, scratch, input);
+  if (!AllHaveWholeCodes(job.args) || !in_int8) MakeSteps(job, kernels, pool, scratch, input);
+  const bool any_in_int8 =
+      in_int8 && std::ranges::any_of(job.args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); });
+  if (any_in_int8) MakeRuns(job, kernels, pool, scratch, input);
   return input;
 }
 

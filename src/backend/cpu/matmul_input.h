@@ -116,6 +116,9 @@ FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, 
 // Whether any part's weights lie in panels, or as in the file.
 bool HasPacked(const MatMulArgs& args);
 bool HasPlain(const MatMulArgs& args);
+// Whether a part can be multiplied in int8, and whether all can.
+bool HasWholeCodes(const MatMulPart& part);
+bool AllHaveWholeCodes(const MatMulArgs& args);
 
 // Packed weights read runs where there are some, and steps as plain weights do otherwise.
 struct TileInput {

@@ -11,8 +11,8 @@ namespace {
 
 // Where the parts of one block of one panel lie.
 struct PanelBlock {
-  std::byte* halves;  // f16 d[16], then f16 min[16] where the format has minima
-  std::byte* scales;  // scales of scales of the block's runs, 32 bytes each
+  std::byte* halves;  // d[16], then min[16] where the format has minima
+  std::byte* scales;  // scales of scales of the block's runs
   std::byte* codes;   // of the block's first run
 };
 
@@ -21,7 +21,7 @@ PanelBlock BlockOf(WeightType type, Byte* panel, int64_t block_idx) {
   std::byte* const begin = const_cast<std::byte*>(panel);
   std::byte* const halves = begin + BlockScalesAt(type, block_idx);
   return {.halves = halves,
-          .scales = halves + (FormatOf(type).has_min ? 2 : 1) * kPanelRows * 2,
+          .scales = halves + SuperScalesAt(type),
           .codes = begin + RunCodesAt(type, block_idx * BlockRuns(type))};
 }
 
@@ -38,6 +38,9 @@ struct CodeParts {
 };
 CodeParts PartsOf(int bits, int quad) {
   if (bits == 8) return {{{quad, 0, 8, 0}, {}}, 1};
+  const CodePart pair = {quad / 4, quad % 4 * 2, 2, 0};
+  if (bits == 2) return {{pair, {}}, 1};
+  if (bits == 3) return {{pair, {2, quad, 1, 2}}, 2};
   const CodePart low = {quad % 4, quad / 4 * 4, 4, 0};
   if (bits == 4) return {{low, {}}, 1};
   if (bits == 5) return {{low, {4, quad, 1, 4}}, 2};
@@ -53,26 +56,62 @@ uint16_t HalfAt(const std::byte* halves, int64_t lane) {
   return bits;
 }
 
+// What all of a block share.
+void PutScales(const PackedFormat& format, const BlockCodes& from, int64_t lane, std::byte* halves) {
+  switch (format.scale) {
+    case ScaleKind::kFloat:
+      std::memcpy(halves + lane * 4, &from.scale, sizeof(from.scale));
+      return;
+    case ScaleKind::kExponent:
+      halves[lane] = std::byte{from.exponent};
+      return;
+    case ScaleKind::kHalf:
+      break;
+  }
+  PutHalf(halves, lane, from.d);
+  if (format.has_zero) {
+    halves[kPanelRows * 2 + lane] = std::byte{from.zero};
+  } else if (format.has_min) {
+    PutHalf(halves + kPanelRows * 2, lane, from.min);
+  }
+}
+
+// Scales of scales of a run: see kernels/packed_weights.h.
+void PutRunScales(WeightType type, const BlockCodes& from, int64_t run, int64_t lane, std::byte* scales) {
+  const PackedFormat format = FormatOf(type);
+  if (type == WeightType::kQ2_K) {
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t i = 2 * run + half;
+      scales[half * kPanelRows + lane] = static_cast<std::byte>(from.scales[i] | (from.mins[i] << 4));
+    }
+    return;
+  }
+  scales[lane] = std::byte{from.scales[format.has_half_runs ? 2 * run : run]};
+  if (format.super_bytes < 2) return;
+  scales[kPanelRows + lane] = std::byte{format.has_half_runs ? from.scales[2 * run + 1] : from.mins[run]};
+}
+
+// Where byte i of a lane of a quad lies.
+int64_t ByteInQuad(WeightType type, int64_t lane, int64_t i) {
+  return HasWholeCodes(type) ? lane * 4 + i : i * kPanelRows + lane;
+}
+
 // Block `from` becomes lane `lane` of the panel's block, whose bytes are 0 before the first lane.
 void PutBlock(WeightType type, const BlockCodes& from, int64_t lane, const PanelBlock& to) {
   const PackedFormat format = FormatOf(type);
-  PutHalf(to.halves, lane, from.d);
-  if (format.has_min) PutHalf(to.halves + kPanelRows * 2, lane, from.min);
+  PutScales(format, from, lane, to.halves);
   for (int64_t run = 0; run < BlockRuns(type); ++run) {
-    if (format.has_super) {
-      std::byte* scales = to.scales + run * 2 * kPanelRows;
-      scales[lane] = std::byte{from.scales[format.has_half_runs ? 2 * run : run]};
-      scales[kPanelRows + lane] = std::byte{format.has_half_runs ? from.scales[2 * run + 1] : from.mins[run]};
-    }
+    if (format.has_super) PutRunScales(type, from, run, lane, to.scales + run * format.super_bytes * kPanelRows);
     const uint8_t* codes = from.codes + run * kRunElements;
-    std::byte* to_codes = to.codes + run * RunCodeBytes(type) + lane * 4;
+    std::byte* to_codes = to.codes + run * RunCodeBytes(type);
     for (int quad = 0; quad < kRunQuads; ++quad, codes += 4) {
       const CodeParts parts = PartsOf(format.bits, quad);
       for (int p = 0; p < parts.num_parts; ++p) {
         const CodePart& part = parts.parts[p];
         std::byte* bytes = to_codes + part.row * kQuadBytes;
         for (int i = 0; i < 4; ++i) {
-          bytes[i] |= static_cast<std::byte>(((codes[i] >> part.code_shift) & ((1 << part.bits) - 1)) << part.shift);
+          bytes[ByteInQuad(type, lane, i)] |=
+              static_cast<std::byte>(((codes[i] >> part.code_shift) & ((1 << part.bits) - 1)) << part.shift);
         }
       }
     }
@@ -105,10 +144,65 @@ int CodeAt(WeightType type, const std::byte* codes, int64_t lane, int64_t i) {
   int code = 0;
   for (int p = 0; p < parts.num_parts; ++p) {
     const CodePart& part = parts.parts[p];
-    const int byte = static_cast<int>(codes[part.row * kQuadBytes + lane * 4 + i % 4]);
+    const int byte = static_cast<int>(codes[part.row * kQuadBytes + ByteInQuad(type, lane, i % 4)]);
     code |= ((byte >> part.shift) & ((1 << part.bits) - 1)) << part.code_shift;
   }
   return code;
+}
+
+// Of an (output, run), or of half of one: what codes are multiplied with, and what is added.
+struct Line {
+  float a = 0;
+  float b = 0;
+};
+Line LineOf(WeightType type, const PanelBlock& block, int64_t run_of_block, int64_t half, int64_t lane) {
+  const PackedFormat format = FormatOf(type);
+  Line line;
+  switch (format.scale) {
+    case ScaleKind::kFloat:
+      std::memcpy(&line.a, block.halves + lane * 4, sizeof(line.a));
+      return line;
+    case ScaleKind::kExponent:
+      line.a = E8M0ToF32(static_cast<uint8_t>(block.halves[lane])) / 2;
+      return line;
+    case ScaleKind::kHalf:
+      line.a = F16ToF32(HalfAt(block.halves, lane));
+      break;
+  }
+  const std::byte* min = block.halves + kPanelRows * 2;
+  if (format.has_zero) {
+    line.b = -line.a * static_cast<float>(static_cast<uint8_t>(min[lane]));
+  } else if (format.has_min) {
+    line.b = F16ToF32(HalfAt(min, lane));
+  }
+  if (!format.has_super) return line;
+  const std::byte* scales = block.scales + run_of_block * format.super_bytes * kPanelRows + lane;
+  const auto scale = static_cast<uint8_t>(scales[format.has_half_runs ? half * kPanelRows : 0]);
+  if (type == WeightType::kQ2_K) {
+    line.a *= static_cast<float>(scale & 15);
+    line.b *= -static_cast<float>(scale >> 4);
+  } else if (format.has_min) {
+    line.a *= static_cast<float>(scale);
+    line.b *= -static_cast<float>(static_cast<uint8_t>(scales[kPanelRows]));
+  } else {
+    line.a *= static_cast<float>(static_cast<int8_t>(scale));
+  }
+  return line;
+}
+
+// What a code stands for, in units of the scale.
+float LevelOf(WeightType type, int code) {
+  switch (type) {
+    case WeightType::kF8E4M3:
+      return E4M3ToF32(static_cast<uint8_t>(code));
+    case WeightType::kMXFP4:
+      return kMXFP4Levels[code];
+    case WeightType::kIQ4_NL:
+    case WeightType::kIQ4_XS:
+      return kIQ4Levels[code];
+    default:
+      return static_cast<float>(code - FormatOf(type).offset);
+  }
 }
 
 }  // namespace
@@ -139,6 +233,21 @@ WeightType WeightTypeOf(DType dtype) {
       return WeightType::kQ6_K;
     case DType::kIQ4_NL:
       return WeightType::kIQ4_NL;
+    case DType::kMXFP4:
+      return WeightType::kMXFP4;
+    case DType::kQ2_K:
+      return WeightType::kQ2_K;
+    case DType::kQ3_K:
+      return WeightType::kQ3_K;
+    case DType::kIQ4_XS:
+      return WeightType::kIQ4_XS;
+    case DType::kTQ1_0:
+    case DType::kTQ2_0:
+      return WeightType::kTQ2_0;
+    case DType::kU4:
+      return WeightType::kU4;
+    case DType::kF8E4M3:
+      return WeightType::kF8E4M3;
     case DType::kI32:
       break;
   }
@@ -170,29 +279,18 @@ bool IsPacked(const WeightMatrix& matrix) {
 
 void UnpackRow(const WeightMatrix& matrix, int64_t row, float* values) {
   const WeightType type = WeightTypeOf(matrix.dtype);
-  const PackedFormat format = FormatOf(type);
   const int64_t depth = matrix.shape[1];
   const auto* panel = static_cast<const std::byte*>(matrix.planes[0]) + row / kPanelRows * PanelBytes(type, depth);
   const int64_t lane = row % kPanelRows;
   for (int64_t run = 0; run < depth / kRunElements; ++run) {
     const PanelBlock block = BlockOf(type, panel, run / BlockRuns(type));
     const int64_t run_of_block = run % BlockRuns(type);
-    const std::byte* scales = block.scales + run_of_block * 2 * kPanelRows + lane;
     const std::byte* codes = block.codes + run_of_block * RunCodeBytes(type);
-    const float d = F16ToF32(HalfAt(block.halves, lane));
-    const float min = format.has_min ? F16ToF32(HalfAt(block.halves + kPanelRows * 2, lane)) : 0.0f;
-    for (int64_t i = 0; i < kRunElements; ++i) {
-      const int code = CodeAt(type, codes, lane, i);
-      float a = d;
-      float b = min;
-      if (format.has_half_runs) {
-        a *= static_cast<float>(static_cast<int8_t>(scales[i / 16 * kPanelRows]));
-      } else if (format.has_super) {
-        a *= static_cast<float>(static_cast<uint8_t>(scales[0]));
-        b *= -static_cast<float>(static_cast<uint8_t>(scales[kPanelRows]));
+    for (int64_t half = 0; half < 2; ++half) {
+      const Line line = LineOf(type, block, run_of_block, half, lane);
+      for (int64_t i = half * kRunElements / 2; i < (half + 1) * kRunElements / 2; ++i) {
+        values[run * kRunElements + i] = line.a * LevelOf(type, CodeAt(type, codes, lane, i)) + line.b;
       }
-      const int value = type == WeightType::kIQ4_NL ? kIQ4Levels[code] : code - format.offset;
-      values[run * kRunElements + i] = a * static_cast<float>(value) + b;
     }
   }
 }

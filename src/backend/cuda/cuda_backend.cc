@@ -68,6 +68,12 @@ class CudaBackend final : public Backend {
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     const ConstTensorView rows = host.rows();
+    if (rows.dtype > DType::kIQ4_NL) {
+      return Status::Unsupported(
+          fmt::format("backend cuda: weights in {} are not supported, expected f32, f16, bf16 or a block format up to "
+                      "iq4_nl; quantize can write them as one",
+                      NameOf(rows.dtype)));
+    }
     if (IsBlockFormat(rows.dtype)) return AdoptBlocks(rows);
     const auto bytes = static_cast<size_t>(BytesOf(rows.dtype, rows.shape.num_elements()));
     HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(*device_, bytes));

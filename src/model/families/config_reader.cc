@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "weights/published_weights.h"
+
 namespace headwise {
 namespace {
 
@@ -36,16 +38,6 @@ Status ReadEnds(const JsonObject& config, const ShapeDefaults& defaults, ModelCo
   return Status::Ok();
 }
 
-Status RefuseQuantised(const JsonObject& config) {
-  if (!config.Has("quantization_config")) return Status::Ok();
-  HW_ASSIGN_OR_RETURN(const JsonObject quantisation, config.Object("quantization_config"));
-  HW_ASSIGN_OR_RETURN(const std::string method, quantisation.StringOr("quant_method", "unknown"));
-  return Status::Unsupported(
-      fmt::format("{}: quantised weights (\"quant_method\" \"{}\") are not supported, expected "
-                  "f32, f16 or bf16",
-                  config.origin(), method));
-}
-
 }  // namespace
 
 Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* key, int64_t vocab_size) {
@@ -69,7 +61,7 @@ Result<int64_t> ReadSize(const JsonObject& config, const char* key, int64_t if_a
 }
 
 Status ReadShape(const JsonObject& config, const ShapeKeys& keys, const ShapeDefaults& defaults, ModelConfig& model) {
-  HW_RETURN_IF_ERROR(RefuseQuantised(config));
+  HW_RETURN_IF_ERROR(ReadPublishedFormat(config).status());  // whoever reads weights asks again
   HW_ASSIGN_OR_RETURN(model.model_dim, ReadSize(config, keys.hidden, defaults.hidden));
   HW_ASSIGN_OR_RETURN(model.num_layers, ReadSize(config, keys.layers, defaults.layers));
   HW_ASSIGN_OR_RETURN(model.num_q_heads, ReadSize(config, keys.q_heads, defaults.q_heads));

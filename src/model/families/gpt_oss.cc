@@ -63,7 +63,7 @@ Result<ModelConfig> ReadConfig(const JsonObject& config) {
 }
 
 // A checkpoint's matrices of all experts are the other way round, [X, E, 2 F] and [X, F, E], and gate and up take turns
-// in the first.
+// in the first. Those in MXFP4 have the turns alone.
 Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& source) {
   const ExpertTensors tensors = {.router = "mlp.router", .interleaved = true};
   return ReadLlamaLikeWeights(config, source, {.experts = tensors});
@@ -74,7 +74,7 @@ Result<ModelWeights> ReadWeights(const ModelConfig& config, const WeightSource& 
 const ModelFamily kGptOssFamily = {
     .name = "gpt_oss",
     .other_names = {},
-    .description = "gpt-oss, experts in plain numbers",
+    .description = "gpt-oss, experts in MXFP4 or plain numbers",
     .read_config = ReadConfig,
     .read_weights = ReadWeights,
 };

@@ -132,11 +132,11 @@ Status WeightReader::TransposedStack(const std::string& name, int64_t num, int64
                                      const std::vector<std::vector<LinearWeights>*>& stacks) {
   const auto num_turns = static_cast<int64_t>(stacks.size());
   const int64_t all_rows = rows * num_turns;
-  HW_ASSIGN_OR_RETURN(const ConstTensorView from, source_.Get(name, {num, columns, all_rows}));
-  if (IsBlockFormat(from.dtype)) {
-    return Status::Unsupported(fmt::format("{}: tensor \"{}\" has the block format {}, expected plain numbers",
-                                           source_.origin(), name, NameOf(from.dtype)));
-  }
+  HW_ASSIGN_OR_RETURN(const ConstTensorView found, source_.Get(name));
+  // Blocks lie along rows, and cannot be turned.
+  const bool is_usual = IsBlockFormat(found.dtype);
+  HW_ASSIGN_OR_RETURN(const ConstTensorView from,
+                      source_.Get(name, is_usual ? Shape{num, all_rows, columns} : Shape{num, columns, all_rows}));
   ConstTensorView biases;
   if (bias == Bias::kPresent) {
     HW_ASSIGN_OR_RETURN(const ConstTensorView view, source_.Get(name + "_bias", {num, all_rows}));
@@ -145,23 +145,24 @@ Status WeightReader::TransposedStack(const std::string& name, int64_t num, int64
   }
   for (int64_t i = 0; i < num; ++i) {
     ConstTensorView matrix = from.Rows(i, 1);
-    matrix.shape = {columns, all_rows};
-    const ConstTensorView turned = Transposed(matrix, 0, all_rows);
+    matrix.shape = is_usual ? Shape{all_rows, columns} : Shape{columns, all_rows};
+    const ConstTensorView turned = is_usual ? matrix : Transposed(matrix, 0, all_rows);
     for (int64_t turn = 0; turn < num_turns; ++turn) {
       std::vector<int64_t> taken;
       for (int64_t row = 0; row < rows; ++row) taken.push_back(row * num_turns + turn);
       LinearWeights linear;
-      linear.weight = GatherRows(turned, taken);
+      linear.weight = is_usual && num_turns == 1 ? turned : GatherRows(turned, taken);
       if (biases.present()) {
         const ConstTensorView all = biases.Rows(i, 1);
         linear.bias = GatherRows(ConstTensorView(all.data, DType::kF32, {all_rows}), taken);
       }
       stacks[static_cast<size_t>(turn)]->push_back(linear);
     }
+    if (is_usual) continue;
     weights_.owned.erase(
         std::ranges::find(weights_.owned, turned.data, [](const auto& memory) { return memory.get(); }));
   }
-  source_.Release(from);
+  if (!is_usual || num_turns > 1) source_.Release(from);
   return Status::Ok();
 }
 

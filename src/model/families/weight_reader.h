@@ -54,7 +54,8 @@ class WeightReader {
   Result<std::vector<LinearWeights>> Stacked(const std::string& name, int64_t num, int64_t rows, int64_t columns,
                                              Bias bias);
   // `name` [num, columns, rows * n] as n matrices [rows, columns] of each of num, whose rows take turns among its
-  // columns, and with a bias name_bias [num, rows * n]: copies.
+  // columns, and with a bias name_bias [num, rows * n]: copies. In a block format it is
+  // [num, rows * n, columns], and the only one of a name a view.
   Status TransposedStack(const std::string& name, int64_t num, int64_t columns, int64_t rows, Bias bias,
                          const std::vector<std::vector<LinearWeights>*>& stacks);
   // name.weight [1, columns], which a source may have as a vector.

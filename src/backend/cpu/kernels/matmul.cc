@@ -27,6 +27,13 @@ namespace {
     HW_PACKED_CASE(kQ5_K, body)         \
     HW_PACKED_CASE(kQ6_K, body)         \
     HW_PACKED_CASE(kIQ4_NL, body)       \
+    HW_PACKED_CASE(kMXFP4, body)        \
+    HW_PACKED_CASE(kQ2_K, body)         \
+    HW_PACKED_CASE(kQ3_K, body)         \
+    HW_PACKED_CASE(kIQ4_XS, body)       \
+    HW_PACKED_CASE(kTQ2_0, body)        \
+    HW_PACKED_CASE(kU4, body)           \
+    HW_PACKED_CASE(kF8E4M3, body)       \
     default:                            \
       return;                           \
   }
@@ -77,7 +84,7 @@ void PackedFewRows(const PackedArgs& args) {
 }
 
 void PackedTile(const PackedArgs& args, void* scratch) {
-  HW_WITH_PACKED_TYPE(args.type, PackedTileOf<kType>(args, scratch));
+  HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) PackedTileOf<kType>(args, scratch));
 }
 
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {

@@ -16,6 +16,10 @@ HWY_INLINE VI StartOf(const QuantizedRun& x) {
   constexpr int kOffset = FormatOf(kType).offset;
   if constexpr (kOffset == 0 || (kOffset == 128 && kCentersCodes))
     return hn::Zero(DI());
+  else if constexpr (kOffset == 1)
+    return hn::Set(DI(), x.start_8 / 8);
+  else if constexpr (kOffset == 4)
+    return hn::Set(DI(), x.start_32[kHalf] / 8);
   else if constexpr (kOffset == 8)
     return hn::Set(DI(), x.start_8);
   else if constexpr (kOffset == 16)
@@ -24,6 +28,16 @@ HWY_INLINE VI StartOf(const QuantizedRun& x) {
     return hn::Set(DI(), x.start_128);
   else
     return hn::Set(DI(), x.start_32[kHalf]);
+}
+
+// Of elements [16 half, 16 half + 16): what the minimum of their weights is multiplied with.
+HWY_INLINE float HalfSum(const QuantizedRun& x, int half) {
+  return x.scale * static_cast<float>(x.start_32[half] / -32);
+}
+HWY_INLINE float HalfSum(const FloatRun& x, int half) {
+  float sum = 0;
+  for (int i = 0; i < 16; ++i) sum += x.values[16 * half + i];
+  return sum;
 }
 
 // Sums of one block of runs; those behind the first join what it has stored.
@@ -86,7 +100,12 @@ HWY_INLINE void SubPanelInt8(const PackedArgs& args, const void* panel, int64_t 
       if constexpr (kFormat.has_half_runs) {
         sum[r] = hn::MulAdd(reader.template A<1>(), hn::Mul(hn::ConvertTo(kDF, dot[1][r]), scale), sum[r]);
       }
-      if constexpr (kFormat.has_min) sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, row.scaled_sum), sum[r]);
+      if constexpr (kFormat.has_min && kFormat.has_half_runs) {
+        sum[r] = hn::MulAdd(reader.template B<0>(), hn::Set(kDF, HalfSum(row, 0)), sum[r]);
+        sum[r] = hn::MulAdd(reader.template B<1>(), hn::Set(kDF, HalfSum(row, 1)), sum[r]);
+      } else if constexpr (kFormat.has_min) {
+        sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, row.scaled_sum), sum[r]);
+      }
     }
   }
 }
@@ -109,8 +128,8 @@ HWY_INLINE void SubPanelF32(const PackedArgs& args, const void* panel, int64_t s
     }
     ForQuads([&]<int kQuad>() HW_INLINE_LAMBDA {
       constexpr int kHalf = kFormat.has_half_runs ? kQuad / 4 : 0;
-      const VB values = reader.template Values<kQuad>();
-      const VF w[4] = {ByteAsF32<0>(values), ByteAsF32<1>(values), ByteAsF32<2>(values), ByteAsF32<3>(values)};
+      VF w[4];
+      reader.template Levels<kQuad>(w);
       HW_UNROLL
       for (int64_t r = 0; r < kRows; ++r) {
         const float* row = x[r * args.x_row_stride].values + 4 * kQuad;
@@ -122,8 +141,12 @@ HWY_INLINE void SubPanelF32(const PackedArgs& args, const void* panel, int64_t s
     for (int64_t r = 0; r < kRows; ++r) {
       sum[r] = hn::MulAdd(reader.template A<0>(), dot[0][r], sum[r]);
       if constexpr (kFormat.has_half_runs) sum[r] = hn::MulAdd(reader.template A<1>(), dot[1][r], sum[r]);
-      if constexpr (kFormat.has_min) {
-        sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, x[r * args.x_row_stride].sum), sum[r]);
+      [[maybe_unused]] const FloatRun& row = x[r * args.x_row_stride];
+      if constexpr (kFormat.has_min && kFormat.has_half_runs) {
+        sum[r] = hn::MulAdd(reader.template B<0>(), hn::Set(kDF, HalfSum(row, 0)), sum[r]);
+        sum[r] = hn::MulAdd(reader.template B<1>(), hn::Set(kDF, HalfSum(row, 1)), sum[r]);
+      } else if constexpr (kFormat.has_min) {
+        sum[r] = hn::MulAdd(reader.B(), hn::Set(kDF, row.sum), sum[r]);
       }
     }
   }
@@ -158,11 +181,13 @@ void PackedRows(const PackedArgs& args, int64_t first_row) {
   const auto* panel = static_cast<const uint8_t*>(args.weight);
   for (int64_t output = 0; output < args.num_outputs; output += kPanelRows, panel += PanelBytes(kType, args.depth)) {
     for (int64_t sub = 0; sub < kSubPanels && output + sub * kLanes < args.num_outputs; ++sub) {
-      if (args.x_int8 != nullptr) {
-        Int8Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
-      } else {
-        F32Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
+      if constexpr (HasWholeCodes(kType)) {
+        if (args.x_int8 != nullptr) {
+          Int8Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
+          continue;
+        }
       }
+      F32Outputs<kType, kRows>(args, panel, sub, first_row, output + sub * kLanes);
     }
   }
 }

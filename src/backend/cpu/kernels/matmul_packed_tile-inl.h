@@ -13,6 +13,7 @@ namespace {
 // Formats that are alike once they are unpacked share their code.
 constexpr WeightType UnpackedLike(WeightType type) {
   const PackedFormat format = FormatOf(type);
+  if (format.has_half_runs) return type;
   if (format.has_min) return WeightType::kQ4_1;
   return format.offset == 128 ? WeightType::kQ8_0 : type;
 }
@@ -20,7 +21,7 @@ constexpr WeightType UnpackedLike(WeightType type) {
 // Vectors of outputs of a tile, and how one of them lies in scratch.
 constexpr int64_t kTileVecs = kTileOutputs / kLanes;
 constexpr int64_t kUnpackedRunBytes = kRunQuads * 4 * kLanes;
-constexpr int64_t kRunScales = 2;  // a and b, or a of each half
+constexpr int64_t kRunScales = 4;  // a and b, or a of each half and b of each half
 constexpr int64_t kTileCodeBytes = kTileVecs * kTileRuns * kUnpackedRunBytes;
 static_assert(kTileCodeBytes + kTileVecs * kTileRuns * kRunScales * kLanes * 4 <= kTileScratchBytes);
 
@@ -50,7 +51,12 @@ void UnpackTile(const PackedArgs& args, int64_t first_run, int64_t num_runs, con
       float* scales = to.Scales(vec, run);
       hn::Store(reader.template A<0>(), kDF, scales);
       if constexpr (FormatOf(kType).has_half_runs) hn::Store(reader.template A<1>(), kDF, scales + kLanes);
-      if constexpr (FormatOf(kType).has_min) hn::Store(reader.B(), kDF, scales + kLanes);
+      if constexpr (FormatOf(kType).has_min && FormatOf(kType).has_half_runs) {
+        hn::Store(reader.template B<0>(), kDF, scales + 2 * kLanes);
+        hn::Store(reader.template B<1>(), kDF, scales + 3 * kLanes);
+      } else if constexpr (FormatOf(kType).has_min) {
+        hn::Store(reader.B(), kDF, scales + kLanes);
+      }
     }
   }
 }
@@ -108,7 +114,18 @@ HWY_INLINE void AddRun(const PackedArgs& args, const Int8Block& block, int64_t r
       }
     }
   }
-  if constexpr (kFormat.has_min) {
+  if constexpr (kFormat.has_min && kFormat.has_half_runs) {
+    HW_UNROLL
+    for (int64_t v = 0; v < kInt8Vecs; ++v) {
+      const float* scales = block.tile.Scales(block.first_vec + v, run);
+      HW_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        const QuantizedRun& row = x[r * args.x_row_stride];
+        sum[r][v] = hn::MulAdd(hn::Load(kDF, scales + 2 * kLanes), hn::Set(kDF, HalfSum(row, 0)), sum[r][v]);
+        sum[r][v] = hn::MulAdd(hn::Load(kDF, scales + 3 * kLanes), hn::Set(kDF, HalfSum(row, 1)), sum[r][v]);
+      }
+    }
+  } else if constexpr (kFormat.has_min) {
     HW_UNROLL
     for (int64_t v = 0; v < kInt8Vecs; ++v) {
       const VF b = hn::Load(kDF, block.tile.Scales(block.first_vec + v, run) + kLanes);
@@ -203,14 +220,17 @@ HWY_INLINE void StepsOfPanel(const TileArgs& args, int64_t first_output, int64_t
   for (int64_t run = 0; run < num_runs; ++run) {
     reader.BeginRun(begin / kRunElements + run);
     reader.Prefetch();
-    VF b = hn::Zero(kDF);
-    if constexpr (FormatOf(kType).has_min) b = reader.B();
+    VF b[2] = {hn::Zero(kDF), hn::Zero(kDF)};
+    if constexpr (FormatOf(kType).has_min) {
+      b[0] = reader.template B<0>();
+      b[1] = reader.template B<1>();
+    }
     const VF a[2] = {reader.template A<0>(), reader.template A<1>()};
     ForQuads([&]<int kQuad>() HW_INLINE_LAMBDA {
-      const VB values = reader.template Values<kQuad>();
-      const VF scale = a[kQuad / 4];
-      const VF w[4] = {hn::MulAdd(scale, ByteAsF32<0>(values), b), hn::MulAdd(scale, ByteAsF32<1>(values), b),
-                       hn::MulAdd(scale, ByteAsF32<2>(values), b), hn::MulAdd(scale, ByteAsF32<3>(values), b)};
+      VF w[4];
+      reader.template Levels<kQuad>(w);
+      HW_UNROLL
+      for (int i = 0; i < 4; ++i) w[i] = hn::MulAdd(a[kQuad / 4], w[i], b[kQuad / 4]);
       StoreSteps<Steps>(w, to + (run * kRunQuads + kQuad) * kQuadSteps * kStepOutputs<Steps>);
     });
   }

@@ -37,7 +37,7 @@ class PanelReader {
  public:
   static constexpr PackedFormat kFormat = FormatOf(kType);
   // Bits of an unpacked code.
-  static constexpr int kCodeBits = kType == WeightType::kIQ4_NL ? 8 : kFormat.bits;
+  static constexpr int kCodeBits = kFormat.has_levels ? 8 : kFormat.bits;
 
   // 1.5 KiB are too little for some formats; behind 6 KiB all get slower.
   static constexpr int64_t kBytesAhead = kFormat.has_super ? 6144 : 4096;
@@ -50,29 +50,33 @@ class PanelReader {
     const int64_t run_of_block = run % BlockRuns(kType);
     run_ = run;
     const uint8_t* block = panel_ + BlockScalesAt(kType, run / BlockRuns(kType));
-    run_codes_ = panel_ + RunCodesAt(kType, run) + 4 * lane_;
-    if (run_of_block == 0) {
-      d_ = HalvesAsF32(block + 2 * lane_);
-      if constexpr (kFormat.has_min) min_ = HalvesAsF32(block + 2 * (kPanelRows + lane_));
-    }
+    run_codes_ = panel_ + RunCodesAt(kType, run) + (kType == WeightType::kF8E4M3 ? 1 : 4) * lane_;
+    if (run_of_block == 0) BeginBlock(block);
     if constexpr (kFormat.has_super) {
-      run_scales_ = block + (kFormat.has_min ? 4 : 2) * kPanelRows + run_of_block * 2 * kPanelRows + lane_;
+      run_scales_ = block + SuperScalesAt(kType) + run_of_block * kFormat.super_bytes * kPanelRows + lane_;
     }
   }
 
   // Of elements [16 half, 16 half + 16) of the run.
   template <int kHalf>
   HWY_INLINE VF A() const {
-    if constexpr (kFormat.has_half_runs) {
+    if constexpr (kType == WeightType::kQ2_K) {
+      return hn::Mul(d_, NibblesAsF32<0>(run_scales_ + kHalf * kPanelRows));
+    } else if constexpr (kFormat.has_half_runs) {
       return hn::Mul(d_, SignedBytesAsF32(run_scales_ + kHalf * kPanelRows));
+    } else if constexpr (kType == WeightType::kIQ4_XS) {
+      return hn::Mul(d_, SignedBytesAsF32(run_scales_));
     } else if constexpr (kFormat.has_super) {
       return hn::Mul(d_, BytesAsF32(run_scales_));
     } else {
       return d_;
     }
   }
+  template <int kHalf = 0>
   HWY_INLINE VF B() const {
-    if constexpr (kFormat.has_super) {
+    if constexpr (kType == WeightType::kQ2_K) {
+      return hn::Neg(hn::Mul(min_, NibblesAsF32<4>(run_scales_ + kHalf * kPanelRows)));
+    } else if constexpr (kFormat.has_super) {
       return hn::Neg(hn::Mul(min_, BytesAsF32(run_scales_ + kPanelRows)));
     } else {
       return min_;
@@ -86,15 +90,22 @@ class PanelReader {
     if constexpr (kFormat.bits == 8) {
       return hn::Load(d8, run_codes_ + kQuad * kQuadBytes);
     } else {
-      VB codes = hn::Load(d8, run_codes_ + kQuad % 4 * kQuadBytes);
-      codes = Bits<kQuad / 4 * 4, 0, 0x0F>(codes);
-      if constexpr (kFormat.bits == 5) {
+      constexpr bool kHasPairs = kFormat.bits < 4;
+      VB codes = hn::Load(d8, run_codes_ + (kHasPairs ? kQuad / 4 : kQuad % 4) * kQuadBytes);
+      if constexpr (kHasPairs) {
+        codes = Bits<kQuad % 4 * 2, 0, 0x03>(codes);
+      } else {
+        codes = Bits<kQuad / 4 * 4, 0, 0x0F>(codes);
+      }
+      if constexpr (kFormat.bits == 3) {
+        codes = hn::Or(codes, Bits<kQuad, 2, 0x04>(hn::Load(d8, run_codes_ + 2 * kQuadBytes)));
+      } else if constexpr (kFormat.bits == 5) {
         codes = hn::Or(codes, Bits<kQuad, 4, 0x10>(hn::Load(d8, run_codes_ + 4 * kQuadBytes)));
       } else if constexpr (kFormat.bits == 6) {
         codes = hn::Or(codes, Bits<kQuad % 4 * 2, 4, 0x30>(hn::Load(d8, run_codes_ + (4 + kQuad / 4) * kQuadBytes)));
       }
-      if constexpr (kType == WeightType::kIQ4_NL) {
-        const VB table = hn::LoadDup128(d8, kTable);
+      if constexpr (kFormat.has_levels) {
+        const VB table = hn::LoadDup128(d8, kType == WeightType::kMXFP4 ? kMXFP4Table : kIQ4Table);
         codes = hn::TableLookupBytes(table, codes);
       }
       return codes;
@@ -108,6 +119,21 @@ class PanelReader {
     return hn::Sub(Codes<kQuad>(), hn::Set(D8(), static_cast<uint8_t>(kFormat.offset)));
   }
 
+  // What A is multiplied with, of elements 4 kQuad + i of the run: w[i].
+  template <int kQuad>
+  HWY_INLINE void Levels(VF (&w)[4]) const {
+    if constexpr (kType == WeightType::kF8E4M3) {
+      HW_UNROLL
+      for (int i = 0; i < 4; ++i) w[i] = FloatsOf(run_codes_ + kQuad * kQuadBytes + i * kPanelRows);
+    } else {
+      const VB values = Values<kQuad>();
+      w[0] = ByteAsF32<0>(values);
+      w[1] = ByteAsF32<1>(values);
+      w[2] = ByteAsF32<2>(values);
+      w[3] = ByteAsF32<3>(values);
+    }
+  }
+
   // Once for every run of K. Panels follow each other, so what lies ahead of the last run is the next panel.
   HWY_INLINE void Prefetch() const {
     const uint8_t* ahead = run_codes_ + kBytesAhead;
@@ -117,13 +143,65 @@ class PanelReader {
       // evenly, and the hardware would lose it (half of the speed of q6_k).
       bytes += BlockScaleBytes(kType) / kSuperRuns;
       ahead = panel_ + kBytesAhead + run_ * bytes;
-    } else if (run_ % StretchBlocks(kType) == 0) {
-      PrefetchOfRun(ahead - StretchScaleBytes(kType));
+    } else if (run_ % (StretchBlocks(kType) * BlockRuns(kType)) == 0) {
+      for (int64_t line = StretchScaleBytes(kType); line > 0; line -= 64) PrefetchOfRun(ahead - line);
     }
     for (int64_t line = 0; line < bytes; line += 64) PrefetchOfRun(ahead + line);
   }
 
  private:
+  HWY_INLINE void BeginBlock(const uint8_t* block) {
+    if constexpr (kFormat.scale == ScaleKind::kFloat) {
+      d_ = hn::Mul(hn::LoadU(kDF, reinterpret_cast<const float*>(block) + lane_), hn::Set(kDF, kFloatsUnit));
+    } else if constexpr (kFormat.scale == ScaleKind::kExponent) {
+      d_ = HalvedPowersOf2(block + lane_);
+    } else {
+      d_ = HalvesAsF32(block + 2 * lane_);
+    }
+    if constexpr (kFormat.has_zero) {
+      min_ = hn::Neg(hn::Mul(d_, BytesAsF32(block + 2 * kPanelRows + lane_)));
+    } else if constexpr (kFormat.has_min) {
+      min_ = HalvesAsF32(block + 2 * (kPanelRows + lane_));
+    }
+  }
+
+  // 2^(byte - 128), which is half of the scale: levels are twice what codes stand for. 255 gives infinity, of which a
+  // product with a level of 0 is NaN.
+  static HWY_INLINE VF HalvedPowersOf2(const uint8_t* bytes) {
+    const DU du;
+    const hn::Rebind<uint8_t, DF> d8;
+    const VU exponent = hn::PromoteTo(du, hn::LoadU(d8, bytes));
+    const VF powers = hn::Mul(hn::BitCast(kDF, hn::ShiftLeft<23>(exponent)), hn::Set(kDF, 0.5f));
+    const auto is_least = hn::RebindMask(kDF, hn::Eq(exponent, hn::Zero(du)));
+    return hn::IfThenElse(is_least, hn::Set(kDF, 0x1p-128f), powers);
+  }
+
+  // Floats of 8 bits as f16 with the same bits of exponent and fraction, which are 2^-8 of their values: the widening
+  // takes subnormal ones at full speed.
+  static constexpr float kFloatsUnit = 256.0f;
+  static HWY_INLINE VF FloatsOf(const uint8_t* bytes) {
+    const hn::Rebind<uint8_t, DF> d8;
+    const hn::Rebind<uint16_t, DF> d16;
+    const auto wide = hn::ShiftLeft<7>(hn::PromoteTo(d16, hn::LoadU(d8, bytes)));
+    // The sign is one bit higher than what was shifted with it.
+    const auto sign = hn::And(hn::Add(wide, wide), hn::Set(d16, uint16_t{0x8000}));
+    const auto halves = hn::Or(hn::And(wide, hn::Set(d16, uint16_t{0x3F80})), sign);
+#if defined(__F16C__)
+    return hn::PromoteTo(kDF, hn::BitCast(hn::Rebind<hwy::float16_t, DF>(), halves));
+#else
+    alignas(32) uint16_t bits[kLanes];
+    hn::Store(halves, d16, bits);
+    return HalvesAsF32(reinterpret_cast<const uint8_t*>(bits));
+#endif
+  }
+
+  template <int kShift>
+  static HWY_INLINE VF NibblesAsF32(const uint8_t* bytes) {
+    const hn::Rebind<uint8_t, DF> d8;
+    const VI wide = hn::PromoteTo(DI(), hn::LoadU(d8, bytes));
+    return hn::ConvertTo(kDF, hn::And(hn::ShiftRight<kShift>(wide), hn::Set(DI(), 0x0F)));
+  }
+
   // Bits of every byte, from bit kFrom on, moved to bit kTo on. Shifts are of 16 bits; the mask drops what comes over
   // from the neighbour.
   template <int kFrom, int kTo, int kMask>
@@ -137,8 +215,11 @@ class PanelReader {
   }
 
   // The levels of iq4_nl (tensor/block_reader.h) + 128.
-  alignas(16) static constexpr uint8_t kTable[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                                     129, 141, 153, 166, 181, 197, 217, 241};
+  alignas(16) static constexpr uint8_t kIQ4Table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                        129, 141, 153, 166, 181, 197, 217, 241};
+  // Likewise of mxfp4.
+  alignas(16) static constexpr uint8_t kMXFP4Table[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                                          128, 127, 126, 125, 124, 122, 120, 116};
 
   const uint8_t* panel_;
   int64_t lane_;

@@ -3,21 +3,25 @@
 //
 // Along K a panel is cut into runs of 32 elements, and these into 8 quads. A quad is 64 bytes, [16 outputs][4 elements
 // of K], the operand of one int8 dot instruction. What its codes stand for:  value = a * (code - offset) + b  with `a`
-// and `b` of the (output, run); q6_k has an `a` per half run, only formats with minima have a `b`.
+// and `b` of the (output, run); q2_k, q3_k and q6_k have an `a` per half run, only formats with minima or zero points
+// have a `b`. Of f8_e4m3 a quad is [4 elements of K][16 outputs], operands of conversions.
 //
 //   panel:    stretches, one behind the other: memory is read as one stream
 //   stretch:  scales of its blocks | codes of their runs      both 64-byte aligned; so few blocks that scales are whole
-//             lines (1 or 2); the last stretch may have fewer, its scales take as much space
-//   scales of one block:  f16 d[16], f16 min[16] where the format has minima; then where it has scales of scales, per
-//   run:
-//           u8 scale[16], u8 min[16] (q4_k, q5_k), or i8 scale[2 halves][16] (q6_k)
+//             lines (1, 2 or 4); the last stretch may have fewer, its scales take as much space
+//   scales of one block:  f16 d[16] (of mxfp4 the exponent, u8; of f8_e4m3 f32), f16 min[16] where the format has
+//   minima (of u4 the zero point, u8); then where it has scales of scales, per run:
+//           u8 scale[16], u8 min[16] (q4_k, q5_k), i8 scale[2 halves][16] (q6_k, q3_k), i8 scale[16] (iq4_xs), or
+//           u8 scale + 16 min [2 halves][16] (q2_k)
 //   codes of one run:
-//     8 bits  8 quads, code = value + 128
+//     8 bits  8 quads, code = value + 128 (of f8_e4m3 the bits of the float)
 //     4 bits  4 x 64 bytes: quad j in the low nibbles of row j, quad j + 4 in its high nibbles
+//     2 bits  2 x 64 bytes: bits 2 (j % 4) and up of row j / 4 are quad j
+//     3 bits  the low 2 as above, then 64 bytes whose bit j is the high bit of quad j
 //     5 bits  the low 4 as above, then 64 bytes whose bit j is the high bit of quad j
 //     6 bits  the low 4 as above, then 2 x 64 bytes: bits 2 (j % 4) and up of row j / 4 are the high bits of quad j
-// All formats but q4_k and q5_k (3 and 2 % more) take the bytes they take in the file, but for a last stretch with one
-// block less.
+// All but q3_k, q4_k, q5_k, iq4_xs (4, 3, 2 and 2 % more) and tq1_0 (in the bits of tq2_0) take the bytes of the file,
+// but for a last stretch with fewer blocks.
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_PACKED_WEIGHTS_H_
 
@@ -39,16 +43,30 @@ enum class WeightType : uint8_t {
   kQ5_K,
   kQ6_K,
   kIQ4_NL,
+  kMXFP4,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_XS,
+  kTQ2_0,  // and tq1_0
+  kU4,
+  kF8E4M3,
 };
 constexpr bool IsPacked(WeightType type) {
   return type >= WeightType::kQ8_0;
+}
+// Whether codes are whole numbers, which products in int8 want.
+constexpr bool HasWholeCodes(WeightType type) {
+  return IsPacked(type) && type != WeightType::kF8E4M3;
 }
 
 inline constexpr int64_t kPanelRows = 16;    // outputs of a panel
 inline constexpr int64_t kRunElements = 32;  // of K
 inline constexpr int64_t kRunQuads = 8;
 inline constexpr int64_t kQuadBytes = 4 * kPanelRows;
-inline constexpr int64_t kSuperRuns = 8;  // runs of a block with scales of scales
+inline constexpr int64_t kSuperRuns = 8;  // runs of a block of 256
+
+// How the numbers that all of a block share are stored.
+enum class ScaleKind : uint8_t { kHalf, kExponent, kFloat };
 
 struct PackedFormat {
   int bits = 0;    // of a code in memory
@@ -56,6 +74,11 @@ struct PackedFormat {
   bool has_min = false;
   bool has_super = false;      // scales of scales: a block is 8 runs
   bool has_half_runs = false;  // a scale for 16 elements
+  bool has_levels = false;     // codes are places in a table of bytes
+  bool has_zero = false;       // has_min, whose minimum is -d times a whole zero point
+  ScaleKind scale = ScaleKind::kHalf;
+  int block_runs = 1;
+  int super_bytes = 0;  // scales of scales of an (output, run)
 };
 constexpr PackedFormat FormatOf(WeightType type) {
   switch (type) {
@@ -70,30 +93,53 @@ constexpr PackedFormat FormatOf(WeightType type) {
     case WeightType::kQ5_1:
       return {.bits = 5, .has_min = true};
     case WeightType::kQ4_K:
-      return {.bits = 4, .has_min = true, .has_super = true};
+      return {.bits = 4, .has_min = true, .has_super = true, .block_runs = 8, .super_bytes = 2};
     case WeightType::kQ5_K:
-      return {.bits = 5, .has_min = true, .has_super = true};
+      return {.bits = 5, .has_min = true, .has_super = true, .block_runs = 8, .super_bytes = 2};
     case WeightType::kQ6_K:
-      return {.bits = 6, .offset = 32, .has_super = true, .has_half_runs = true};
+      return {.bits = 6, .offset = 32, .has_super = true, .has_half_runs = true, .block_runs = 8, .super_bytes = 2};
     case WeightType::kIQ4_NL:
-      return {.bits = 4, .offset = 128};  // a table gives 8 bits
+      return {.bits = 4, .offset = 128, .has_levels = true};  // a table gives 8 bits
+    case WeightType::kMXFP4:
+      return {.bits = 4, .offset = 128, .has_levels = true, .scale = ScaleKind::kExponent};
+    case WeightType::kQ2_K:
+      return {.bits = 2, .has_min = true, .has_super = true, .has_half_runs = true, .block_runs = 8, .super_bytes = 2};
+    case WeightType::kQ3_K:
+      return {.bits = 3, .offset = 4, .has_super = true, .has_half_runs = true, .block_runs = 8, .super_bytes = 2};
+    case WeightType::kIQ4_XS:
+      return {.bits = 4, .offset = 128, .has_super = true, .has_levels = true, .block_runs = 8, .super_bytes = 1};
+    case WeightType::kTQ2_0:
+      return {.bits = 2, .offset = 1, .block_runs = 8};
+    case WeightType::kU4:
+      return {.bits = 4, .has_min = true, .has_zero = true};
+    case WeightType::kF8E4M3:
+      return {.bits = 8, .scale = ScaleKind::kFloat, .block_runs = 2};
     default:
       return {};
   }
 }
 
 constexpr int64_t BlockRuns(WeightType type) {
-  return FormatOf(type).has_super ? kSuperRuns : 1;
+  return FormatOf(type).block_runs;
 }
 constexpr int64_t RunCodeBytes(WeightType type) {
   return kRunQuads * kQuadBytes * FormatOf(type).bits / 8;
 }
-constexpr int64_t BlockScaleBytes(WeightType type) {
+// Bytes of d of one output.
+constexpr int64_t ScaleSize(WeightType type) {
+  const ScaleKind kind = FormatOf(type).scale;
+  return kind == ScaleKind::kHalf ? 2 : kind == ScaleKind::kFloat ? 4 : 1;
+}
+// Where in the scales of a block the scales of scales begin: behind d and min of 16 outputs.
+constexpr int64_t SuperScalesAt(WeightType type) {
   const PackedFormat format = FormatOf(type);
-  return (format.has_min ? 2 : 1) * kPanelRows * 2 + (format.has_super ? kSuperRuns * 2 * kPanelRows : 0);
+  return kPanelRows * (ScaleSize(type) + (format.has_zero ? 1 : format.has_min ? 2 : 0));
+}
+constexpr int64_t BlockScaleBytes(WeightType type) {
+  return SuperScalesAt(type) + BlockRuns(type) * FormatOf(type).super_bytes * kPanelRows;
 }
 constexpr int64_t StretchBlocks(WeightType type) {
-  return BlockScaleBytes(type) % 64 == 0 ? 1 : 2;
+  return BlockScaleBytes(type) % 64 == 0 ? 1 : BlockScaleBytes(type) % 32 == 0 ? 2 : 4;
 }
 constexpr int64_t StretchScaleBytes(WeightType type) {
   return StretchBlocks(type) * BlockScaleBytes(type);
