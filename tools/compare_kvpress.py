@@ -4,8 +4,10 @@
 Wants from pip: the package of this tree, kvpress, torch, transformers (run with 0.5.5, 2.15 and 5.2). Called as
 
     compare_kvpress.py MODEL_FOLDER [--plan P]... [--press NAME]... [--kv-ratio 0.5,0.25] [--num-lines N] [--num-cases N]
+                       [--cases F.jsonl] [--later]
 
-The task is `headwise eval lines`. Plans are re-planned to the ratio (equal bytes); a press is given the compression ratio that
+The task is `headwise eval lines`; with --later the question comes in a turn of its own, behind what was cut.
+tools/make_selection_golden.py --kvpress compares what is kept. Plans are re-planned to the ratio (equal bytes); a press is given the compression ratio that
 leaves as much of the prompt. Bytes are counted at 2 a number: a press's from the tensors of its cache when the answer begins, a
 plan's from its pages when it has ended, so that a plan's are a little more. A press sees the whole prompt, the question at its end too, before it
 drops anything; a plan that holds from the first token does not.
@@ -29,14 +31,27 @@ def cache_bytes(cache):
     return sum(2 * (layer.keys.numel() + layer.values.numel()) for layer in cache.layers)
 
 
-def answer(model, ids, press, eos):
-    """Greedy; the cache is pressed once the prompt is read. The new ids, and the cache's bytes then."""
+def make_press(name, ratio):
+    """SnapKV and what builds on it as the plans have it."""
+    options = {"compression_ratio": 1 - ratio}
+    if name in ("SnapKVPress", "PyramidKVPress"):
+        options |= {"window_size": 32, "kernel_size": 7}
+    if name == "AdaKVPress":  # hides what it drops and keeps its bytes
+        return kvpress.AdaKVPress(make_press("SnapKVPress", ratio))
+    return getattr(kvpress, name)(**options)
+
+
+def answer(model, ids, num_pressed, press, eos):
+    """Greedy; the cache is pressed once the first ids are read. The new ids, and the cache's bytes then."""
     cache = DynamicCache()
     with torch.inference_mode():
         with press(model):
-            # All but the last token, which begins the answer.
-            model(torch.tensor([ids[:-1]]), past_key_values=cache)
+            model(torch.tensor([ids[:num_pressed]]), past_key_values=cache)
         held = cache_bytes(cache)
+        # All but the last token, which begins the answer, one by one as decoding does.
+        for position in range(num_pressed, len(ids) - 1):
+            model(torch.tensor([[ids[position]]]), past_key_values=cache, position_ids=torch.tensor([[position]]),
+                  cache_position=torch.tensor([position]))
         token, found = ids[-1], []
         for position in range(len(ids) - 1, len(ids) - 1 + MAX_NEW_TOKENS):
             out = model(torch.tensor([[token]]), past_key_values=cache, position_ids=torch.tensor([[position]]),
@@ -55,8 +70,11 @@ def press_rows(args, cases, ratios):
             for ratio in ratios:
                 right, held = 0, 0
                 for case in cases:
-                    press = getattr(kvpress, name)(compression_ratio=1 - ratio)
-                    ids, nbytes = answer(model, llm.encode(case["prompt"]), press, llm.info["eos_ids"])
+                    ids = llm.encode(case["prompt"])
+                    num_pressed = len(ids) - 1
+                    if args.later:
+                        num_pressed = len(llm.encode(case["prompt"][: case["prompt"].rindex("\n") + 1]))
+                    ids, nbytes = answer(model, ids, num_pressed, make_press(name, ratio), llm.info["eos_ids"])
                     right += any(expected in llm.decode(ids) for expected in case["expected"])
                     held = max(held, nbytes)
                 yield f"{name}@{ratio}", right, len(cases), held
@@ -64,8 +82,9 @@ def press_rows(args, cases, ratios):
 
 def plan_rows(args, ratios, out):
     rows = headwise.evaluate("lines", args.model, plans=["full", *args.plan], kv_ratios=ratios if args.plan else [],
-                             out=out, num_lines=args.num_lines, num_cases=args.num_cases,
-                             engine={"compute": "f32"})
+                             out=out, num_cases=args.num_cases, turns="later" if args.later else "one",
+                             engine={"compute": "f32"},
+                             **({"cases": args.cases} if args.cases else {"num_lines": args.num_lines}))
     for row in rows:
         if row["metric"] == "accuracy" and row["length"] is None:
             yield row["plan"], round(row["mean"] * row["count"]), row["count"], row["kv_bytes"]
@@ -79,8 +98,11 @@ def main():
     parser.add_argument("--kv-ratio", default="0.5,0.25")
     parser.add_argument("--num-lines", type=int, default=60)
     parser.add_argument("--num-cases", type=int, default=10)
+    parser.add_argument("--cases")
+    parser.add_argument("--later", action="store_true")
     args = parser.parse_args()
-    args.press = args.press or ["StreamingLLMPress", "KnormPress", "SnapKVPress", "ExpectedAttentionPress"]
+    args.press = args.press or ["StreamingLLMPress", "KnormPress", "SnapKVPress", "PyramidKVPress", "AdaKVPress",
+                                "TOVAPress", "ExpectedAttentionPress"]
     ratios = [float(ratio) for ratio in args.kv_ratio.split(",")]
     with tempfile.TemporaryDirectory() as holder:
         out = pathlib.Path(holder) / "run"

@@ -16,7 +16,7 @@ FILE = pathlib.Path(__file__).resolve().parents[1] / "python" / "headwise" / "pl
 WHOLE = {"sink", "recent", "at", "seed", "steps", "batch", "train-sink", "train-recent", "min-tokens", "max-tokens",
          "num-lengths", "passkeys", "passkey-words", "samples", "validation-length", "validation-samples",
          "answer-tokens", "budget", "intervals", "kernel", "max-rules-per-layer", "retrain-steps", "min-recent", "context", "window"}
-REAL = {"sparsity", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
+REAL = {"sparsity", "steepness", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
         "induction-share", "echo-share", "recent-share", "divisor", "epsilon"}
 FLAGS = {"compensate"}
 LISTS = {"lengths"}
@@ -24,7 +24,7 @@ FILES = {"base", "text", "prompts", "rules"}
 BYTES = {"memory-bytes"}
 KEYWORDS = {"from", "lambda"}
 # Whose "from" says when rules begin to hold; that of others is a file.
-START_METHODS = {"streaming", "uniform", "random", "razor", "profile", "moa", "h2o", "tova"}
+START_METHODS = {"streaming", "uniform", "random", "razor", "profile", "moa", "h2o", "tova", "knorm"}
 
 HEAD = '''"""Planners: each makes a head plan for a model, as `headwise plan METHOD` does. docs/planners.md compares them.
 

@@ -29,17 +29,18 @@ enum class RuleStart {
 struct TokenSelector {
   enum class Kind {
     kPosition,  // the rule's own: the first `sink` and the newest `recent`
-    // By attention score: the first `sink` always, and of all others `recent`, those that scored highest.
-    kH2o,     // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o §4]
-    kTova,    // what the last query of a step gave each, the newest token among them [tova §3]
-    kSnapKv,  // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
-              // the prompt is kept on top of that [snapkv §4]
+    // By score: the first `sink` always, and of all others `recent`, those that scored highest.
+    kH2o,      // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o]
+    kTova,     // what the last query of a step gave each, the newest token among them [tova]
+    kSnapKv,   // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
+               // the prompt is kept on top of that [snapkv]
+    kKeyNorm,  // the shortest keys, whatever is asked [knorm]
   };
   enum class Pooling { kMax, kMean };
 
   Kind kind = Kind::kPosition;
   double recent_share = 0.5;  // kH2o: of `recent`; half and half in the paper
-  int64_t window = 32;        // kSnapKv: the queries that are observed, whose tokens are always kept [snapkv §5]
+  int64_t window = 32;        // kSnapKv: the queries that are observed, whose tokens are always kept
   int64_t kernel = 7;         // kSnapKv: positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
 

@@ -30,6 +30,8 @@ __all__ = [
     "h2o",
     "tova",
     "snapkv",
+    "pyramidkv",
+    "knorm",
     "import_duo",
     "import_moa",
     "refit",
@@ -650,6 +652,75 @@ def snapkv(
         "kv-bytes-at": kv_bytes_at,
     }
     return _make("snapkv", model, given, out=out)
+
+
+def pyramidkv(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    steepness: float | None = None,
+    window: int | None = None,
+    kernel: int | None = None,
+    pooling: str | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """As snapkv, with budgets that fall from layer to layer [pyramidkv].
+
+    budget: Tokens that a head keeps. By default 1024.
+    steepness: Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same. By default
+        20.
+    window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
+    kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
+    pooling: How they are pooled: max, or mean. By default max.
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "steepness": steepness,
+        "window": window,
+        "kernel": kernel,
+        "pooling": pooling,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("pyramidkv", model, given, out=out)
+
+
+def knorm(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    from_: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps the tokens with the shortest keys [knorm].
+
+    budget: Tokens that a head keeps. By default 1024.
+    from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "from": from_,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("knorm", model, given, out=out)
 
 
 def import_duo(

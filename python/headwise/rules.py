@@ -10,7 +10,7 @@ from typing import Any, Literal, Union
 
 from .errors import InvalidInput
 
-__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule", "H2o", "Tova", "SnapKv", "Selector"]
+__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule", "H2o", "Tova", "SnapKv", "Knorm", "Selector"]
 
 Positions = Literal["text", "cache"]
 From = Literal["first_token", "end_of_prompt"]
@@ -37,7 +37,12 @@ class SnapKv:
     pooling: Literal["max", "mean"] = "max"
 
 
-Selector = Union[H2o, Tova, SnapKv]
+@dataclass(frozen=True)
+class Knorm:
+    """Tokens are kept by the length of their keys: the shortest."""
+
+
+Selector = Union[H2o, Tova, SnapKv, Knorm]
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Stream:
     compensate: bool = False
     """Fold dropped tokens into one mean key and value."""
     select: Selector | None = None
-    """Keep as many tokens, the first `sink` among them, but choose the others by attention score."""
+    """Keep as many tokens, the first `sink` among them, but choose the others by score."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,19 @@ def _selector_to_json(selector: Selector) -> dict[str, Any]:
         return {"by": "tova"}
     if isinstance(selector, SnapKv):
         return {"by": "snapkv", "window": selector.window, "kernel": selector.kernel, "pooling": selector.pooling}
-    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova or SnapKv")
+    if isinstance(selector, Knorm):
+        return {"by": "knorm"}
+    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv or Knorm")
 
 
 def _selector_from_json(value: dict[str, Any]) -> Selector:
     options = {key: value[key] for key in value if key != "by"}
-    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv]] = {"h2o": H2o, "tova": Tova, "snapkv": SnapKv}
+    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv] | type[Knorm]] = {
+        "h2o": H2o,
+        "tova": Tova,
+        "snapkv": SnapKv,
+        "knorm": Knorm,
+    }
     return kinds[value["by"]](**options)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import MODEL, PLAN, command
 from headwise import HeadPlan, InvalidInput, ModelShape
-from headwise.rules import ElasticMoa, ElasticRazor, Full, H2o, SnapKv, Stream, Tova
+from headwise.rules import ElasticMoa, ElasticRazor, Full, H2o, Knorm, SnapKv, Stream, Tova
 
 TRAINING = {
     "passkeys": 2,
@@ -69,7 +69,7 @@ def test_rules_go_there_and_back():
     assert HeadPlan.dense(shape).full_heads.all()
     selecting = [
         [Stream(0, 512, select=H2o(0.25)), Stream(4, 508, select=Tova())],
-        [Stream(0, 512, start="end_of_prompt", select=SnapKv(16, 5, "mean")), ElasticMoa(64, 128.0, 0.25, select=H2o())],
+        [Stream(0, 512, start="end_of_prompt", select=SnapKv(16, 5, "mean")), ElasticMoa(64, 128.0, 0.25, select=Knorm())],
     ]
     assert HeadPlan.from_json(HeadPlan(selecting, shape).to_json()).rules == selecting
     with pytest.raises(InvalidInput, match="end_of_prompt"):

@@ -45,12 +45,14 @@ struct KvNotes {
   float* scores = nullptr;       // [P]
 };
 
-// How a head chooses by attention score which tokens it keeps; SelectKvArgs in backend/ops.h.
+// How a head chooses by score which tokens it keeps; SelectKvArgs in backend/ops.h. Its tokens are in slots 0, 1, 2,
+// ... of its pages, in no order: whatever reads or writes them takes slots for positions (the mask reads all).
 struct KvSelection {
   enum class Scores : uint8_t {
-    kNone,  // it does not: its mask says what it keeps
-    kSum,   // a token's is the sum over all queries that were observed, in this step and before
-    kLast,  // a token's is what the step's last query gives it
+    kNone,     // it does not: its mask says what it keeps
+    kSum,      // a token's is the sum over all queries that were observed, in this step and before
+    kLast,     // a token's is what the step's last query gives it
+    kKeyNorm,  // a token's is minus the length of its key, whatever is asked
   };
   enum class Pooling : uint8_t { kMax, kMean };
 
@@ -62,6 +64,15 @@ struct KvSelection {
   int64_t observe_begin = 0;  // kSum: queries at text positions [observe_begin, observe_end) are observed
   int64_t observe_end = kNoLimit;
   int64_t most = kNoLimit;  // tokens that are kept when the step is over
+  // The first token of a step that begins at position t has slot FirstSlot(t): `dropped` tokens are gone for good, or
+  // as many as leave `slot_limit`.
+  int64_t dropped = 0;
+  int64_t slot_limit = kNoLimit;
+
+  constexpr int64_t FirstSlot(int64_t first_pos) const {
+    const int64_t slot = first_pos - dropped;
+    return slot < slot_limit ? slot : slot_limit;
+  }
 
   friend bool operator==(const KvSelection&, const KvSelection&) = default;
 };
@@ -101,17 +112,7 @@ struct StepHead {
   int64_t fold_from = 0;
   int64_t fold_before = kNoLimit;
   int64_t fold_after = kNoLimit;
-  // A head that selects by score has its tokens in slots 0, 1, 2, ... of its pages, in no order: whatever reads or
-  // writes them takes slots for positions (the mask reads all). The first token of a step that begins at position t
-  // has slot FirstSlot(t): `dropped` tokens are gone for good, or as many as leave `slot_limit`.
-  KvSelection selection = {};
-  int64_t dropped = 0;
-  int64_t slot_limit = kNoLimit;
 
-  constexpr int64_t FirstSlot(int64_t first_pos) const {
-    const int64_t slot = first_pos - dropped;
-    return slot < slot_limit ? slot : slot_limit;
-  }
   constexpr uint32_t EntryOf(int64_t page_idx) const {
     if (page_idx < sink_pages) return table + static_cast<uint32_t>(page_idx);
     const int64_t behind = page_idx - ring_first;
@@ -143,6 +144,8 @@ struct StepHead {
   }
 };
 
+inline constexpr uint32_t kNoSelections = UINT32_MAX;
+
 // One sequence's share of a step.
 struct StepRows {
   int64_t first_row = 0;  // row of its first token of this step in [T, ...] tensors
@@ -150,6 +153,8 @@ struct StepRows {
   int64_t first_pos = 0;  // their first position in the text: the tokens in the cache before
   // Its heads in KvStep::heads, [L * Hkv], layer-major.
   uint32_t first_head = 0;
+  // Where a head of it selects by score: its heads in KvStep::selections, in the same order.
+  uint32_t first_selection = kNoSelections;
 };
 
 // A page whose content goes into another: as it is, or made smaller.
@@ -172,11 +177,14 @@ struct KvStep {
   std::span<const StepRows> sequences = {};  // [B]
   // Of all sequences that share the pools, not only of this step's.
   std::span<const StepHead> heads = {};
+  // Beside the heads and not in them, as kernels bring whole heads to where they need them and nearly none selects.
+  std::span<const KvSelection> selections = {};
   std::span<const uint32_t> pages = {};
   std::span<const PageSpace> spaces = {};
   int32_t states = -1;  // the space of compensation tokens: pages of [2, D] f32, mean key and mean value; -1: none
-  // Places in `heads` and `pages` that differ from the step before; what is new and what changed.
+  // Places in the tables that differ from the step before; what is new and what changed.
   std::span<const uint32_t> changed_heads = {};
+  std::span<const uint32_t> changed_selections = {};
   std::span<const uint32_t> changed_pages = {};
   std::span<const PageMove> copies = {};   // before the first layer: pages that a fork shares and this step writes to
   std::span<const PageMove> ages = {};     // of all layers, one after the other
@@ -199,6 +207,7 @@ struct KvStep {
 struct HeadWork {
   const KvStep* step = nullptr;
   const StepHead* head = nullptr;
+  const KvSelection* selection = nullptr;  // of a head that selects by score
   int64_t first_row = 0;
   int64_t num_rows = 0;
   int64_t first_pos = 0;  // in the text, or the slot of a head that selects by score
@@ -218,9 +227,9 @@ struct HeadWork {
     return step->spaces[static_cast<size_t>(space)].Page(step->pages[EntryOf(page_idx)]);
   }
   // Of a head that selects by score.
-  bool Selects() const { return head->selection.scores != KvSelection::Scores::kNone; }
+  bool Selects() const { return selection != nullptr; }
   int64_t num_slots() const { return first_pos + num_rows; }  // before the step has dropped any
-  int64_t num_kept() const { return num_slots() < head->selection.most ? num_slots() : head->selection.most; }
+  int64_t num_kept() const { return num_slots() < selection->most ? num_slots() : selection->most; }
   KvNotes Notes(int64_t page_idx) const {
     std::byte* notes = Page(page_idx) + newest().page_bytes - KvNotesBytes(page_tokens());
     return {reinterpret_cast<int32_t*>(notes), reinterpret_cast<float*>(notes) + page_tokens()};
@@ -236,12 +245,17 @@ struct HeadWork {
 inline HeadWork KvStep::Head(int64_t layer_idx, int64_t idx) const {
   const StepRows& rows = sequences[static_cast<size_t>(idx / num_kv_heads)];
   const int64_t kv_head = idx % num_kv_heads;
+  const int64_t of_sequence = layer_idx * num_kv_heads + kv_head;
   HeadWork work;
   work.step = this;
-  work.head = &heads[static_cast<size_t>(rows.first_head + layer_idx * num_kv_heads + kv_head)];
+  work.head = &heads[static_cast<size_t>(rows.first_head + of_sequence)];
+  if (rows.first_selection != kNoSelections) {
+    const KvSelection& selection = selections[static_cast<size_t>(rows.first_selection + of_sequence)];
+    if (selection.scores != KvSelection::Scores::kNone) work.selection = &selection;
+  }
   work.first_row = rows.first_row;
   work.num_rows = rows.num_rows;
-  work.first_pos = work.head->FirstSlot(rows.first_pos);
+  work.first_pos = work.Selects() ? work.selection->FirstSlot(rows.first_pos) : rows.first_pos;
   work.text_pos = rows.first_pos;
   work.kv_head = kv_head;
   return work;

@@ -259,14 +259,15 @@ struct CompensateArgs {
   int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
-// Heads that choose by attention score which tokens they keep: behind the attention of a step, for every head of the
+// Heads that choose by score which tokens they keep: behind the attention of a step, for every head of the
 // layer that selects (KvSelection in backend/kv_step.h), in this order.
 //
 // 1. The step's tokens are noted: their positions, and scores of 0.
 // 2. Scores. Query i of query head h gives the token in slot j <= first_pos + i the probability that attention gave it,
 //    p = exp(score - lse), summed over the G query heads of the group. kSum adds that of every query at
 //    observe_begin <= t < observe_end to what the token has, query by query; kLast sets it to that of the last query.
-//    kLast only where tokens go, which nobody could tell from the outside.
+//    kLast only where tokens go, which nobody could tell from the outside. kKeyNorm gives the step's own tokens minus
+//    the Euclidean length of their keys as they are stored, and looks at no query.
 // 3. Where there are more than `most` tokens, num_slots - most of them go: those of the lowest scores, the earlier in
 //    the text where scores are equal. Tokens before position keep_first and the keep_newest newest stay. With a kernel
 //    of k > 1 a token's score is the largest, or the mean, of those (k - 1) / 2 slots around it, itself included, and
@@ -277,7 +278,7 @@ struct CompensateArgs {
 struct SelectKvArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;
-  ConstTensorView q;    // as in AttentionArgs, or absent: nothing is observed
+  ConstTensorView q;    // as in AttentionArgs, or absent: no query is observed
   ConstTensorView lse;  // [T, Hq] f32, of Attention
   int64_t num_q_heads = 0;
   float scale = 1.0f;

@@ -40,7 +40,7 @@ void CheckHead(const HeadWork& work) {
            work.first_pos, work.mask().sink, work.mask().recent);
   HW_CHECK(head.ring_first >= head.sink_pages && head.ring_pages >= 1);
   if (work.Selects()) {
-    const KvSelection& selection = head.selection;
+    const KvSelection& selection = *work.selection;
     // Slots have no sinks, no window and no ring.
     HW_CHECK(work.mask() == KeyMask{} && head.sink_pages == 0 && head.ring_pages == kNoLimit && head.aged < 0 &&
              head.state == kNoPage);

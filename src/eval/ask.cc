@@ -34,9 +34,10 @@ struct Asked {
 };
 
 // Questions that share the reading of their first tokens: of one group, under one plan or under plans that read a
-// prompt alike.
+// prompt alike. Of kNext: the turns of one conversation.
 struct Branch {
   std::vector<Asked> asked;
+  std::shared_ptr<Sequence> conversation;  // kNext
   // Null where the first tokens are not read apart.
   std::shared_ptr<Sequence> prefix;
   int64_t prefix_tokens = 0;
@@ -49,6 +50,12 @@ struct RunningGroup {
   AskGroup group;
   int64_t longest_prompt = 0;
   std::vector<Branch> branches;
+
+  bool IsConversation() const { return group.turns == Turns::kNext; }
+  // Where the first turn of a prompt ends.
+  int64_t FirstTurn(int64_t prompt_tokens) const {
+    return group.turns == Turns::kLater ? group.text_tokens : prompt_tokens;
+  }
 };
 
 class Asker {
@@ -99,9 +106,15 @@ class Asker {
     Branch dense;
     for (size_t plan_idx = 0; plan_idx < running.group.plans.size(); ++plan_idx) {
       Branch own;
-      Branch& branch = SharesDensePrefix(running.group.plans[plan_idx].get()) ? dense : own;
-      for (size_t prompt_idx = 0; prompt_idx < running.group.prompts.size(); ++prompt_idx) {
-        if (options_.wants(group_idx, prompt_idx, plan_idx)) branch.asked.push_back({prompt_idx, plan_idx, 0});
+      const bool shares = !running.IsConversation() && SharesDensePrefix(running.group.plans[plan_idx].get());
+      Branch& branch = shares ? dense : own;
+      const size_t num_prompts = running.group.prompts.size();
+      const auto wants = [&](size_t prompt_idx) { return options_.wants(group_idx, prompt_idx, plan_idx); };
+      for (size_t prompt_idx = 0; prompt_idx < num_prompts; ++prompt_idx) {
+        // What comes later in a conversation rests on what was answered before.
+        size_t last_idx = running.IsConversation() ? num_prompts - 1 : prompt_idx;
+        while (last_idx > prompt_idx && !wants(last_idx)) --last_idx;
+        if (wants(last_idx)) branch.asked.push_back({prompt_idx, plan_idx, 0});
       }
       if (!own.asked.empty()) running.branches.push_back(std::move(own));
     }
@@ -120,14 +133,30 @@ class Asker {
 
   static SequenceOptions LimitsOf(const RunningGroup& running, std::shared_ptr<const HeadPlan> plan) {
     return {.plan = std::move(plan),
-            .prompt_tokens = running.longest_prompt,
+            .prompt_tokens = running.FirstTurn(running.longest_prompt),
             .max_tokens = running.longest_prompt + running.group.max_new_tokens};
   }
 
+  Status BeginConversation(const RunningGroup& running, Branch& branch) {
+    SequenceOptions limits{.plan = running.group.plans[branch.asked.front().plan_idx],
+                           .prompt_tokens = static_cast<int64_t>(running.group.prompts.front().size())};
+    for (const auto& prompt : running.group.prompts) {
+      limits.max_tokens += static_cast<int64_t>(prompt.size()) + running.group.max_new_tokens;
+    }
+    HW_ASSIGN_OR_RETURN(branch.conversation, engine_.NewSequence(limits));
+    return Ask(running, branch, branch.asked.front());
+  }
+
   Status Begin(const RunningGroup& running, Branch& branch) {
+    if (running.IsConversation()) return BeginConversation(running, branch);
     const size_t first_plan = branch.asked.front().plan_idx;
-    const bool reads_whole = branch.asked.size() == 1 || CutsByScore(running.group.plans[first_plan].get());
-    branch.prefix_tokens = reads_whole ? 0 : CommonTokens(running, branch);
+    const HeadPlan* const plan_read = running.group.plans[first_plan].get();
+    const bool cuts_here = CutsByScore(plan_read) && running.group.turns == Turns::kOne;
+    branch.prefix_tokens = branch.asked.size() == 1 || cuts_here ? 0 : CommonTokens(running, branch);
+    // Plans that cut a text at its end in ways of their own part before its last token.
+    if (running.group.turns == Turns::kLater && ReadsDensely(plan_read)) {
+      branch.prefix_tokens = std::min(branch.prefix_tokens, running.group.text_tokens - 1);
+    }
     if (branch.prefix_tokens == 0) {
       for (Asked& asked : branch.asked) HW_RETURN_IF_ERROR(Ask(running, branch, asked));
       return Status::Ok();
@@ -152,11 +181,16 @@ class Asker {
     request.prompt.assign(prompt.begin() + branch.prefix_tokens, prompt.end());
     request.max_new_tokens = running.group.max_new_tokens;
     request.stop = running.group.stop;
-    if (branch.prefix == nullptr) {
+    const SequenceOptions options{.plan = plan,
+                                  .prompt_tokens = running.FirstTurn(prompt_tokens),
+                                  .max_tokens = prompt_tokens + running.group.max_new_tokens};
+    if (branch.conversation != nullptr) {
+      request.sequence = branch.conversation;
+    } else if (branch.prefix == nullptr && running.group.turns == Turns::kOne) {
       request.plan = plan;
+    } else if (branch.prefix == nullptr) {
+      HW_ASSIGN_OR_RETURN(request.sequence, engine_.NewSequence(options));
     } else if (ReadsDensely(plan.get())) {
-      const SequenceOptions options{
-          .plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + running.group.max_new_tokens};
       HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix, options));
     } else {
       HW_ASSIGN_OR_RETURN(request.sequence, engine_.Fork(*branch.prefix));
@@ -185,6 +219,8 @@ class Asker {
       const Asked asked = *it;
       it = branch.asked.erase(it);
       HW_RETURN_IF_ERROR(Deliver(running, branch, asked));
+      if (branch.conversation == nullptr || it == branch.asked.end()) continue;
+      HW_RETURN_IF_ERROR(Ask(running, branch, *it));
     }
     if (!branch.asked.empty()) return Status::Ok();
     running.branches.erase(running.branches.begin());
@@ -201,6 +237,8 @@ class Asker {
                        .metrics = result.metrics};
     answer.metrics.prompt_tokens += branch.prefix_tokens;
     answer.metrics.kv_peak_bytes = std::max(answer.metrics.kv_peak_bytes, branch.prefix_peak_bytes);
+    // Of a conversation that goes on where an earlier run was stopped some are there already.
+    if (!options_.wants(answer.group_idx, answer.prompt_idx, answer.plan_idx)) return Status::Ok();
     return options_.on_answer(answer);
   }
 

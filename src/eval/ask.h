@@ -14,9 +14,18 @@
 
 namespace headwise {
 
-// Prompts that begin alike: one text and several questions on it. Each is a prompt of its own, question included: rules
-// "from the end of the prompt" hold after the question.
+// Where a text's questions stand in a conversation, and so where rules "from the end of the prompt" begin to hold.
+enum class Turns {
+  kOne,    // each in one turn with the text: behind the question
+  kLater,  // each in a turn of its own behind the text: before the question, which the cut does not know
+  kNext,   // the first in one turn with the text, each other in a turn behind the answer before: behind the first
+};
+
+// Prompts that begin alike: one text and several questions on it. Each is whole, the question included; of kNext each
+// but the first is what its turn adds.
 struct AskGroup {
+  Turns turns = Turns::kOne;
+  int64_t text_tokens = 0;                             // kLater: so many of each prompt are the text
   std::vector<std::vector<int32_t>> prompts;           // token ids, at least one each
   std::vector<std::shared_ptr<const HeadPlan>> plans;  // null: every head full
   std::vector<std::string> stop;

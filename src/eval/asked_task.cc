@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "eval/ask.h"
 #include "eval/judge.h"
 #include "eval/task_run.h"
 
@@ -30,6 +29,8 @@ class AskedTask : public Task {
 
  private:
   bool IsDone(const TaskRun& run, size_t case_idx) const;
+  // One more prompt of the group.
+  Status Encode(const Engine& engine, const AskedCase& asked, const std::string& prompt, AskGroup& group) const;
   CaseResult ResultOf(const AskedAnswer& answer) const;
 
   AskedTaskParts parts_;
@@ -69,6 +70,23 @@ CaseResult AskedTask::ResultOf(const AskedAnswer& answer) const {
   return result;
 }
 
+Status AskedTask::Encode(const Engine& engine, const AskedCase& asked, const std::string& prompt,
+                         AskGroup& group) const {
+  const bool begins = parts_.turns != Turns::kNext || group.prompts.empty();
+  const size_t text_bytes = parts_.turns == Turns::kLater ? asked.text_bytes : 0;
+  std::vector<int32_t> ids;
+  if (text_bytes > 0) {
+    // Turns are encoded one by one, as in a conversation.
+    HW_ASSIGN_OR_RETURN(ids, EncodePrompt(engine, prompt.substr(0, text_bytes), {.bos = parts_.bos}));
+    group.text_tokens = static_cast<int64_t>(ids.size());
+  }
+  const Bos bos = begins && text_bytes == 0 ? parts_.bos : Bos::kNever;
+  HW_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, EncodePrompt(engine, prompt.substr(text_bytes), {.bos = bos}));
+  ids.insert(ids.end(), rest.begin(), rest.end());
+  group.prompts.push_back(std::move(ids));
+  return Status::Ok();
+}
+
 bool AskedTask::IsDone(const TaskRun& run, size_t case_idx) const {
   const AskedCase& asked = parts_.cases[case_idx];
   for (const Subject& subject : run.subjects()) {
@@ -87,9 +105,9 @@ Status AskedTask::Run(TaskRun& run) {
     const AskedCase& asked = parts_.cases[static_cast<size_t>(group_idx)];
     AskGroup group;
     if (IsDone(run, static_cast<size_t>(group_idx))) return group;  // nothing to encode
+    group.turns = parts_.turns;
     for (const AskedCase::Question& question : asked.questions) {
-      HW_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EncodePrompt(run.engine(), question.prompt, {.bos = parts_.bos}));
-      group.prompts.push_back(std::move(ids));
+      HW_RETURN_IF_ERROR(Encode(run.engine(), asked, question.prompt, group));
     }
     const AnswerLimits& limits = asked.limits ? *asked.limits : parts_.limits;
     group.stop = limits.stop;

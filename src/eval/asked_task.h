@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/ask.h"
 #include "eval/task.h"
 
 namespace headwise {
@@ -23,11 +24,12 @@ struct AnswerLimits {
 
 struct AskedCase {
   struct Question {
-    std::string prompt;  // whole; the questions of a case begin alike
+    std::string prompt;  // whole; the questions of a case begin alike. Of Turns::kNext each but the first is its turn
     std::vector<std::string> expected;
     Json tags = Json::object();
   };
   int64_t length = 0;
+  size_t text_bytes = 0;  // Turns::kLater: so much of each prompt is the text
   std::vector<Question> questions;
   std::optional<AnswerLimits> limits = {};  // none: the task's
 };
@@ -43,6 +45,7 @@ struct AskedTaskParts {
   Bos bos = Bos::kAuto;
   AnswerLimits limits;
   int64_t batch = 1;
+  Turns turns = Turns::kOne;
 };
 
 std::unique_ptr<Task> MakeAskedTask(AskedTaskParts parts);

@@ -149,11 +149,79 @@ TEST_F(EvaluationTest, SharingAndBatchingChangeNoAnswer) {
   EXPECT_EQ(alone, Found(together->run));
 }
 
+// What a conversation by hand gives: the record read and cut, then the question; or the second question behind the
+// first answer.
+TEST_F(EvaluationTest, QuestionsComeInLaterTurns) {
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  plan.method = "manual";
+  const auto save = [&](const char* name, const HeadRule& rule) {
+    for (size_t i = 0; i < plan.rules.size(); ++i) plan.rules[i] = i % 4 == 1 ? HeadRule::Full() : rule;
+    const std::string path = (folder_ / name).string();
+    EXPECT_TRUE(WriteHeadPlan(plan, path).ok());
+    return path;
+  };
+  HeadRule rule = HeadRule::Stream(4, 100);
+  rule.start = RuleStart::kEndOfPrompt;
+  const std::string cut = save("cut.json", rule);
+  rule.select.kind = TokenSelector::Kind::kSnapKv;
+  const std::string snapkv = save("snapkv.json", rule);
+  for (const std::string turns : {"later", "next"}) {
+    Case each{.task = "lines", .options = {{"num-lines", "30"}, {"num-cases", "2"}, {"turns", turns}}};
+    each.plans = {"full", cut, snapkv};
+    each.out = (folder_ / turns).string();
+    const auto found = Run(each);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    const auto texts = ReadCaseTexts(each.out);
+    ASSERT_TRUE(texts.ok()) << texts.status().message();
+    const size_t num_questions = turns == "next" ? 2 : 1;
+    ASSERT_EQ(texts->size(), 2 * num_questions);
+    ASSERT_EQ(found->run.results.size(), 3 * texts->size());
+    for (const std::string& path : each.plans) {
+      std::shared_ptr<const HeadPlan> read;
+      if (path != "full") read = std::make_shared<HeadPlan>(ReadHeadPlan(path).value());
+      for (int64_t case_idx = 0; case_idx < 2; ++case_idx) {
+        std::vector<std::string> asked;
+        for (const CaseText& text : *texts) {
+          if (text.case_idx == case_idx) asked.push_back(text.prompt);
+        }
+        if (turns == "later") {
+          const size_t question = asked.front().rfind('\n') + 1;
+          asked = {asked.front().substr(0, question), asked.front().substr(question)};
+        }
+        std::shared_ptr<Sequence> sequence;
+        std::vector<std::string> answers;
+        for (const std::string& turn : asked) {
+          Request request;
+          request.prompt =
+              EncodePrompt(*engine_, turn, {.bos = sequence == nullptr ? Bos::kAuto : Bos::kNever}).value();
+          if (sequence == nullptr) {
+            const auto num_tokens = static_cast<int64_t>(request.prompt.size());
+            sequence = engine_->NewSequence({.plan = read, .prompt_tokens = num_tokens, .max_tokens = num_tokens + 500})
+                           .value();
+          }
+          request.sequence = sequence;
+          request.stop = {"\n"};
+          request.max_new_tokens = turns == "later" && answers.empty() ? 0 : 48;
+          answers.push_back(engine_->Run(std::move(request))->text);
+        }
+        if (turns == "later") answers.erase(answers.begin());
+        for (const CaseResult& result : found->run.results) {
+          if (result.case_idx != case_idx || (path == "full") != (result.plan == "full")) continue;
+          if (path != "full" && !path.ends_with("/" + result.plan + ".json")) continue;
+          EXPECT_EQ(result.answer, answers[static_cast<size_t>(result.question_idx)])
+              << turns << " " << result.plan << " case " << case_idx << " question " << result.question_idx;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(EvaluationTest, AResumedRunIsAnUninterruptedOne) {
   const std::string text = TextFile();
   const std::vector<Case> cases = {
       {.task = "needle", .options = {{"lengths", "400"}, {"num-cases", "2"}, {"variants", "single,multiquery"}}},
       {.task = "stream", .options = {{"lengths", "2048"}}},
+      {.task = "lines", .options = {{"lengths", "512"}, {"num-cases", "2"}, {"turns", "next"}}},
       {.task = "ppl", .options = {{"text", text}, {"lengths", "64,128"}, {"num-cases", "2"}}},
       {.task = "fidelity", .options = {{"text", text}, {"lengths", "128"}}},
   };
@@ -441,6 +509,8 @@ TEST_F(EvaluationTest, BadInputIsNamed) {
   EXPECT_THAT(error({.task = "ppl", .options = {{"text", TextFile()}, {"tokens", "100000"}}}),
               HasSubstr("expected 99999"));
   EXPECT_THAT(error({.task = "stream", .options = {{"distances", "0"}}}), HasSubstr("--distances"));
+  EXPECT_THAT(error({.task = "lines", .options = {{"turns", "twice"}}}),
+              HasSubstr("found \"twice\", expected one, later"));
   const std::string broken = (folder_ / "broken.jsonl").string();
   std::ofstream(broken) << "{\"question\": \"a\", \"options\": [\"b\", \"c\"], \"answer\": 0}\n\n{\"question\": 3}\n";
   EXPECT_THAT(error({.task = "choice", .options = {{"cases", broken}}}), HasSubstr("broken.jsonl:3"));

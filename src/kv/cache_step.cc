@@ -44,14 +44,17 @@ void CacheStep::Begin() {
   step_.num_kv_heads = caches_.front()->num_kv_heads();
   GatherAges();
   step_.sequences = rows_;
-  step_.heads = pools_.tables->heads.entries();
-  step_.pages = pools_.tables->pages.entries();
+  step_.heads = tables.heads.entries();
+  step_.selections = tables.selections.entries();
+  step_.pages = tables.pages.entries();
   step_.spaces = spaces_;
   step_.states = pools_.states->space();
   // Ops read step_ until Finish, when the tables note new changes: a copy.
   changed_heads_ = tables.heads.changes();
+  changed_selections_ = tables.selections.changes();
   changed_pages_ = tables.pages.changes();
   step_.changed_heads = changed_heads_;
+  step_.changed_selections = changed_selections_;
   step_.changed_pages = changed_pages_;
   step_.copies = copies_;
   step_.ages = ages_;
@@ -59,6 +62,7 @@ void CacheStep::Begin() {
   backend_->BeginStep(step_);
   // Only now: of a step that did not begin the next one has to tell.
   tables.heads.ForgetChanges();
+  tables.selections.ForgetChanges();
   tables.pages.ForgetChanges();
   if (!copies_.empty()) backend_->CopyPages({.step = &step_});
 }

@@ -63,7 +63,7 @@ class CacheStep {
   std::vector<PageSpace> spaces_;
   std::vector<PageMove> copies_, ages_;
   std::vector<int64_t> age_ends_;
-  std::vector<uint32_t> changed_heads_, changed_pages_;
+  std::vector<uint32_t> changed_heads_, changed_selections_, changed_pages_;
 };
 
 }  // namespace headwise

@@ -61,8 +61,8 @@ class Reader {
     if (!status.ok()) return -1;
     step_.Add(cache);
     step_.Begin();
-    const auto num_changed =
-        static_cast<int64_t>(step_.step().changed_pages.size() + step_.step().changed_heads.size());
+    const auto num_changed = static_cast<int64_t>(
+        step_.step().changed_pages.size() + step_.step().changed_heads.size() + step_.step().changed_selections.size());
     CacheLayerArgs args;
     args.k = args.v = ConstTensorView(rows_.data(), DType::kF32, {num_new, cache.num_kv_heads() * kHeadDim});
     step_.RunLayer(0, args);

@@ -55,10 +55,21 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
   // Behind this nothing fails, so that the region is given back by whoever has the cache.
+  const size_t num_selections = selecting_.empty() ? 0 : heads_.size();
   pools_.tables->heads.Reserve(heads_.size());
+  pools_.tables->selections.Reserve(num_selections);
   described_ = pools_.tables->heads.Take(heads_.size(), StepHead());
+  try {
+    selections_ = pools_.tables->selections.Take(num_selections, KvSelection());
+  } catch (...) {
+    pools_.tables->heads.Return(described_);
+    throw;
+  }
   for (size_t i = 0; i < heads_.size(); ++i) {
     pools_.tables->heads.Put(described_.begin + i, Described(heads_[i], 0));
+  }
+  for (size_t i = 0; i < num_selections; ++i) {
+    pools_.tables->selections.Put(selections_.begin + i, SelectionOf(heads_[i].rule, 0, 0));
   }
 }
 
@@ -74,6 +85,7 @@ KvCache::~KvCache() {
     Entries().Return(head.region);
   }
   pools_.tables->heads.Return(described_);
+  pools_.tables->selections.Return(selections_);
 }
 
 // Of a head that drops nothing all pages stay but those that age.
@@ -159,6 +171,7 @@ Status KvCache::PlanStep(int64_t num_new) {
     HW_RETURN_IF_ERROR(Prepare(num_new, changes, regions));
     aside_pages_ = regions.pages;
     aside_heads_ = regions.heads;
+    aside_selections_ = regions.selections;
     regions.Give();
     planned_ = num_new;
     Commit(changes);
@@ -295,7 +308,10 @@ void KvCache::JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change
   list(head.begin, change.joins.end);
   UpdateState(head, change);
   described.state = head.state;
-  pools_.tables->heads.Put(aside_heads_.begin + static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head), described);
+  const auto of_sequence = static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head);
+  pools_.tables->heads.Put(aside_heads_.begin + of_sequence, described);
+  if (selecting_.empty()) return;
+  pools_.tables->selections.Put(aside_selections_.begin + of_sequence, SelectionOf(head.rule, num_tokens_, planned_));
 }
 
 // What stays of the pages at `place`, where JoinAside put them, into the head's own table.
@@ -368,14 +384,6 @@ StepHead KvCache::Described(const Head& head, int64_t num_new) const {
   described.aged = head.pools.aged == nullptr ? -1 : head.pools.aged->space();
   described.aged_begin = head.aged.begin;
   described.state = head.state;
-  if (head.Selects()) {
-    described.selection = SelectionOf(head.rule, num_tokens_, num_new);
-    if (DropsEveryStep(head.rule, num_tokens_)) {
-      described.slot_limit = head.rule.Budget();
-    } else {
-      described.dropped = num_tokens_ - head.SlotsAt(num_tokens_);
-    }
-  }
   if (!head.Compensates()) return described;
   const auto lag = [&](int64_t num_tokens) {
     return num_tokens < head.rule.holds_from ? head.rule.recent_before : head.rule.recent;
@@ -394,14 +402,19 @@ void KvCache::DescribeHeads() {
   for (size_t i = 0; i < heads_.size(); ++i) {
     pools_.tables->heads.Set(described_.begin + i, Described(heads_[i], 0));
   }
+  for (size_t i = 0; i < selections_.size; ++i) {
+    pools_.tables->selections.Set(selections_.begin + i, SelectionOf(heads_[i].rule, num_tokens_, 0));
+  }
   num_tokens_ = before;
 }
 
 StepRows KvCache::Rows(int64_t first_row) const {
-  return {.first_row = first_row,
-          .num_rows = planned_,
-          .first_pos = num_tokens_,
-          .first_head = aside_ ? aside_heads_.begin : described_.begin};
+  StepRows rows{.first_row = first_row,
+                .num_rows = planned_,
+                .first_pos = num_tokens_,
+                .first_head = aside_ ? aside_heads_.begin : described_.begin};
+  if (!selecting_.empty()) rows.first_selection = aside_ ? aside_selections_.begin : selections_.begin;
+  return rows;
 }
 
 void KvCache::FinishStep() noexcept {
@@ -419,6 +432,7 @@ void KvCache::FinishStep() noexcept {
   if (aside_) {
     Entries().Return(aside_pages_);
     pools_.tables->heads.Return(aside_heads_);
+    pools_.tables->selections.Return(aside_selections_);
   }
   later_.clear();
   copies_.clear();

@@ -102,6 +102,7 @@ class KvCache {
  private:
   using PageRegion = FlatTable<uint32_t>::Region;
   using HeadRegion = FlatTable<StepHead>::Region;
+  using SelectionRegion = FlatTable<KvSelection>::Region;
 
   struct Head {
     ResolvedRule rule;
@@ -148,18 +149,21 @@ class KvCache {
       for (const PageRegion& region : of_heads) tables.pages.Return(region);
       tables.pages.Return(pages);
       tables.heads.Return(heads);
+      tables.selections.Return(selections);
     }
     // They are the cache's from here on.
     void Give() {
       of_heads.clear();
       pages = {};
       heads = {};
+      selections = {};
     }
 
     KvTables& tables;
     std::vector<PageRegion> of_heads;
     PageRegion pages;  // of a step aside
     HeadRegion heads;
+    SelectionRegion selections;
   };
   // A place that gets another page, or none, once the step has run: until then the page that ages or goes is read
   // there.
@@ -251,6 +255,7 @@ class KvCache {
   std::vector<char> selects_;           // [L]
   std::vector<char> counts_positions_;  // [L]
   HeadRegion described_;                // of heads_ between steps, and in steps that change nothing in their reading
+  SelectionRegion selections_;          // the same of how they select; empty where none does
   // A page that a step comes to write to may be shared: since a fork was made, up to the step that copies those.
   mutable bool may_share_ = false;
   std::vector<size_t> watched_;    // of heads_: those that a model's window makes drop pages of sinks
@@ -259,8 +264,9 @@ class KvCache {
   // The planned step.
   int64_t planned_ = 0;
   bool is_lost_ = false;  // a step was planned and did not run
-  bool aside_ = false;    // heads are read through tables of this step alone: aside_heads_, aside_pages_
+  bool aside_ = false;    // heads are read through tables of this step alone: those that follow
   HeadRegion aside_heads_;
+  SelectionRegion aside_selections_;
   PageRegion aside_pages_;
   std::vector<PageMove> copies_;
   std::vector<LayerMove> ages_;

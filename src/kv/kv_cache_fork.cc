@@ -30,6 +30,7 @@ std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const 
   }
   Entries().Reserve(num_places);
   pools_.tables->heads.Reserve(heads_.size());
+  pools_.tables->selections.Reserve(fork->selections_.size);
   fork->num_tokens_ = num_tokens_;
   fork->is_lost_ = is_lost_;
   for (size_t i = 0; i < heads_.size(); ++i) fork->TakePages(fork->heads_[i], *this, heads_[i]);

@@ -191,6 +191,7 @@ void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places
   ReserveMore(later_, num_ages + num_lost);
   for (size_t i = 0; i < spare_.size(); ++i) ReserveMore(spare_[i], num_spare[i]);
   pools_.tables->heads.Reserve(2 * heads_.size());
+  pools_.tables->selections.Reserve(2 * selections_.size);
   Entries().Reserve(num_entries + num_ages, num_ages + num_lost);
   num_reserved_later_ = num_ages + num_lost;
 }
@@ -215,6 +216,7 @@ void KvCache::TakeRegions(std::vector<Change>& changes, size_t num_places, NewRe
   if (!aside_) return;
   regions.pages = Entries().Take(num_places, kNoPage);
   regions.heads = pools_.tables->heads.Take(heads_.size(), StepHead());
+  regions.selections = pools_.tables->selections.Take(selections_.size, KvSelection());
 }
 
 Status KvCache::Prepare(int64_t num_new, std::vector<Change>& changes, NewRegions& regions) {

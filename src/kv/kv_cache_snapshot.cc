@@ -82,6 +82,7 @@ Status KvCache::PlaceSaved(const KvSnapshot& from) {
   }
   Entries().Reserve(num_places);
   pools_.tables->heads.Reserve(heads_.size());
+  pools_.tables->selections.Reserve(selections_.size);
   for (PagePool* pool : AllPools()) {
     if (pool == nullptr) continue;
     for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {

@@ -87,6 +87,7 @@ class FlatTable {
 struct KvTables {
   FlatTable<uint32_t> pages;
   FlatTable<StepHead> heads;
+  FlatTable<KvSelection> selections;  // of sequences with a head that selects by score
 };
 
 }  // namespace headwise

@@ -92,6 +92,8 @@ HeadPlan EverySelector() {
   plan.At(1, 0).start = RuleStart::kEndOfPrompt;
   plan.At(1, 0).select = {
       .kind = TokenSelector::Kind::kSnapKv, .window = 16, .kernel = 5, .pooling = TokenSelector::Pooling::kMean};
+  plan.At(1, 1) = HeadRule::Stream(4, 500);
+  plan.At(1, 1).select.kind = TokenSelector::Kind::kKeyNorm;
   return plan;
 }
 
@@ -126,6 +128,7 @@ TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
                          {"/layers/1/0/select/kernel", "4", "\"kernel\" is 4, expected an odd number"},
                          {"/layers/1/0/select/window", "0", "\"window\" is 0"},
                          {"/layers/1/0/select/pooling", "\"sum\"", "\"pooling\" is \"sum\""},
+                         {"/layers/1/1/select/kernel", "3", "\"kernel\" is not known"},
                          {"/headwise_plan", "1", "version 1"}}) {
     Json json = Json::parse(SerializeHeadPlan(EverySelector()));
     json[Json::json_pointer(row.pointer)] = Json::parse(row.replacement);

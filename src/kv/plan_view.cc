@@ -27,6 +27,8 @@ std::string DescribeSelector(const TokenSelector& selector) {
       return fmt::format(", as many by the attention of the prompt's last {} queries, pooled over {} ({}) (snapkv)",
                          selector.window, selector.kernel,
                          selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+    case TokenSelector::Kind::kKeyNorm:
+      return ", as many by the length of their keys (knorm)";
   }
   return "";
 }

@@ -145,7 +145,14 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   KvSelection selection;
   if (!rule.SelectsByScore()) return selection;
   const bool holds = num_tokens + num_new >= rule.holds_from;
-  selection.scores = rule.select.kind == Kind::kTova ? KvSelection::Scores::kLast : KvSelection::Scores::kSum;
+  selection.scores = rule.select.kind == Kind::kTova      ? KvSelection::Scores::kLast
+                     : rule.select.kind == Kind::kKeyNorm ? KvSelection::Scores::kKeyNorm
+                                                          : KvSelection::Scores::kSum;
+  if (DropsEveryStep(rule, num_tokens)) {
+    selection.slot_limit = rule.Budget();
+  } else {
+    selection.dropped = num_tokens - NumKeptTokens(rule, num_tokens);
+  }
   selection.keep_first = rule.sink;
   if (holds) selection.most = rule.Budget();
   if (rule.select.kind == Kind::kH2o) {

@@ -58,11 +58,14 @@ std::string_view NameOf(SelectorKind kind) {
       return "tova";
     case SelectorKind::kSnapKv:
       return "snapkv";
+    case SelectorKind::kKeyNorm:
+      return "knorm";
   }
   return "";
 }
 
-// {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"}
+// {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
+// {"by": "knorm"}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
   HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
@@ -82,9 +85,12 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
     HW_ASSIGN_OR_RETURN(selector.kernel, object.IntOr("kernel", selector.kernel));
     HW_ASSIGN_OR_RETURN(const bool is_mean, ReadChoice(object, "pooling", {"max", "mean"}));
     if (is_mean) selector.pooling = TokenSelector::Pooling::kMean;
+  } else if (by == "knorm") {
+    selector.kind = SelectorKind::kKeyNorm;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
   } else {
     return Status::InvalidInput(
-        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\" or \"snapkv\"", object.origin(), by));
+        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\" or \"knorm\"", object.origin(), by));
   }
   return selector;
 }

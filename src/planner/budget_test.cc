@@ -41,7 +41,7 @@ TEST(Budget, BytesByHand) {
 }
 
 TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
-  for (const char* method : {"streaming", "uniform", "random", "h2o", "tova", "snapkv"}) {
+  for (const char* method : {"streaming", "uniform", "random", "h2o", "tova", "snapkv", "pyramidkv", "knorm"}) {
     for (const char* ratio : {"0.05", "0.125", "0.25", "0.5", "0.93"}) {
       for (const char* at : {"8192", "32768"}) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
@@ -63,7 +63,7 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
   for (size_t i = 2; i < base.rules.size(); ++i) base.rules[i] = HeadRule::Stream(16, 100 + static_cast<int64_t>(i));
   const std::string path = testing::TempDir() + "/headwise_base_plan.json";
   ASSERT_TRUE(WriteHeadPlan(base, path).ok());
-  for (const char* method : {"h2o", "tova", "snapkv"}) {
+  for (const char* method : {"h2o", "tova", "snapkv", "knorm"}) {
     const auto plan = MakePlan(method, Input({{"base", path}}));
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     for (size_t i = 0; i < base.rules.size(); ++i) {
@@ -75,6 +75,32 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
     }
     EXPECT_THAT(MakePlan(method, Input({{"base", path}, {"budget", "9"}})).status().message(), HasSubstr("--budget"));
   }
+}
+
+// Beside the observed tokens the last layer has a twentieth of the mean, the first 39 twentieths, the others a line.
+TEST(Budget, APyramidFallsFromLayerToLayer) {
+  const auto budgets = [](const HeadPlan& plan) {
+    std::vector<int64_t> found;
+    for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+      found.push_back(plan.At(layer_idx, 0).recent);
+      EXPECT_EQ(plan.At(layer_idx, 0), plan.At(layer_idx, plan.shape.num_kv_heads - 1));
+    }
+    return found;
+  };
+  const auto plan = MakePlan("pyramidkv", Input({{"budget", "432"}}));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const std::vector<int64_t> found = budgets(*plan);
+  EXPECT_EQ(found.front(), 32 + 780);
+  EXPECT_EQ(found.back(), 32 + 20);
+  const auto layers = static_cast<double>(found.size());
+  EXPECT_NEAR(std::accumulate(found.begin(), found.end(), 0.0) / layers, 432, 1);
+  for (size_t i = 1; i < found.size(); ++i) EXPECT_NEAR(found[i - 1] - found[i], 760 / (layers - 1), 1);
+  const auto level = MakePlan("pyramidkv", Input({{"budget", "432"}, {"steepness", "1"}}));
+  ASSERT_TRUE(level.ok()) << level.status().message();
+  EXPECT_EQ(budgets(*level), std::vector<int64_t>(found.size(), 432));
+  EXPECT_THAT(MakePlan("pyramidkv", Input({{"steepness", "0.5"}})).status().message(), HasSubstr("steepness"));
+  EXPECT_THAT(MakePlan("pyramidkv", Input({{"kv-ratio", "0.00001"}, {"at", "8192"}})).status().message(),
+              HasSubstr("needs at least"));
 }
 
 TEST(Budget, GatesMeetItByFullHeadsThenWindows) {

@@ -18,6 +18,8 @@ extern const PlannerMethod kManualMethod;
 extern const PlannerMethod kH2oMethod;
 extern const PlannerMethod kTovaMethod;
 extern const PlannerMethod kSnapKvMethod;
+extern const PlannerMethod kPyramidKvMethod;
+extern const PlannerMethod kKnormMethod;
 extern const PlannerMethod kImportDuoMethod;
 extern const PlannerMethod kImportMoaMethod;
 

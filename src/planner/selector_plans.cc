@@ -1,9 +1,10 @@
-// Plans whose heads choose by attention score which tokens they keep: every head with the same budget, or the bounded
-// heads of another plan, which then choose in place of a window of the same bytes. No model is looked at: the scores
-// are those of the text that is read.
+// Plans whose heads choose by score which tokens they keep: every head with the same budget, budgets that fall from
+// layer to layer, or the bounded heads of another plan, which then choose in place of a window of the same bytes. No
+// model is looked at: the scores are those of the text that is read.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -16,7 +17,9 @@ namespace {
 using Kind = TokenSelector::Kind;
 
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
-constexpr int64_t kDefaultBudget = 1024;      // tokens: the middle of what SnapKV is shown with [snapkv §5]
+constexpr int64_t kDefaultBudget = 1024;      // tokens
+constexpr double kDefaultSteepness = 20;      // as PyramidKV is published with
+constexpr double kRounding = 1e-9;            // of budgets along a line
 constexpr int64_t kDefaultCompared = 32'768;  // tokens at which a head of another plan is given the bytes it had
 
 Result<bool> SecondIsChosen(const NamedOptions& options, const char* name, const char* first, const char* second) {
@@ -96,27 +99,52 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) 
   return plan;
 }
 
-template <Kind kKind>
-Result<HeadPlan> Make(const PlannerInput& input) {
-  HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, kKind));
-  if (input.options.Has("base")) return FromBase(input, rule);
-  HeadPlan plan = HeadPlan::Dense(input.shape);
+// Of each layer, so that their mean over the layers is `budget` [pyramidkv]: beside the observed tokens, which every
+// layer keeps, the last layer has 1 / steepness of the mean and the first what makes the line between them even.
+std::vector<int64_t> PyramidBudgets(int64_t budget, int64_t window, int64_t num_layers, double steepness) {
+  const int64_t observed = std::min(window, budget);
+  const double mean = static_cast<double>(budget - observed);
+  const double last = num_layers > 1 ? mean / steepness : mean;
+  const double step = num_layers > 1 ? 2 * (mean - last) / static_cast<double>(num_layers - 1) : 0;
+  std::vector<int64_t> budgets;
+  for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
+    const double above = last + step * static_cast<double>(num_layers - 1 - layer_idx);
+    budgets.push_back(std::max<int64_t>(1, observed + static_cast<int64_t>(std::floor(above + kRounding))));
+  }
+  return budgets;
+}
+
+// Heads that come to choose: all but those of layers with a window of their own, which is a rule by position already;
+// such heads are full, and keep it.
+std::vector<size_t> HeadsThatSelect(const PlannerInput& input, HeadPlan& plan) {
   std::vector<size_t> selecting;
   for (size_t i = 0; i < plan.rules.size(); ++i) {
-    // A layer's own window is a rule by position already: such heads are full, and keep it.
-    if (input.windows.At(static_cast<int64_t>(i) / plan.shape.num_kv_heads) != kNoLimit) continue;
-    plan.rules[i] = rule;
-    selecting.push_back(i);
+    if (input.windows.At(static_cast<int64_t>(i) / plan.shape.num_kv_heads) == kNoLimit) selecting.push_back(i);
   }
   if (selecting.size() < plan.rules.size()) {
     plan.notes.push_back(fmt::format("{} of {} KV heads are in layers with a sliding window of their own and keep that",
                                      plan.rules.size() - selecting.size(), plan.rules.size()));
   }
-  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
-  if (!budget) return plan;
-  if (input.options.Has("budget")) {
+  return selecting;
+}
+
+Result<std::optional<KvBudget>> OnlyBudget(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (budget && input.options.Has("budget")) {
     return Status::InvalidInput("found --budget and a KV budget, which solves for it; expected one");
   }
+  return budget;
+}
+
+template <Kind kKind>
+Result<HeadPlan> Make(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, kKind));
+  if (input.options.Has("base")) return FromBase(input, rule);
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  const std::vector<size_t> selecting = HeadsThatSelect(input, plan);
+  for (const size_t head : selecting) plan.rules[head] = rule;
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, OnlyBudget(input));
+  if (!budget) return plan;
   HW_RETURN_IF_ERROR(FitWindows(
       plan, selecting,
       [&](int64_t recent) {
@@ -127,6 +155,55 @@ Result<HeadPlan> Make(const PlannerInput& input) {
       *budget));
   plan.notes.push_back(DescribeBudget(plan, *budget));
   return plan;
+}
+
+Result<HeadPlan> MakePyramid(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, Kind::kSnapKv));
+  HW_ASSIGN_OR_RETURN(const double steepness, input.options.DoubleOr("steepness", kDefaultSteepness, 1.0, 1e6));
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  const std::vector<size_t> selecting = HeadsThatSelect(input, plan);
+  const auto give = [&](int64_t mean) {
+    const std::vector<int64_t> budgets = PyramidBudgets(mean, rule.select.window, plan.shape.num_layers, steepness);
+    for (const size_t head : selecting) {
+      plan.rules[head] = rule;
+      plan.rules[head].recent = budgets[head / static_cast<size_t>(plan.shape.num_kv_heads)];
+    }
+  };
+  give(rule.recent);
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, OnlyBudget(input));
+  if (!budget) return plan;
+  int64_t fits = 1;
+  give(fits);
+  if (PlanBytesAt(plan, *budget) > budget->bytes) {
+    return Status::InvalidInput(fmt::format("KV budget: {} bytes at {} tokens; this plan needs at least {} bytes",
+                                            budget->bytes, budget->at_tokens, PlanBytesAt(plan, *budget)));
+  }
+  // From there on the last layer keeps everything too.
+  auto too_many = static_cast<int64_t>(steepness * static_cast<double>(budget->at_tokens + rule.select.window)) + 1;
+  while (too_many - fits > 1) {
+    const int64_t mean = fits + (too_many - fits) / 2;
+    give(mean);
+    (PlanBytesAt(plan, *budget) <= budget->bytes ? fits : too_many) = mean;
+  }
+  give(fits);
+  // A page more to as many heads as still fit, lower layers first.
+  int64_t rest = budget->bytes - PlanBytesAt(plan, *budget);
+  for (const size_t head : selecting) {
+    HeadRule wider = plan.rules[head];
+    wider.recent += kPlanBytesPageTokens;
+    const int64_t layer_idx = static_cast<int64_t>(head) / plan.shape.num_kv_heads;
+    const int64_t more = RuleBytesAt(wider, plan.shape, *budget, layer_idx) -
+                         RuleBytesAt(plan.rules[head], plan.shape, *budget, layer_idx);
+    if (more <= 0 || more > rest) continue;
+    rest -= more;
+    plan.rules[head] = wider;
+  }
+  plan.notes.push_back(DescribeBudget(plan, *budget));
+  return plan;
+}
+
+Result<HeadPlan> MakePyramidAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
+  return MakePyramid(input);
 }
 
 template <Kind kKind>
@@ -159,6 +236,21 @@ const PlannerMethod kSnapKvMethod = {
     .options = {"budget", "window", "kernel", "pooling", "base", "kv-ratio", "at", "kv-bytes-at"},
     .make = Make<Kind::kSnapKv>,
     .refit = {.make = MakeAgain<Kind::kSnapKv>, .replaced = {"budget"}},
+};
+
+const PlannerMethod kPyramidKvMethod = {
+    .name = "pyramidkv",
+    .description = "as snapkv, with budgets that fall from layer to layer [pyramidkv]",
+    .options = {"budget", "steepness", "window", "kernel", "pooling", "kv-ratio", "at", "kv-bytes-at"},
+    .make = MakePyramid,
+    .refit = {.make = MakePyramidAgain, .replaced = {"budget"}},
+};
+const PlannerMethod kKnormMethod = {
+    .name = "knorm",
+    .description = "every head keeps the tokens with the shortest keys [knorm]",
+    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kKeyNorm>,
+    .refit = {.make = MakeAgain<Kind::kKeyNorm>, .replaced = {"budget"}},
 };
 
 }  // namespace headwise

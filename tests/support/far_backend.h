@@ -290,14 +290,17 @@ class FarBackend final : public Backend {
   size_t PageBytes(const KvLayout& layout) const override { return near_->PageBytes(layout); }
 
   void BeginStep(const KvStep& step) override {
-    num_changes_ += static_cast<int64_t>(step.changed_heads.size() + step.changed_pages.size());
+    num_changes_ +=
+        static_cast<int64_t>(step.changed_heads.size() + step.changed_selections.size() + step.changed_pages.size());
     begun_ = std::make_shared<StepCopy>(step);
     device_.queue().Put([this, copy = begun_] {
       StepHead unknown;
       unknown.table = kNoPage;  // beyond every table
       Follow(copy->new_heads, heads_, copy->num_heads, unknown);
+      Follow(copy->new_selections, selections_, copy->num_selections, KvSelection());
       Follow(copy->new_pages, pages_, copy->num_pages, kNoPage);
       copy->step.heads = heads_;
+      copy->step.selections = selections_;
       copy->step.pages = pages_;
       near_->BeginStep(copy->step);
     });
@@ -355,8 +358,10 @@ class FarBackend final : public Backend {
           ages(from.ages.begin(), from.ages.end()),
           age_ends(from.age_ends.begin(), from.age_ends.end()),
           num_heads(from.heads.size()),
+          num_selections(from.selections.size()),
           num_pages(from.pages.size()) {
       for (const uint32_t place : from.changed_heads) new_heads.emplace_back(place, from.heads[place]);
+      for (const uint32_t place : from.changed_selections) new_selections.emplace_back(place, from.selections[place]);
       for (const uint32_t place : from.changed_pages) new_pages.emplace_back(place, from.pages[place]);
       for (PageSpace& space : spaces) {
         std::vector<std::byte*>& near = extents.emplace_back();
@@ -369,6 +374,7 @@ class FarBackend final : public Backend {
       step.ages = ages;
       step.age_ends = age_ends;
       step.changed_heads = {};
+      step.changed_selections = {};
       step.changed_pages = {};
     }
     StepCopy(const StepCopy&) = delete;
@@ -379,8 +385,9 @@ class FarBackend final : public Backend {
     std::deque<std::vector<std::byte*>> extents;
     std::vector<PageMove> copies, ages;
     std::vector<int64_t> age_ends;
-    size_t num_heads, num_pages;
+    size_t num_heads, num_selections, num_pages;
     std::vector<std::pair<uint32_t, StepHead>> new_heads;
+    std::vector<std::pair<uint32_t, KvSelection>> new_selections;
     std::vector<std::pair<uint32_t, uint32_t>> new_pages;
   };
 
@@ -407,6 +414,7 @@ class FarBackend final : public Backend {
   std::atomic<int64_t> num_followed_ = 0;
   // The queue's thread alone.
   std::vector<StepHead> heads_;
+  std::vector<KvSelection> selections_;
   std::vector<uint32_t> pages_;
   FarDevice device_;
   std::vector<DeviceBuffer> weights_;

@@ -64,6 +64,7 @@ inline std::vector<float> ReadToken(Backend& backend, const KvCache& cache, int6
   head.fold_before = kNoLimit;
   head.fold_after = cache.num_tokens() - pos - 1;
   rows.first_head = 0;
+  rows.first_selection = kNoSelections;  // slots are asked for by their number
   std::vector<PageSpace> spaces;
   pools.set->GetSpaces(spaces);
   KvStep step{.num_layers = 1, .num_kv_heads = 1};

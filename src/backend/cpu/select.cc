@@ -18,6 +18,7 @@ struct Selecting {
   HeadWork work;
   int64_t first_row = 0;
   int64_t num_rows = 0;
+  int64_t scores_begin = kNoLimit;  // slots from here on are scored; a multiple of a group
 
   bool SomeGo() const { return work.num_kept() < work.num_slots(); }
 };
@@ -29,18 +30,24 @@ struct ScoreTask {
 };
 
 Selecting Observed(const SelectKvArgs& args, const HeadWork& work) {
-  const KvSelection& selection = work.head->selection;
+  const KvSelection& selection = *work.selection;
   Selecting selecting{.work = work};
+  if (selection.scores == Scores::kKeyNorm) {
+    selecting.scores_begin = work.first_pos / kGroupTokens * kGroupTokens;
+    return selecting;
+  }
   if (!args.q.present()) return selecting;
   if (selection.scores == Scores::kLast) {
     selecting.first_row = work.num_rows - 1;
     selecting.num_rows = selecting.SomeGo() ? 1 : 0;
+    if (selecting.num_rows > 0) selecting.scores_begin = 0;
     return selecting;
   }
   const int64_t begin = std::clamp<int64_t>(selection.observe_begin - work.text_pos, 0, work.num_rows);
   const int64_t end = std::clamp<int64_t>(selection.observe_end - work.text_pos, begin, work.num_rows);
   selecting.first_row = begin;
   selecting.num_rows = end - begin;
+  if (begin < end) selecting.scores_begin = 0;
   return selecting;
 }
 
@@ -56,6 +63,10 @@ void NoteNewTokens(const HeadWork& work) {
 void Score(const SelectKvArgs& args, const Selecting& head, const ScoreTask& task, const KernelTable& kernels,
            std::byte* tile) {
   const HeadWork& work = head.work;
+  if (work.selection->scores == Scores::kKeyNorm) {
+    return kernels.attention.select_norm(
+        {.pages = PagesOf(work), .begin = task.begin, .end = task.end, .tile = reinterpret_cast<float*>(tile)});
+  }
   const int64_t row = work.first_row + head.first_row;
   const int64_t q_head = work.kv_head * args.group();
   const int64_t row_floats = args.q.shape[1];
@@ -72,7 +83,7 @@ void Score(const SelectKvArgs& args, const Selecting& head, const ScoreTask& tas
        .lse_stride = args.num_q_heads,
        .scale = args.scale,
        .score_cap = args.score_cap,
-       .resets = work.head->selection.scores == Scores::kLast,
+       .resets = work.selection->scores == Scores::kLast,
        .tile = reinterpret_cast<float*>(tile)});
 }
 
@@ -118,12 +129,12 @@ struct Candidate {
 };
 
 double NumberOf(double score) {
-  return std::isnan(score) ? -1.0 : score;
+  return std::isnan(score) ? -INFINITY : score;
 }
 
 // Slots of the tokens that go, ascending.
 std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
-  const KvSelection& selection = work.head->selection;
+  const KvSelection& selection = *work.selection;
   const int64_t newest_begin = work.text_pos + work.num_rows - selection.keep_newest;
   const auto is_candidate = [&](int64_t position) {
     return position >= selection.keep_first && position < newest_begin;
@@ -192,10 +203,10 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     NoteNewTokens(work);
     const Selecting head = Observed(args, work);
     padded_dim = PagesOf(work).padded_dim;
-    for (int64_t begin = 0; head.num_rows > 0 && begin < work.num_slots(); begin += kTaskSlots) {
+    for (int64_t begin = head.scores_begin; begin < work.num_slots(); begin += kTaskSlots) {
       tasks.push_back({heads.size(), begin, std::min(begin + kTaskSlots, work.num_slots())});
     }
-    if (head.num_rows > 0 || head.SomeGo()) heads.push_back(head);
+    if (head.scores_begin < kNoLimit || head.SomeGo()) heads.push_back(head);
   }
   if (heads.empty()) return;
   const auto tile_bytes = static_cast<size_t>(kSelectGroups * padded_dim * kGroupTokens) * sizeof(float);

@@ -50,8 +50,19 @@ double ProbabilityOf(const SelectKvArgs& args, const HeadWork& work, int64_t row
   return sum;
 }
 
+void ScoreByKeyNorm(const HeadWork& work) {
+  const SlotTokens tokens(work);
+  for (int64_t slot = work.first_pos; slot < work.num_slots(); ++slot) {
+    double sum = 0;
+    for (int64_t d = 0; d < work.layout().head_dim; ++d) {
+      sum += static_cast<double>(tokens.Key(slot, d)) * tokens.Key(slot, d);
+    }
+    tokens.Score(slot) = static_cast<float>(-std::sqrt(sum));
+  }
+}
+
 void ScoreTokens(const SelectKvArgs& args, const HeadWork& work) {
-  const KvSelection& selection = work.head->selection;
+  const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
   if (selection.scores == Scores::kLast) {
     for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
@@ -70,7 +81,7 @@ void ScoreTokens(const SelectKvArgs& args, const HeadWork& work) {
 
 // The score that counts of the token in `slot`.
 double PooledScore(const HeadWork& work, int64_t slot) {
-  const KvSelection& selection = work.head->selection;
+  const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
   if (selection.kernel == 1) return tokens.Score(slot);
   const int64_t reach = selection.kernel / 2;
@@ -86,7 +97,7 @@ double PooledScore(const HeadWork& work, int64_t slot) {
 
 // Slots of the tokens that go, ascending.
 std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
-  const KvSelection& selection = work.head->selection;
+  const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
   const int64_t end_pos = work.text_pos + work.num_rows;
   struct Candidate {
@@ -99,7 +110,7 @@ std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
     const int64_t pos = tokens.Position(slot);
     if (pos < selection.keep_first || pos >= end_pos - selection.keep_newest) continue;
     const double score = PooledScore(work, slot);
-    candidates.push_back({std::isnan(score) ? -1.0 : score, pos, slot});
+    candidates.push_back({std::isnan(score) ? -INFINITY : score, pos, slot});
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score < b.score : a.pos < b.pos;
@@ -119,7 +130,11 @@ void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
     tokens.Score(work.first_pos + i) = 0;
   }
   const bool some_go = work.num_kept() < work.num_slots();
-  if (args.q.present() && (some_go || work.head->selection.scores == Scores::kSum)) ScoreTokens(args, work);
+  if (work.selection->scores == Scores::kKeyNorm) {
+    ScoreByKeyNorm(work);
+  } else if (args.q.present() && (some_go || work.selection->scores == Scores::kSum)) {
+    ScoreTokens(args, work);
+  }
   if (!some_go) return;
   const std::vector<int64_t> go = SlotsThatGo(work);
   auto freed = go.begin();

@@ -20,6 +20,64 @@ namespace {
 // Models repeat the question's words before the number.
 constexpr int64_t kMaxNewTokens = 48;
 
+// "line <name>: ... <<number>>" of a record.
+struct Line {
+  std::string name;
+  std::string number;
+};
+
+std::vector<Line> LinesOf(std::string_view text) {
+  constexpr std::string_view kOpening = "line ";
+  std::vector<Line> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view row = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t colon = row.find(": ");
+    const size_t number = row.rfind('<');
+    if (!row.starts_with(kOpening) || colon == row.npos || number == row.npos || !row.ends_with('>')) continue;
+    lines.push_back({.name = std::string(row.substr(kOpening.size(), colon - kOpening.size())),
+                     .number = std::string(row.substr(number + 1, row.size() - number - 2))});
+  }
+  return lines;
+}
+
+// A prompt ends with its question, a row of its own. For kNext another is added, about the line that is half the record
+// away from the one asked for first.
+Result<AskedCase> InTurns(AskedCase asked, Turns turns) {
+  if (turns == Turns::kOne) return asked;
+  AskedCase::Question& first = asked.questions.front();
+  const size_t row_end = first.prompt.rfind('\n');
+  if (row_end == std::string::npos || row_end + 1 == first.prompt.size()) {
+    return Status::InvalidInput(
+        fmt::format("--turns: a prompt ends \"{}\", expected a row of its own with the question",
+                    first.prompt.substr(first.prompt.size() - std::min<size_t>(first.prompt.size(), 40))));
+  }
+  asked.text_bytes = row_end + 1;
+  if (turns == Turns::kLater) return asked;
+  const std::vector<Line> lines = LinesOf(std::string_view(first.prompt).substr(0, asked.text_bytes));
+  const auto at = std::ranges::find(lines, first.expected.front(), &Line::number);
+  if (at == lines.end()) {
+    return Status::InvalidInput(
+        fmt::format("--turns: found no line with <{}>, which is expected as the answer", first.expected.front()));
+  }
+  const size_t other = (static_cast<size_t>(at - lines.begin()) + lines.size() / 2) % lines.size();
+  AskedCase::Question next{
+      .prompt = "\n" + LineQuestion(lines[other].name), .expected = {lines[other].number}, .tags = first.tags};
+  first.tags["turn"] = 1;
+  next.tags["turn"] = 2;
+  asked.questions.push_back(std::move(next));
+  return asked;
+}
+
+Result<Turns> ReadTurns(const NamedOptions& options) {
+  const std::string turns = options.StringOr("turns", "one");
+  if (turns == "one") return Turns::kOne;
+  if (turns == "later") return Turns::kLater;
+  if (turns == "next") return Turns::kNext;
+  return Status::InvalidInput(fmt::format("--turns: found \"{}\", expected one, later or next", turns));
+}
+
 AskedCase::Question QuestionOf(const LineCase& line_case, const std::string& set) {
   return {.prompt = line_case.prompt, .expected = {std::to_string(line_case.expected_number)}, .tags = {{"set", set}}};
 }
@@ -36,7 +94,9 @@ Status AddSet(const TaskInput& input, const std::vector<LineCase>& cases, const 
   while (std::ranges::find(parts.lengths, length) != parts.lengths.end()) ++length;
   parts.lengths.push_back(length);
   for (const LineCase& each : cases) {
-    parts.cases.push_back({.length = length, .questions = {QuestionOf(each, set)}});
+    HW_ASSIGN_OR_RETURN(AskedCase asked,
+                        InTurns({.length = length, .questions = {QuestionOf(each, set)}}, parts.turns));
+    parts.cases.push_back(std::move(asked));
   }
   return Status::Ok();
 }
@@ -81,6 +141,7 @@ Status AddByLength(const TaskInput& input, const LineGeneratorOptions& generator
       };
       HW_ASSIGN_OR_RETURN(AskedCase asked, FitRowsCase(input, haystack, length, kMaxLines, make));
       asked.questions.front().tags["depth"] = asked_at;
+      HW_ASSIGN_OR_RETURN(asked, InTurns(std::move(asked), haystack.parts.turns));
       haystack.parts.cases.push_back(std::move(asked));
     }
   }
@@ -101,6 +162,7 @@ Result<std::unique_ptr<Task>> MakeLines(const TaskInput& input) {
   HW_ASSIGN_OR_RETURN(Haystack haystack, ReadHaystack(input, kMaxNewTokens));
   AskedTaskParts& parts = haystack.parts;
   parts.identity = Json::object();
+  HW_ASSIGN_OR_RETURN(parts.turns, ReadTurns(options));
   LineGeneratorOptions generator{.num_lines = 200, .num_cases = 10, .seed = haystack.seed};
   HW_ASSIGN_OR_RETURN(generator.num_cases, options.IntOr("num-cases", generator.num_cases, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(const std::vector<int64_t> num_lines,
@@ -123,13 +185,17 @@ const TaskMethod kLinesTask = {
     .name = "lines",
     .title = "Line retrieval (LongEval)",
     .description = "the number of one of many lines [LongEval]",
-    .options = {{"cases", "LongEval JSONL files, separated by commas; without them cases are generated"},
-                {"num-lines", "Lines in a generated case: 200,400"},
-                kLengthsOption,
-                kCasesOption,
-                kSeedOption,
-                kBatchOption,
-                kMaxNewTokensOption},
+    .options =
+        {{"cases", "LongEval JSONL files, separated by commas; without them cases are generated"},
+         {"num-lines", "Lines in a generated case: 200,400"},
+         {"turns",
+          "When a question comes: one, in one turn with the record; later, in a turn of its own behind it; next, "
+          "and then another about a line half the record away"},
+         kLengthsOption,
+         kCasesOption,
+         kSeedOption,
+         kBatchOption,
+         kMaxNewTokensOption},
     .metrics = AccuracyMetrics(),
     .make = MakeLines,
 };

@@ -188,6 +188,13 @@ struct SelectScoreArgs {
   float* tile;      // [kSelectGroups, Dp, 16], 64-byte aligned
 };
 
+// Notes minus the length of its key for every token in slots [begin, end), whole groups.
+struct SelectNormArgs {
+  KvPages pages;
+  int64_t begin, end;  // begin is a multiple of 16
+  float* tile;         // [Dp, 16], 64-byte aligned
+};
+
 // The tokens in slots from[i] into slots to[i], with what is noted of them.
 struct MoveSlotsArgs {
   KvPages pages;
@@ -203,6 +210,7 @@ struct AttentionKernels {
   void (*prefill)(const PrefillArgs& args);
   void (*fold)(const FoldArgs& args);
   void (*select_score)(const SelectScoreArgs& args);
+  void (*select_norm)(const SelectNormArgs& args);
   void (*move_slots)(const MoveSlotsArgs& args);
   bool has_bf16_dot;
 };

@@ -19,6 +19,7 @@ void DecodeQ4(const DecodeArgs& args);  // the part of Decode for q4 pages
 void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
 void SelectScore(const SelectScoreArgs& args);
+void SelectNorm(const SelectNormArgs& args);
 void MoveSlots(const MoveSlotsArgs& args);
 
 void FewRows(const FewRowsArgs& args);

@@ -93,6 +93,15 @@ HWY_INLINE VF Probability(const SelectScoreArgs& args, VF dot, float lse) {
   return hn::IfThenZeroElse(hn::Lt(exponent, lowest), p);
 }
 
+// Where the scores of the group at `slot` are noted.
+float* NotedScores(const KvPages& pages, int64_t slot) {
+  const uint32_t page = pages.table[slot / pages.page_tokens];
+  const uint32_t in_extent = page & ((uint32_t{1} << pages.newest.extent_shift) - 1);
+  std::byte* end = pages.newest.extents[page >> pages.newest.extent_shift] +
+                   static_cast<int64_t>(in_extent + 1) * pages.newest.page_bytes;
+  return reinterpret_cast<float*>(end) - pages.page_tokens + slot % pages.page_tokens;
+}
+
 // Sums of one block of slots, which begins at `begin`.
 class BlockSums {
  public:
@@ -140,13 +149,6 @@ class BlockSums {
   }
 
  private:
-  static float* NotedScores(const KvPages& pages, int64_t slot) {
-    const uint32_t page = pages.table[slot / pages.page_tokens];
-    const uint32_t in_extent = page & ((uint32_t{1} << pages.newest.extent_shift) - 1);
-    std::byte* end = pages.newest.extents[page >> pages.newest.extent_shift] +
-                     static_cast<int64_t>(in_extent + 1) * pages.newest.page_bytes;
-    return reinterpret_cast<float*>(end) - pages.page_tokens + slot % pages.page_tokens;
-  }
   const float* QueryOf(int64_t row) const {
     return args_.q + row / args_.num_q * args_.stride + row % args_.num_q * args_.pages.dim;
   }
@@ -185,6 +187,22 @@ void SelectScore(const SelectScoreArgs& args) {
     BlockSums sums(args, slot, num_groups < kGroups ? num_groups : kGroups);
     sums.AddRows();
     sums.Store();
+  }
+}
+
+// Tokens of a group from before the step are noted again, as they were: their keys are the same.
+void SelectNorm(const SelectNormArgs& args) {
+  for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
+    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    float* const scores = NotedScores(args.pages, slot);
+    for (int64_t s = 0; s < kSub; ++s) {
+      VF sum = hn::Zero(kDF);
+      for (int64_t d = 0; d < args.pages.dim; ++d) {
+        const VF key = hn::Load(kDF, args.tile + d * kGroupTokens + s * kLanes);
+        sum = hn::MulAdd(key, key, sum);
+      }
+      hn::StoreU(hn::Neg(hn::Sqrt(sum)), kDF, scores + s * kLanes);
+    }
   }
 }
 

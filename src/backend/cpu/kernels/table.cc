@@ -29,6 +29,7 @@ constexpr KernelTable kKernelTable = {
                   .prefill = Prefill,
                   .fold = Fold,
                   .select_score = SelectScore,
+                  .select_norm = SelectNorm,
                   .move_slots = MoveSlots,
                   .has_bf16_dot = kMultipliesBF16},
     .elementwise = {.norm_row = NormRow,

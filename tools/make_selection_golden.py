@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Goldens of heads that choose by score which tokens they keep, from a float64 simulation of each policy's paper.
+
+Usage: make_selection_golden.py tests/golden/tiny/llama-gqa tests/golden/selection [--kvpress]
+
+Wants numpy and safetensors; --kvpress also torch, transformers and kvpress (run with 2.15, 5.2 and 0.5.5): it cuts the same
+prompt by the presses of that package and prints how much of what they keep the simulation keeps.
+
+The simulation knows nothing of pages and slots: it has every key of the text, and for each layer and KV head the set of
+tokens that are kept. A step reads its tokens, each seeing what was kept and what of the step comes before it; then each head
+drops what its policy drops. Written are the tokens that are kept once the prompt is in, the token that each later step drops,
+and final hidden states of some of these steps.
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+PROMPT, LATER = 60, 33
+CHUNK = 20  # prompt tokens per step
+# By name, the rules of both layers, as plan files have them.
+POLICIES = {
+    "h2o": [{"recent": 20, "by": "h2o", "recent_share": 0.5}] * 2,
+    "h2o_sinks": [{"sink": 2, "recent": 14, "by": "h2o", "recent_share": 0.25}] * 2,
+    "tova": [{"recent": 20, "by": "tova"}] * 2,
+    "snapkv": [{"recent": 20, "from": "end_of_prompt", "by": "snapkv", "window": 8, "kernel": 5, "pooling": "mean"}] * 2,
+    "pyramidkv": [
+        {"recent": recent, "from": "end_of_prompt", "by": "snapkv", "window": 8, "kernel": 3, "pooling": "max"}
+        for recent in (27, 13)
+    ],
+    "knorm": [{"recent": 20, "by": "knorm"}] * 2,
+    "knorm_after": [{"recent": 24, "from": "end_of_prompt", "by": "knorm"}] * 2,
+}
+
+
+class Policy:
+    """Of one KV head: notes scores, says what goes. Every choice keeps its distance to the next in `margins`."""
+
+    def __init__(self, rule, prompt_tokens, margins):
+        self.rule, self.prompt_tokens, self.margins = rule, prompt_tokens, margins
+        self.starts = prompt_tokens if rule.get("from") == "end_of_prompt" else 0
+        self.scores = {}
+
+    def note(self, t, key, seen):
+        """The token at t has come; `seen`: what each kept token got from its queries, all of the group together."""
+        by = self.rule["by"]
+        if by == "knorm":
+            self.scores[t] = -np.sqrt(np.dot(key, key))
+        elif by == "tova":
+            self.scores = dict(seen)
+        elif by == "h2o" or self.prompt_tokens - self.rule["window"] <= t < self.prompt_tokens:
+            for j, weight in seen.items():
+                self.scores[j] = self.scores.get(j, 0.0) + weight
+
+    def going(self, kept, end):
+        """Of the tokens that are kept once `end` of the text are in."""
+        sink, budget = self.rule.get("sink", 0), self.rule.get("sink", 0) + self.rule["recent"]
+        by = self.rule["by"]
+        if end < self.starts or len(kept) <= budget or (by == "snapkv" and end != self.prompt_tokens):
+            return []
+        newest = {"h2o": int(self.rule.get("recent_share", 0) * self.rule["recent"]), "snapkv": self.rule.get("window")}
+        limit = end - newest.get(by, 0)
+        scores = {j: self.scores.get(j, 0.0) for j in kept if j < limit}
+        if by == "snapkv":
+            scores = self.pooled(scores)
+        order = sorted((j for j in scores if j >= sink), key=lambda j: (scores[j], j))
+        num_going = len(kept) - budget
+        if num_going < len(order):
+            lower, upper = scores[order[num_going - 1]], scores[order[num_going]]
+            # Tokens that share the largest of their neighbours are tied by nature, and the earlier goes: then it is the
+            # scores around them that must not come near.
+            if self.rule.get("pooling") == "max" and upper == lower:
+                around = [abs(score - lower) for score in scores.values() if score != lower]
+                self.margins.append(min(around) / abs(lower))
+            else:
+                self.margins.append((upper - lower) / abs(upper))
+        return order[:num_going]
+
+    def pooled(self, scores):
+        """Here nothing has been dropped: the tokens are 0, 1, 2, ..."""
+        reach, result = self.rule["kernel"] // 2, {}
+        for j in scores:
+            around = [scores[i] for i in range(j - reach, j + reach + 1) if i in scores]
+            result[j] = max(around) if self.rule["pooling"] == "max" else sum(around) / self.rule["kernel"]
+        return result
+
+
+class Llama:
+    def __init__(self, folder):
+        self.config = json.loads((folder / "config.json").read_text())
+        self.weights = {name: w.astype(np.float64) for name, w in load_file(folder / "model.safetensors").items()}
+        self.dim = self.config["head_dim"]
+        self.num_heads, self.num_kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        self.group = self.num_heads // self.num_kv_heads
+
+    def norm(self, x, name):
+        scale = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.config["rms_norm_eps"])
+        return x / scale * self.weights[name]
+
+    def rotated(self, x, t):
+        """x [heads, D]"""
+        half = self.dim // 2
+        theta = self.config["rope_parameters"]["rope_theta"]
+        angles = t * theta ** (-np.arange(half) / half)
+        first, second = x[:, :half], x[:, half:]
+        return np.concatenate([first * np.cos(angles) - second * np.sin(angles),
+                               second * np.cos(angles) + first * np.sin(angles)], axis=1)
+
+    def run(self, ids, steps, policies):
+        """Final hidden states [T, E], and after each step the kept tokens of all heads, [step][layer][KV head]."""
+        num_layers = self.config["num_hidden_layers"]
+        hidden = self.weights["model.embed_tokens.weight"][ids]
+        kept = [[[] for _ in range(self.num_kv_heads)] for _ in range(num_layers)]
+        keys = [[None] * len(ids) for _ in range(num_layers)]
+        values = [[None] * len(ids) for _ in range(num_layers)]
+        after = []
+        for begin, end in steps:
+            for layer in range(num_layers):
+                for t in range(begin, end):
+                    hidden[t] = self.token(layer, t, hidden[t], keys[layer], values[layer], kept[layer], policies[layer])
+                for head in range(self.num_kv_heads):
+                    for j in policies[layer][head].going(kept[layer][head], end):
+                        kept[layer][head].remove(j)
+            after.append([[sorted(head) for head in layer] for layer in kept])
+        return self.norm(hidden, "model.norm.weight"), after
+
+    def token(self, layer, t, x, keys, values, kept, policies):
+        name = f"model.layers.{layer}."
+        y = self.norm(x, name + "input_layernorm.weight")
+        project = lambda which: (self.weights[name + f"self_attn.{which}_proj.weight"] @ y).reshape(-1, self.dim)
+        queries = self.rotated(project("q"), t)
+        keys[t], values[t] = self.rotated(project("k"), t), project("v")
+        out = np.zeros((self.num_heads, self.dim))
+        for head in range(self.num_kv_heads):
+            kept[head].append(t)
+            seen = dict.fromkeys(kept[head], 0.0)
+            k = np.array([keys[j][head] for j in kept[head]])
+            v = np.array([values[j][head] for j in kept[head]])
+            for q in range(head * self.group, (head + 1) * self.group):
+                scores = k @ queries[q] / np.sqrt(self.dim)
+                weights = np.exp(scores - scores.max())
+                weights /= weights.sum()
+                out[q] = weights @ v
+                for j, weight in zip(kept[head], weights):
+                    seen[j] += weight
+            policies[head].note(t, keys[t][head], seen)
+        x = x + self.weights[name + "self_attn.o_proj.weight"] @ out.reshape(-1)
+        y = self.norm(x, name + "post_attention_layernorm.weight")
+        gate = self.weights[name + "mlp.gate_proj.weight"] @ y
+        up = self.weights[name + "mlp.up_proj.weight"] @ y
+        return x + self.weights[name + "mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+
+
+def plan_rule(rule):
+    select = {key: rule[key] for key in ("by", "recent_share", "window", "kernel", "pooling") if key in rule}
+    return {"full": False, "sink": rule.get("sink", 0), "recent": rule["recent"], "positions": "text",
+            "from": rule.get("from", "first_token"), "compensate": False, "select": select}
+
+
+def press_kept(folder, ids, press, num_layers):
+    """What a press leaves of a prompt, [layer][KV head]. It has cut a copy of the keys: each is looked for among them."""
+    import torch
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    found = {}
+    with torch.inference_mode():
+        whole, cut = DynamicCache(), DynamicCache()
+        model(torch.tensor([ids]), past_key_values=whole)
+        with press(model):
+            model(torch.tensor([ids]), past_key_values=cut)
+        for layer in range(num_layers):
+            for head in range(whole.layers[layer].keys.shape[1]):
+                distance = torch.cdist(cut.layers[layer].keys[0, head], whole.layers[layer].keys[0, head])
+                found[layer, head] = sorted(distance.argmin(dim=1).tolist())
+    return found
+
+
+def compare_kvpress(folder, ids, kept):
+    """Where a press and a policy mean the same they keep the same tokens."""
+    import kvpress
+
+    ratio = lambda budget: 1 - (budget + 0.5) / len(ids)  # the package rounds down
+    presses = {
+        "snapkv": kvpress.SnapKVPress(ratio(20), window_size=8, kernel_size=5),
+        "knorm_after": kvpress.KnormPress(ratio(24)),
+        # Its scores are means over all heads of a layer; here each group of query heads chooses for itself.
+        "tova": kvpress.TOVAPress(ratio(20)),
+    }
+    for name, press in presses.items():
+        found = press_kept(folder, ids, press, len(kept[name]))
+        same = sum(len(set(tokens) & set(kept[name][layer][head])) for (layer, head), tokens in found.items())
+        print(f"{name}: {same} of {sum(map(len, found.values()))} tokens of {type(press).__name__} are kept here")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--kvpress", action="store_true")
+    args = parser.parse_args()
+    golden = load_file(args.model / "golden.safetensors")
+    # All different: in the first layer equal tokens have keys of equal length.
+    ids = np.random.default_rng(7).permutation(384)[: PROMPT + LATER].tolist()
+    prompt = ids[:PROMPT]
+    steps = [(t, min(t + CHUNK, len(prompt))) for t in range(0, len(prompt), CHUNK)]
+    num_prompt_steps = len(steps)
+    steps += [(t, t + 1) for t in range(len(prompt), len(ids))]
+    rows = list(range(len(prompt) - 1, len(ids), 4))
+    model = Llama(args.model)
+    everything = Policy({"recent": 1000, "by": "h2o"}, 0, [])
+    known = golden["ids_a"].tolist()
+    dense, _ = model.run(known, [(0, len(known))], [[everything] * model.num_kv_heads] * 2)
+    np.testing.assert_allclose(dense, golden["final_hidden_a"], atol=1e-5)  # of transformers
+    tensors = {"ids": np.array(ids, np.int32), "rows": np.array(rows, np.int32)}
+    cases, at_end = {}, {}
+    for name, rules in POLICIES.items():
+        margins = []
+        policies = [[Policy(rule, len(prompt), margins) for _ in range(model.num_kv_heads)] for rule in rules]
+        hidden, after = model.run(ids, steps, policies)
+        tensors[f"hidden_{name}"] = hidden[rows].astype(np.float32)
+        dropped = []
+        for before, now, step in zip(after[num_prompt_steps - 1 :], after[num_prompt_steps:], steps[num_prompt_steps:]):
+            gone = [sorted(set(a + [step[0]]) - set(b)) for a, b in zip(sum(before, []), sum(now, []))]
+            dropped.append([tokens[0] if tokens else -1 for tokens in gone])
+        at_end[name] = after[num_prompt_steps - 1]
+        cases[name] = {"plan": [[plan_rule(rule)] * model.num_kv_heads for rule in rules],
+                       "smallest_margin": float(f"{min(margins):.3g}"), "kept": at_end[name], "dropped": dropped}
+        if min(margins) < 1e-5:
+            sys.exit(f"{name}: a choice was nearly a tie ({min(margins):.2g}), expected another text or budget")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "golden.json").write_text(
+        json.dumps({"model": args.model.name, "prompt_tokens": len(prompt), "chunk_tokens": CHUNK, "cases": cases},
+                   separators=(",", ":")) + "\n")
+    save_file(tensors, args.out / "golden.safetensors")
+    if args.kvpress:
+        compare_kvpress(args.model, prompt, at_end)
+
+
+if __name__ == "__main__":
+    main()
