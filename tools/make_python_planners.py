@@ -15,7 +15,8 @@ FILE = pathlib.Path(__file__).resolve().parents[1] / "python" / "headwise" / "pl
 
 WHOLE = {"sink", "recent", "at", "seed", "steps", "batch", "train-sink", "train-recent", "min-tokens", "max-tokens",
          "num-lengths", "passkeys", "passkey-words", "samples", "validation-length", "validation-samples",
-         "answer-tokens", "budget", "intervals", "kernel", "max-rules-per-layer", "retrain-steps", "min-recent", "context", "window"}
+         "answer-tokens", "budget", "integration-points", "intervals", "kernel", "max-rules-per-layer",
+         "retrain-steps", "min-recent", "context", "window"}
 REAL = {"sparsity", "steepness", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
         "induction-share", "echo-share", "recent-share", "divisor", "epsilon"}
 FLAGS = {"compensate"}

@@ -17,7 +17,7 @@ import tarfile
 import time
 
 RATIOS = "0.5,0.25,0.125"
-METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "random")
+METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "moa-integrated", "random")
 # Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
 SIZES = ("--sink", 16, "--recent", 128)
 BOOK = "Emma_158.txt"
@@ -45,8 +45,8 @@ class Reproduction:
         self.only = args.only
         self.skipped = []
 
-    def plan(self, method, *options):
-        path = self.out / "plans" / f"{method}.json"
+    def plan(self, method, *options, name=None):
+        path = self.out / "plans" / f"{name or method}.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             resume = ["--resume"] if path.with_name(path.name + ".checkpoint").exists() else []
@@ -58,7 +58,9 @@ class Reproduction:
                         8192, *SIZES)
         self.plan("zigzag", "--from", duo, "--kv-ratio", 0.25, "--at", 8192, *SIZES)
         self.plan("razor", "--kv-ratio", 0.25, "--at", 8192)
-        self.plan("moa", "--lengths", "1024,2048,4096", "--validation-length", 6144, "--kv-ratio", 0.25, "--at", 8192)
+        moa = ("--lengths", "1024,2048,4096", "--validation-length", 6144, "--kv-ratio", 0.25, "--at", 8192)
+        self.plan("moa", *moa)
+        self.plan("moa", *moa, "--influence", "integrated", name="moa-integrated")
         self.plan("streaming", "--kv-ratio", 0.25, "--at", 8192)
         self.plan("random", "--kv-ratio", 0.25, "--at", 8192, *SIZES)
 
@@ -161,7 +163,7 @@ class Reproduction:
         gates = ("--gates", self.out / "plans" / "duo.json")
         needed = {"sinks": ("--text", self.book()), "windows": ("--text", self.book()), "duo-sizes": gates,
                   "identification": gates, "razor-share": (), "razor-heads": (), "compensation": (), "omega": gates,
-                  "moa-spans": (), "moa-text": ()}
+                  "moa-spans": (), "moa-text": (), "moa-influence": ()}
         for name, options in needed.items():
             if None in options or not self.wants(f"ablation-{name}"):
                 continue

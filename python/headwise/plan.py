@@ -292,6 +292,8 @@ def moa(
     intervals: int | None = None,
     max_rules_per_layer: int | None = None,
     spans: str | None = None,
+    influence: str | None = None,
+    integration_points: int | None = None,
     data: str | None = None,
     text: StrPath | None = None,
     prompts: StrPath | None = None,
@@ -316,6 +318,9 @@ def moa(
     intervals: Parts into which each length's range of losses is cut. By default 5.
     max_rules_per_layer: Different rules that a layer may have. By default 2.
     spans: elastic, or static: spans that do not grow with the text. By default elastic.
+    influence: What a rule costs a head: first-order, margin, integrated (gradients towards all heads bounded), or
+        measured. By default first-order.
+    integration_points: Points on that way, for influence integrated. By default 2.
     data: passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on). By default
         recall.
     text: UTF-8 file that the samples' text comes from; without it text is generated.
@@ -335,6 +340,8 @@ def moa(
         "intervals": intervals,
         "max-rules-per-layer": max_rules_per_layer,
         "spans": spans,
+        "influence": influence,
+        "integration-points": integration_points,
         "data": data,
         "text": text,
         "prompts": prompts,

@@ -162,6 +162,15 @@ std::vector<AblationVariant> MoaText(const AblationInput& input) {
           {.label = "plain text", .method = "moa", .options = With(moa, {{"data", "text"}})}};
 }
 
+std::vector<AblationVariant> MoaInfluence(const AblationInput& input) {
+  const Options moa = With(Budget(input), MoaLengths(input));
+  std::vector<AblationVariant> variants;
+  for (const char* influence : {"first-order", "margin", "integrated", "measured"}) {
+    variants.push_back({.label = influence, .method = "moa", .options = With(moa, {{"influence", influence}})});
+  }
+  return variants;
+}
+
 }  // namespace
 
 std::span<const Ablation> Ablations() {
@@ -220,6 +229,11 @@ std::span<const Ablation> Ablations() {
        .title = "What MoA is calibrated on",
        .description = "far-away answers or plain text [moa table 2]",
        .variants = MoaText,
+       .tasks = Retrieval},
+      {.name = "moa-influence",
+       .title = "What tells MoA what a span costs",
+       .description = "the loss's first order, a margin's, integrated gradients, or measured losses",
+       .variants = MoaInfluence,
        .tasks = Retrieval},
   };
   return kTable;

@@ -1,6 +1,7 @@
 // The way back.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "grad/grad_state.h"
@@ -10,7 +11,7 @@ namespace headwise {
 template <typename Real>
 void GradDecoder<Real>::Backward(const BackwardArgs& args) {
   const ModelConfig& config = model_->config;
-  HW_CHECK(saved_->keeps_inputs, "the forward pass kept nothing");
+  HW_CHECK(saved_->keeps_inputs && !config.AnyExperts(), "the forward pass kept too little");
   HW_CHECK(args.d_gates.size() == saved_->gates.size());
   saved_->wants_other_mass = !args.influence.empty();
   const std::vector<Real>& last = saved_->inputs.back();
@@ -204,42 +205,73 @@ void GradDecoder<Real>::BackProjections(int64_t layer_idx) {
 }
 
 template <typename Real>
-double GradDecoder<Real>::NllLoss(std::span<const Real> hidden, std::span<const int32_t> targets,
-                                  std::vector<Real>& d_hidden) {
-  const auto num_rows = static_cast<int64_t>(targets.size());
+template <typename LossOfRow>
+double GradDecoder<Real>::MeanLoss(std::span<const Real> hidden, int64_t num_rows, std::vector<Real>& d_hidden,
+                                   const LossOfRow& loss_of_row) {
   const int64_t vocab = model_->config.vocab_size;
   std::vector<Real> logits(MatrixSize(num_rows, vocab));
   linear_.Forward(model_->weights.output, hidden.data(), num_rows, RowWrite::kStore, logits.data());
-  std::vector<double> nll(static_cast<size_t>(num_rows));
+  std::vector<double> losses(static_cast<size_t>(num_rows));
   const auto cap = static_cast<Real>(model_->config.logit_cap.value_or(0.0));
   ForRows(*pool_, num_rows, [&](int64_t begin, int64_t end) {
     std::vector<Real> capped(cap > 0 ? static_cast<size_t>(vocab) : 0);
     for (int64_t row = begin; row < end; ++row) {
       Real* scores = logits.data() + row * vocab;
-      const int32_t target = targets[static_cast<size_t>(row)];
       if (cap > 0) {
         CapRow(scores, vocab, cap);
         std::copy_n(scores, vocab, capped.begin());
       }
-      const Real max = MaxOfRow(scores, vocab);
-      const Real target_score = scores[target] - max;
-      const Real sum = ExpOfRow(scores, vocab, max);
-      nll[static_cast<size_t>(row)] = std::log(static_cast<double>(sum)) - static_cast<double>(target_score);
-      for (int64_t i = 0; i < vocab; ++i) scores[i] /= sum * static_cast<Real>(num_rows);
-      scores[target] -= 1 / static_cast<Real>(num_rows);
+      losses[static_cast<size_t>(row)] = loss_of_row(row, scores);
       for (size_t i = 0; i < capped.size(); ++i) scores[i] *= CapSlope(capped[i], cap);
     }
   });
   d_hidden.resize(hidden.size());
   linear_.Backward(model_->weights.output, logits.data(), num_rows, RowWrite::kStore, d_hidden.data());
   double total = 0;
-  for (const double each : nll) total += each;
+  for (const double each : losses) total += each;
   return total / static_cast<double>(num_rows);
+}
+
+template <typename Real>
+double GradDecoder<Real>::NllLoss(std::span<const Real> hidden, std::span<const int32_t> targets,
+                                  std::vector<Real>& d_hidden) {
+  const int64_t vocab = model_->config.vocab_size;
+  const auto num_rows = static_cast<int64_t>(targets.size());
+  return MeanLoss(hidden, num_rows, d_hidden, [&](int64_t row, Real* scores) {
+    const int32_t target = targets[static_cast<size_t>(row)];
+    const Real max = MaxOfRow(scores, vocab);
+    const Real target_score = scores[target] - max;
+    const Real sum = ExpOfRow(scores, vocab, max);
+    for (int64_t i = 0; i < vocab; ++i) scores[i] /= sum * static_cast<Real>(num_rows);
+    scores[target] -= 1 / static_cast<Real>(num_rows);
+    return std::log(static_cast<double>(sum)) - static_cast<double>(target_score);
+  });
+}
+
+template <typename Real>
+double GradDecoder<Real>::MarginLoss(std::span<const Real> hidden, std::span<const int32_t> targets,
+                                     std::vector<Real>& d_hidden) {
+  const int64_t vocab = model_->config.vocab_size;
+  const auto num_rows = static_cast<int64_t>(targets.size());
+  return MeanLoss(hidden, num_rows, d_hidden, [&](int64_t row, Real* scores) {
+    const int32_t target = targets[static_cast<size_t>(row)];
+    const Real target_score = scores[target];
+    scores[target] = -std::numeric_limits<Real>::infinity();
+    const auto other = std::max_element(scores, scores + vocab) - scores;
+    const auto margin = static_cast<double>(scores[other]) - static_cast<double>(target_score);
+    std::fill(scores, scores + vocab, Real{0});
+    scores[other] = 1 / static_cast<Real>(num_rows);
+    scores[target] = -scores[other];
+    return margin;
+  });
 }
 
 template void GradDecoder<float>::Backward(const BackwardArgs&);
 template void GradDecoder<double>::Backward(const BackwardArgs&);
 template double GradDecoder<float>::NllLoss(std::span<const float>, std::span<const int32_t>, std::vector<float>&);
 template double GradDecoder<double>::NllLoss(std::span<const double>, std::span<const int32_t>, std::vector<double>&);
+template double GradDecoder<float>::MarginLoss(std::span<const float>, std::span<const int32_t>, std::vector<float>&);
+template double GradDecoder<double>::MarginLoss(std::span<const double>, std::span<const int32_t>,
+                                                std::vector<double>&);
 
 }  // namespace headwise

@@ -38,8 +38,8 @@ std::string GradArithmetic() {
 Status CheckHasGradients(const ModelConfig& config, std::string_view what) {
   if (!config.AnyExperts()) return Status::Ok();
   return Status::Unsupported(
-      fmt::format("{} needs gradients, which are not computed through the {} experts of family {}; plan razor and plan "
-                  "profile need none",
+      fmt::format("{} needs gradients, which are not computed through the {} experts of family {}; plan razor, plan "
+                  "profile and plan moa --influence measured need none",
                   what, config.experts.num_experts, config.family));
 }
 
@@ -195,7 +195,8 @@ void GradDecoder<Real>::AttendPath(int64_t layer_idx, Path path, Outputs outputs
   std::vector<Real>& lse = is_full ? a_->full_lse : a_->bounded_lse;
   out.resize(MatrixSize(saved_->num_tokens, config.num_q_heads * config.head_dim));
   lse.resize(MatrixSize(saved_->num_tokens, config.num_q_heads));
-  if (saved_->wants_other_mass) a_->other_mass.resize(lse.size());
+  const bool wants_other_mass = is_full && saved_->wants_other_mass;
+  if (wants_other_mass) a_->other_mass.resize(lse.size());
   AttentionShape<Real> shape = ShapeOf(layer_idx, path);
   if (outputs == Outputs::kWeighted) shape.active = WeightedHeads(layer_idx, path);
   AttentionForward(AttentionForwardArgs<Real>{.shape = shape,
@@ -204,7 +205,7 @@ void GradDecoder<Real>::AttendPath(int64_t layer_idx, Path path, Outputs outputs
                                               .v = a_->v.data(),
                                               .out = out.data(),
                                               .lse = lse.data(),
-                                              .other_mass = saved_->wants_other_mass ? a_->other_mass.data() : nullptr},
+                                              .other_mass = wants_other_mass ? a_->other_mass.data() : nullptr},
                    *pool_);
 }
 
@@ -362,8 +363,8 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   Saved& saved = *saved_;
   saved.num_tokens = num_tokens;
   saved.wanted.assign(args.wanted.begin(), args.wanted.end());
-  HW_CHECK(args.keep == ForwardArgs::Keep::kNothing || !config.AnyExperts(), "no gradients through experts");
-  saved.keeps_inputs = args.keep == ForwardArgs::Keep::kForBackward;
+  HW_CHECK(args.keep != ForwardArgs::Keep::kForBackward || !config.AnyExperts(), "no gradients through experts");
+  saved.keeps_inputs = args.keep != ForwardArgs::Keep::kNothing;
   saved.wants_other_mass = false;
   saved.full_rules = RulesOfLayers(HeadRule::Full(), config, num_tokens);
   saved.gates.clear();
@@ -373,21 +374,40 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
   }
   FillAngles(num_tokens);
   saved.inputs.resize(saved.keeps_inputs ? static_cast<size_t>(config.num_layers) + 1 : 1);
-  std::vector<Real>* x = &saved.inputs[0];
-  Embed(args.ids, *x);
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+  Embed(args.ids, saved.inputs[0]);
+  const Inputs inputs = saved.keeps_inputs ? Inputs::kKept : Inputs::kOverwritten;
+  NormWanted(*RunLayers(/*first_layer=*/0, saved.inputs.data(), inputs, args.on_attention), hidden);
+}
+
+template <typename Real>
+void GradDecoder<Real>::ForwardFrom(int64_t first_layer, const HeadGates& gates, std::vector<Real>& hidden) {
+  Saved& saved = *saved_;
+  HW_CHECK(saved.keeps_inputs && saved.gates.empty(), "the forward pass kept nothing, or had gates");
+  HW_CHECK(gates.bounded.positions == Positions::kText);
+  saved.gates.assign(gates.values.begin(), gates.values.end());
+  saved.bounded_rules = RulesOfLayers(gates.bounded, model_->config, saved.num_tokens);
+  a_->changed = saved.inputs[static_cast<size_t>(first_layer)];
+  NormWanted(*RunLayers(first_layer, &a_->changed, Inputs::kOverwritten, {}), hidden);
+  saved.gates.clear();
+}
+
+template <typename Real>
+std::vector<Real>* GradDecoder<Real>::RunLayers(int64_t first_layer, std::vector<Real>* x, Inputs inputs,
+                                                const OnAttention& on_attention) {
+  const ModelConfig& config = model_->config;
+  for (int64_t layer_idx = first_layer; layer_idx < config.num_layers; ++layer_idx) {
     RunAttention(layer_idx, x->data(), Outputs::kWeighted);
-    if (args.on_attention) {
-      args.on_attention({.layer_idx = layer_idx,
-                         .shape = ShapeOf(layer_idx, Path::kFull),
-                         .q = a_->q.data(),
-                         .k = a_->k.data(),
-                         .v = a_->v.data(),
-                         .out = a_->full_out.data(),
-                         .lse = a_->full_lse.data()});
+    if (on_attention) {
+      on_attention({.layer_idx = layer_idx,
+                    .shape = ShapeOf(layer_idx, Path::kFull),
+                    .q = a_->q.data(),
+                    .k = a_->k.data(),
+                    .v = a_->v.data(),
+                    .out = a_->full_out.data(),
+                    .lse = a_->full_lse.data()});
     }
     const Real* const mlp_input = MlpInput(layer_idx, x->data());
-    std::vector<Real>* next = saved.keeps_inputs ? x + 1 : x;
+    std::vector<Real>* next = inputs == Inputs::kKept ? x + 1 : x;
     if (config.layer(layer_idx).has_experts) {
       next->assign(a_->x_mid.begin(), a_->x_mid.end());
       AddExperts(layer_idx, mlp_input, next->data());
@@ -399,11 +419,17 @@ void GradDecoder<Real>::Forward(const ForwardArgs& args, std::vector<Real>& hidd
     }
     x = next;
   }
-  hidden.resize(MatrixSize(static_cast<int64_t>(args.wanted.size()), config.model_dim));
+  return x;
+}
+
+template <typename Real>
+void GradDecoder<Real>::NormWanted(const std::vector<Real>& x, std::vector<Real>& hidden) const {
+  const int64_t dim = model_->config.model_dim;
   const NormRowParams norm = NormParams(model_->weights.final_norm);
-  for (size_t row = 0; row < args.wanted.size(); ++row) {
-    NormForward(norm, x->data() + args.wanted[row] * config.model_dim, RowWrite::kStore,
-                hidden.data() + MatrixSize(static_cast<int64_t>(row), config.model_dim), config.model_dim);
+  hidden.resize(MatrixSize(static_cast<int64_t>(saved_->wanted.size()), dim));
+  for (size_t row = 0; row < saved_->wanted.size(); ++row) {
+    NormForward(norm, x.data() + saved_->wanted[row] * dim, RowWrite::kStore,
+                hidden.data() + MatrixSize(static_cast<int64_t>(row), dim), dim);
   }
 }
 

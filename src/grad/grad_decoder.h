@@ -72,22 +72,33 @@ class GradDecoder {
     std::span<const int32_t> ids;      // [N], N at most the learned positions of a model that has some
     std::span<const int32_t> wanted;   // [R] positions whose hidden state is wanted
     const HeadGates* gates = nullptr;  // null: every head full
-    enum class Keep { kNothing, kForBackward } keep = Keep::kNothing;  // kForBackward: CheckHasGradients passed
-    std::function<void(const AttentionView<Real>&)> on_attention;      // after every layer's attention; gates null
+    enum class Keep {
+      kNothing,
+      kInputs,       // of every layer, for ForwardFrom
+      kForBackward,  // these, where CheckHasGradients passed
+    } keep = Keep::kNothing;
+    std::function<void(const AttentionView<Real>&)> on_attention;  // after every layer's attention; gates null
   };
   // hidden [R, E]: after the last norm.
   void Forward(const ForwardArgs& args, std::vector<Real>& hidden);
+  // What the last Forward, one that kept inputs and had no gates, would have given with gates of which all below
+  // `first_layer` are 1: the layers from there on again. What was kept for the way back stays.
+  void ForwardFrom(int64_t first_layer, const HeadGates& gates, std::vector<Real>& hidden);
 
   struct BackwardArgs {
     std::span<const Real> d_hidden;  // [R, E]
     std::span<double> d_gates;       // [L * Hkv], overwritten; empty when the forward pass had no gates
-    std::span<Influence> influence;  // [L], added to; or empty
+    // [L], added to; or empty. Of what the heads read in full; with gates, times the head's gate.
+    std::span<Influence> influence;
   };
   // Of the last Forward with kForBackward and the same gates.
   void Backward(const BackwardArgs& args);
 
   // Mean negative log-likelihood of targets [R] given hidden [R, E]; fills d_hidden.
   double NllLoss(std::span<const Real> hidden, std::span<const int32_t> targets, std::vector<Real>& d_hidden);
+  // Mean of how far the largest other logit is above the target's: negative where the model is right, and of the same
+  // slope however certain it is. Fills d_hidden.
+  double MarginLoss(std::span<const Real> hidden, std::span<const int32_t> targets, std::vector<Real>& d_hidden);
 
   // Of activations and a widened matrix, after what was run so far; GradMemoryBytes foresees it.
   int64_t HeldBytes() const;
@@ -104,6 +115,18 @@ class GradDecoder {
   // Outputs that a gate leaves no weight are only worth computing for the gate's own gradient.
   enum class Outputs { kWeighted, kBoth };
 
+  using OnAttention = std::function<void(const AttentionView<Real>&)>;
+
+  // Layers [first_layer, L) from the input `x` of the first; each writes its output to the matrix behind its input, or,
+  // where nothing is kept, in its place. The last one's output.
+  enum class Inputs { kKept, kOverwritten };
+  std::vector<Real>* RunLayers(int64_t first_layer, std::vector<Real>* x, Inputs inputs,
+                               const OnAttention& on_attention);
+  void NormWanted(const std::vector<Real>& x, std::vector<Real>& hidden) const;
+  // The mean over rows of loss_of_row(row, logits [V]), which leaves the gradient of that mean in the logits' place.
+  template <typename LossOfRow>
+  double MeanLoss(std::span<const Real> hidden, int64_t num_rows, std::vector<Real>& d_hidden,
+                  const LossOfRow& loss_of_row);
   void FillAngles(int64_t num_tokens);
   void Embed(std::span<const int32_t> ids, std::vector<Real>& x) const;
   void RunProjections(int64_t layer_idx, const Real* input);

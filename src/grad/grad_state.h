@@ -34,6 +34,7 @@ struct GradDecoder<Real>::Activations {
   Matrix x_mid;                  // [N, E] the residual stream after attention
   Matrix mlp_normed;             // [N, E] only where the MLP has a norm of its own before it
   Matrix gate, up, activated;    // [N, F]; gate only where gated
+  Matrix changed;                // [N, E] the residual stream of ForwardFrom
   // On the way back:
   Matrix d_x;                        // [N, E]
   Matrix d_normed, d_mlp_normed;     // [N, E]

@@ -322,10 +322,10 @@ class GatedLoss {
     return decoder_.NllLoss(hidden, std::span(ids_).last(kLast), d_hidden_);
   }
 
-  std::vector<double> GradientAt(const std::vector<double>& gates) {
+  std::vector<double> GradientAt(const std::vector<double>& gates, std::span<Influence> influence = {}) {
     At(gates);
     std::vector<double> d_gates(num_gates_);
-    decoder_.Backward({.d_hidden = d_hidden_, .d_gates = d_gates, .influence = {}});
+    decoder_.Backward({.d_hidden = d_hidden_, .d_gates = d_gates, .influence = influence});
     return d_gates;
   }
 
@@ -414,6 +414,84 @@ TEST_P(FamilyTest, InfluenceMatchesFiniteDifferences) {
   EXPECT_LE(MaxDifferenceAs(found, expected), 1e-6 * MaxMagnitude(expected));
 }
 
+// Beside a bounded path too, wherever the gates stand: under a rule that hides one key from the last query and nothing
+// else, the slope towards that rule is the key's influence.
+TEST_P(FamilyTest, InfluenceWithGatesIsTheSlopeTowardsTheRule) {
+  if (model().config.AnyExperts()) GTEST_SKIP() << "no gradients through experts";
+  const ModelConfig& config = model().config;
+  const auto num_tokens = static_cast<int64_t>(ids_.size()) - 1;
+  const int64_t group = config.q_heads_per_kv_head();
+  std::vector<double> expected;
+  std::vector<double> found;
+  for (const int64_t key : {int64_t{0}, num_tokens - 2}) {
+    GatedLoss<double> loss(model(), ids_, HeadRule::Stream(key, num_tokens - 1 - key));
+    const std::vector<double> gates = loss.RandomGates();
+    std::vector<Influence> influence(static_cast<size_t>(config.num_layers),
+                                     Influence::For(Influence::By::kBlock, num_tokens, config.num_q_heads, 1));
+    for (const double slope : loss.GradientAt(gates, influence)) expected.push_back(-slope);
+    for (int64_t head = 0; head < config.num_layers * config.num_kv_heads; ++head) {
+      const Influence& layer = influence[static_cast<size_t>(head / config.num_kv_heads)];
+      double sum = 0;
+      for (int64_t q_head = head % config.num_kv_heads * group; q_head < (head % config.num_kv_heads + 1) * group;
+           ++q_head) {
+        sum += layer.sums[static_cast<size_t>((q_head * num_tokens + num_tokens - 1) * num_tokens + key)];
+      }
+      found.push_back(sum / gates[static_cast<size_t>(head)]);
+    }
+  }
+  EXPECT_GT(MaxMagnitude(expected), 1e-4);
+  EXPECT_LE(MaxDifferenceAs(found, expected), 1e-6 * MaxMagnitude(expected));
+}
+
+TEST_P(FamilyTest, ForwardFromALayerIsForwardWithThoseGates) {
+  const ModelConfig& config = model().config;
+  ThreadPool pool(2);
+  GradDecoder<float> decoder(model(), pool);
+  using Forward = GradDecoder<float>::ForwardArgs;
+  const auto wanted = LastPositions(static_cast<int64_t>(ids_.size()), 5);
+  std::vector<float> dense;
+  std::vector<float> found;
+  std::vector<float> expected;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    std::vector<double> gates(static_cast<size_t>(config.num_layers * config.num_kv_heads), 1.0);
+    gates[static_cast<size_t>(layer_idx * config.num_kv_heads)] = 0;
+    gates.back() = 0.25;
+    const HeadGates head_gates{.values = gates, .bounded = HeadRule::Stream(3, 6)};
+    decoder.Forward({.ids = ids_, .wanted = wanted, .keep = Forward::Keep::kInputs, .on_attention = {}}, dense);
+    decoder.ForwardFrom(layer_idx, head_gates, found);
+    std::vector<float> again;
+    decoder.ForwardFrom(layer_idx, head_gates, again);
+    EXPECT_EQ(again, found);  // nothing that it starts from was lost
+    decoder.Forward({.ids = ids_, .wanted = wanted, .gates = &head_gates, .on_attention = {}}, expected);
+    EXPECT_EQ(found, expected);
+    EXPECT_NE(found, dense);
+  }
+}
+
+// Against differences of the loss itself, which is piecewise linear in logits.
+TEST_P(FamilyTest, TheMarginsGradientMatchesFiniteDifferences) {
+  constexpr double kStep = 1e-5;
+  ThreadPool pool(2);
+  GradDecoder<double> decoder(model(), pool);
+  const auto wanted = LastPositions(static_cast<int64_t>(ids_.size()) - 1, 4);
+  const auto targets = std::span(ids_).last(4);
+  std::vector<double> hidden;
+  decoder.Forward({.ids = ids_, .wanted = wanted, .on_attention = {}}, hidden);
+  std::vector<double> gradient;
+  decoder.MarginLoss(hidden, targets, gradient);
+  std::vector<double> slopes;
+  std::vector<double> unused;
+  for (double& value : hidden) {
+    value += kStep;
+    const double above = decoder.MarginLoss(hidden, targets, unused);
+    value -= 2 * kStep;
+    slopes.push_back((above - decoder.MarginLoss(hidden, targets, unused)) / (2 * kStep));
+    value += kStep;
+  }
+  EXPECT_GT(MaxMagnitude(slopes), 1e-3);
+  EXPECT_LE(MaxDifferenceAs(gradient, slopes), 1e-6 * MaxMagnitude(slopes));
+}
+
 // Every matrix is counted and none twice: after a run with gates and one with influence a decoder holds it all. In
 // double every weight is widened.
 TEST_P(FamilyTest, MemoryIsForeseen) {
@@ -456,8 +534,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, FamilyTest, testing::ValuesIn(GoldenFolders(Sourc
 TEST(CheckHasGradients, NamesWhatCannotRunAndWhatCan) {
   ModelConfig config = ReadModelConfig(SourcePath("tests/golden/tiny/mixtral")).value();
   EXPECT_EQ(CheckHasGradients(config, "plan duo").message(),
-            "plan duo needs gradients, which are not computed through the 4 experts of family mixtral; plan razor and "
-            "plan profile need none");
+            "plan duo needs gradients, which are not computed through the 4 experts of family mixtral; plan razor, "
+            "plan profile and plan moa --influence measured need none");
   config.experts = {};
   EXPECT_TRUE(CheckHasGradients(config, "plan duo").ok());
 }

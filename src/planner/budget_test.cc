@@ -200,6 +200,31 @@ TEST(LayersThatDiffer, MoaChoosesAndWidensByTheBytesOfEachLayer) {
   }
 }
 
+// What the programme leaves goes to the heads of the most influence first, under every influence but the paper's own.
+TEST(Budget, MoaSpendsTheRestByInfluence) {
+  constexpr size_t kFarSighted = 13;  // layer 3, head 1
+  HeadPlan earlier = HeadPlan::Dense(Shape());
+  earlier.method = "moa";
+  earlier.parameters_json = R"({"influence": "integrated"})";
+  Json losses = Json::array();
+  for (size_t head = 0; head < earlier.rules.size(); ++head) {
+    // The last eighth was never asked for.
+    const double far = head == kFarSighted ? 5.0 : 0.001;
+    for (const double loss : {far, 0.0, 0.0}) losses.push_back(loss);
+  }
+  earlier.report_json =
+      Json{{"lengths", {8192}},
+           {"influence", {{"rules", {{0, 0.125}, {0, 0.875}, {0, 1}}}, {"losses", Json::array({losses})}}}}
+          .dump();
+  const PlannerInput input = Input({{"kv-ratio", "0.2"}, {"at", "8192"}});
+  const auto plan = RefitPlan(earlier, input, "earlier");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->rules[kFarSighted], HeadRule::Full());
+  const auto asked = 0.2 * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+  EXPECT_LE(static_cast<double>(PlanBytesAt(*plan, 8192, {})), asked);
+  EXPECT_GE(static_cast<double>(PlanBytesAt(*plan, 8192, {})), 0.99 * asked);
+}
+
 TEST(Budget, BytesAtIsTheSameBudget) {
   const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}) / 4;
   const auto by_bytes = MakePlan("streaming", Input({{"kv-bytes-at", fmt::format("{}:8192", bytes)}}));

@@ -1,6 +1,5 @@
-// MoA's profile [moa §3-4]: what each elastic rule would cost each head, predicted from the influence of attention
-// entries on the loss of the answer that the dense model itself gave. The choice of rules is rule_choice.h; data and
-// validation are moa_method.cc.
+// MoA's rules [moa §3.2] and plans of them. What each would cost each head is moa_influence.h, the choice among them
+// rule_choice.h; data and validation are moa_method.cc.
 #ifndef HEADWISE_PLANNER_MOA_H_
 #define HEADWISE_PLANNER_MOA_H_
 
@@ -10,8 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "data/token_samples.h"
-#include "grad/grad_decoder.h"
 #include "planner/budget.h"
 #include "planner/rule_choice.h"
 
@@ -27,24 +24,24 @@ std::vector<HeadRule> MoaRuleGrid(int64_t shortest, std::span<const int64_t> len
 // the longest length, and the full rule.
 std::vector<HeadRule> MoaStaticGrid(std::span<const int64_t> lengths);
 
-// What a text's influence says of every rule: [L * Hkv * rules], the loss by which the answer gets worse when the KV
-// head's query heads are masked so [moa §4.1 eq.4], summed over their blocks. `loss` is the dense model's.
-struct SampleInfluence {
-  double loss = 0;
-  std::vector<double> rule_losses;
-};
-SampleInfluence ProfileSample(GradDecoder<float>& decoder, const TokenSample& sample, std::span<const HeadRule> rules);
-
-// The influence that a rule hides: distances of at least its window. `distances` as Influence::By::kDistance, of one or
-// several query heads; of a block of distances that the window's edge cuts, the hidden share.
-double HiddenLoss(std::span<const double> distances, const ResolvedRule& rule);
-
 // Rules for every KV head from a choice among `rules`; a rule that is full at any length becomes a full head.
 HeadPlan PlanOfChoice(const ModelShape& shape, std::span<const HeadRule> rules, const RuleChoice& choice);
+
+// Losses [heads * rules] at one length as the programme is to take them, where `kept` [heads * rules] says how many
+// tokens of `length` the head keeps under the rule, and so for influences other than MoA's own. Two things are done,
+// because few texts are profiled. A head that reads less never counts as better off than one that reads more: what an
+// estimate holds of that is noise, and would buy spans for heads that need none. And a rule counts as the mean of all
+// that keep up to `spacing` tokens less: the texts ask at depths as far apart as that, so that what lies between two of
+// them, or beyond the last, looks as if nobody would ever ask for it. What keeps everything costs nothing.
+void SmoothLosses(std::span<const double> kept, size_t num_rules, int64_t length, double spacing,
+                  std::span<double> losses);
 
 // Spends what the programme left of a budget: widens the rules, layer by layer and rule by rule (a layer keeps as many
 // different rules as it had), by as many tokens as still fit.
 void WidenToBudget(HeadPlan& plan, const KvBudget& budget);
+// The same from the heads of the most influence to those of the least, by the mean of `influence` [L * Hkv] over the
+// heads of a rule; a rule that can be full becomes full.
+void WidenByInfluence(HeadPlan& plan, const KvBudget& budget, std::span<const double> influence);
 
 }  // namespace headwise
 

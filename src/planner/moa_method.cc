@@ -16,6 +16,7 @@
 #include "planner/duo_method.h"
 #include "planner/methods.h"
 #include "planner/moa.h"
+#include "planner/moa_influence.h"
 #include "planner/run_log.h"
 
 namespace headwise {
@@ -40,7 +41,24 @@ struct MoaOptions {
   uint64_t seed = 0;
   bool has_static_spans = false;
   AnswerOptions::Data data = AnswerOptions::Data::kRecall;
+  InfluenceOptions influence;
 };
+
+// In the order of InfluenceOptions::Kind.
+constexpr auto kInfluenceNames = std::to_array<std::string_view>({"first-order", "margin", "integrated", "measured"});
+
+Result<InfluenceOptions> ReadInfluence(const NamedOptions& options) {
+  InfluenceOptions influence;
+  HW_ASSIGN_OR_RETURN(const std::string name, options.ChoiceOr("influence", kInfluenceNames));
+  influence.kind =
+      static_cast<InfluenceOptions::Kind>(std::ranges::find(kInfluenceNames, name) - kInfluenceNames.begin());
+  if (options.Has("integration-points") && influence.kind != InfluenceOptions::Kind::kIntegrated) {
+    return Status::InvalidInput(
+        fmt::format("--integration-points: found --influence {} too, expected integrated", name));
+  }
+  HW_ASSIGN_OR_RETURN(influence.num_points, options.IntOr("integration-points", influence.num_points, 1, 1000));
+  return influence;
+}
 
 Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& config) {
   const NamedOptions& options = input.options;
@@ -70,6 +88,7 @@ Result<MoaOptions> ReadOptions(const PlannerInput& input, const ModelConfig& con
   HW_ASSIGN_OR_RETURN(const std::string spans,
                       options.ChoiceOr("spans", std::to_array<std::string_view>({"elastic", "static"})));
   moa.has_static_spans = spans == "static";
+  HW_ASSIGN_OR_RETURN(moa.influence, ReadInfluence(options));
   HW_ASSIGN_OR_RETURN(const std::string data,
                       options.ChoiceOr("data", std::to_array<std::string_view>({"recall", "text"})));
   if (data == "text") moa.data = AnswerOptions::Data::kText;
@@ -88,6 +107,7 @@ struct ProfileState {
   std::vector<std::vector<double>> losses;  // [lengths][L * Hkv * rules] sums
   std::vector<double> dense_losses;         // [lengths] sums
   std::vector<std::string> notes = {};      // for the plan
+  int64_t num_summed = 1;                   // samples of each length in `losses`, once all are done
 
   static ProfileState Empty(size_t num_lengths, size_t num_values) {
     return {.losses = std::vector<std::vector<double>>(num_lengths, std::vector<double>(num_values)),
@@ -154,6 +174,8 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
                                 {"answer_tokens", options.max_answer_tokens},
                                 {"rules", DescribeGrid(rules)},
                                 {"data", options.data == AnswerOptions::Data::kText ? "text" : "recall"},
+                                {"influence", kInfluenceNames[static_cast<size_t>(options.influence.kind)]},
+                                {"integration_points", options.influence.num_points},
                                 {"data_hash", answers.DataHash()},
                                 {"seed", options.seed}});
   HW_ASSIGN_OR_RETURN(const std::optional<Json> saved, checkpoint.Load());
@@ -168,7 +190,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
     const auto length_idx = static_cast<size_t>(state.num_done / options.samples_per_length);
     HW_ASSIGN_OR_RETURN(const TokenSample sample,
                         answers.Make(options.lengths[length_idx], state.num_done % options.samples_per_length));
-    const SampleInfluence influence = ProfileSample(decoder, sample, rules);
+    const SampleInfluence influence = ProfileSample(decoder, sample, rules, options.influence);
     const bool is_finite = std::isfinite(influence.loss) &&
                            std::ranges::all_of(influence.rule_losses, [](double loss) { return std::isfinite(loss); });
     if (!is_finite) {
@@ -184,6 +206,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
   }
   HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
   state.notes = checkpoint.Notes();
+  state.num_summed = options.samples_per_length;
   return state;
 }
 
@@ -205,7 +228,22 @@ RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& optio
                             .max_rules_per_layer = options.max_rules_per_layer,
                             .relative_gap = kRelativeGap};
   for (std::vector<double>& losses : problem.losses) {
-    for (double& loss : losses) loss /= static_cast<double>(options.samples_per_length);
+    for (double& loss : losses) loss /= static_cast<double>(profile.num_summed);
+  }
+  // Depths in golden steps leave no gap of two even spacings.
+  const double spacing = 2.0 / static_cast<double>(std::max<int64_t>(2, options.samples_per_length));
+  if (options.influence.kind != InfluenceOptions::Kind::kFirstOrder) {
+    for (size_t i = 0; i < options.lengths.size(); ++i) {
+      std::vector<double> kept;
+      for (int64_t head = 0; head < num_heads; ++head) {
+        for (const HeadRule& rule : rules) {
+          kept.push_back(static_cast<double>(
+              KeptTokens(rule, options.lengths[i], input.windows.At(head / input.shape.num_kv_heads))));
+        }
+      }
+      SmoothLosses(kept, rules.size(), options.lengths[i], spacing * static_cast<double>(options.lengths[i]),
+                   problem.losses[i]);
+    }
   }
   const auto add_limit = [&](double limit, const auto& cost_in_layer) {
     std::vector<double> costs;
@@ -228,6 +266,27 @@ RuleChoiceProblem MakeProblem(const PlannerInput& input, const MoaOptions& optio
               });
   }
   return problem;
+}
+
+// The most that a rule costs each head, summed over lengths: [L * Hkv].
+std::vector<double> InfluenceOfHeads(const RuleChoiceProblem& problem) {
+  std::vector<double> most(static_cast<size_t>(problem.num_layers * problem.heads_per_layer));
+  const auto num_rules = static_cast<size_t>(problem.num_rules);
+  for (const std::vector<double>& losses : problem.losses) {
+    for (size_t head = 0; head < most.size(); ++head) {
+      most[head] += std::ranges::max(std::span(losses).subspan(head * num_rules, num_rules));
+    }
+  }
+  return most;
+}
+
+void SpendBudget(HeadPlan& plan, const KvBudget& budget, const InfluenceOptions& influence,
+                 const RuleChoiceProblem& problem) {
+  if (influence.kind == InfluenceOptions::Kind::kFirstOrder) {
+    WidenToBudget(plan, budget);
+  } else {
+    WidenByInfluence(plan, budget, InfluenceOfHeads(problem));
+  }
 }
 
 struct Candidate {
@@ -290,8 +349,10 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   }
   RunLog log;
   HW_ASSIGN_OR_RETURN(const PlannerModel model, OpenPlannerModel(input));
-  HW_RETURN_IF_ERROR(CheckHasGradients(model.model->config, "plan moa"));
   HW_ASSIGN_OR_RETURN(const MoaOptions options, ReadOptions(input, model.model->config));
+  if (options.influence.kind != InfluenceOptions::Kind::kMeasured) {
+    HW_RETURN_IF_ERROR(CheckHasGradients(model.model->config, "plan moa"));
+  }
   HW_ASSIGN_OR_RETURN(AnswerSource answers, AnswerSource::Open(input, model,
                                                                {.data = options.data,
                                                                 .text_file = options.text_file,
@@ -315,15 +376,15 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   log.EndStep("answers and influence");
   log.Move("answers and influence", "answers", answers.TakeAnswerSeconds());
 
-  HW_ASSIGN_OR_RETURN(const std::vector<RuleChoice> choices,
-                      ParetoSet(MakeProblem(input, options, rules, profile, budget), options.num_intervals));
+  const RuleChoiceProblem problem = MakeProblem(input, options, rules, profile, budget);
+  HW_ASSIGN_OR_RETURN(const std::vector<RuleChoice> choices, ParetoSet(problem, options.num_intervals));
   log.EndStep("programme");
   std::vector<Candidate> candidates;
   for (const RuleChoice& choice : choices) {
     Candidate& candidate = candidates.emplace_back();
     candidate.plan = PlanOfChoice(input.shape, rules, choice);
     candidate.predicted = choice.losses;
-    if (budget) WidenToBudget(candidate.plan, *budget);
+    if (budget) SpendBudget(candidate.plan, *budget, options.influence, problem);
   }
   Json report = {{"lengths", options.lengths},
                  {"validation_length", options.validation_length},
@@ -386,7 +447,11 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
       const ProfileState profile,
       ProfileState::FromJson(state, "report: influence", ProfileState::Empty(lengths.size(), num_values)));
   MoaOptions options;
-  options.samples_per_length = 1;  // the report has means
+  // The report has means of so many.
+  HW_ASSIGN_OR_RETURN(options.samples_per_length,
+                      input.options.IntOr("samples", options.samples_per_length, 1, 100'000));
+  options.lengths.assign(lengths.begin(), lengths.end());
+  HW_ASSIGN_OR_RETURN(options.influence, ReadInfluence(input.options));
   HW_ASSIGN_OR_RETURN(options.max_rules_per_layer,
                       input.options.IntOr("max-rules-per-layer", options.max_rules_per_layer, 1, 1000));
   const RuleChoiceProblem problem = MakeProblem(input, options, rules, profile, budget);
@@ -394,7 +459,7 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
   HW_ASSIGN_OR_RETURN(const RuleChoice choice,
                       MinimiseLoss(problem, static_cast<int64_t>(lengths.size()) - 1, /*loss_limits=*/{}));
   HeadPlan plan = PlanOfChoice(input.shape, rules, choice);
-  WidenToBudget(plan, *budget);
+  SpendBudget(plan, *budget, options.influence, problem);
   plan.notes.push_back(fmt::format(
       "from the influence of an earlier plan: predicted to add {:.4g} to the loss at {:.0f} tokens, not measured",
       choice.losses.back(), lengths.back()));
@@ -410,7 +475,7 @@ const PlannerMethod kMoaMethod = {
     .options = JoinLists<std::string_view>(
         std::to_array<std::string_view>({"lengths", "validation-length", "samples", "validation-samples",
                                          "answer-tokens", "density", "intervals", "max-rules-per-layer", "spans",
-                                         "data", "text", "prompts", "seed"}),
+                                         "influence", "integration-points", "data", "text", "prompts", "seed"}),
         kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModelResumably,

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "planner/duo.h"
 #include "planner/gates.h"
 #include "planner/moa.h"
+#include "planner/moa_influence.h"
 #include "planner/razor.h"
 #include "support/planted_model.h"
 
@@ -190,27 +192,44 @@ TokenSample MakeFarAnswer(Order order, uint64_t seed) {
   return sample;
 }
 
+using Kind = InfluenceOptions::Kind;
+
+class MoaInfluence : public testing::TestWithParam<Kind> {
+ protected:
+  MoaInfluence() : rules_(MoaRuleGrid(256, std::vector<int64_t>{512})) {}
+
+  std::vector<double> RuleLosses(const PlantedModel& planted, Order order, int64_t num_points = 4) {
+    GradDecoder<float> decoder(planted.model(), pool_);
+    return ProfileSample(decoder, MakeFarAnswer(order, 9), rules_, {.kind = GetParam(), .num_points = num_points})
+        .rule_losses;
+  }
+  // Tokens that the head keeps under each rule.
+  std::vector<double> Costs() const {
+    std::vector<double> costs;
+    for (int head = 0; head < 8; ++head) {
+      for (const HeadRule& rule : rules_) {
+        costs.push_back(
+            static_cast<double>(NumKeptTokens(ResolveRule(rule, {.prompt_tokens = 512, .max_tokens = 512}), 512)));
+      }
+    }
+    return costs;
+  }
+
+  ThreadPool pool_{2};
+  std::vector<HeadRule> rules_;
+};
+
 // Room for one whole head: it must go to the one that the answer rests on. The other one tells of what followed where
 // the answer is what came before, and the loss is better without it.
-TEST(PlantedHeads, MoaFindsTheOneThatTheAnswerRestsOn) {
+TEST_P(MoaInfluence, FindsTheHeadThatTheAnswerRestsOn) {
   const PlantedModel planted;
-  ThreadPool pool(2);
-  GradDecoder<float> decoder(planted.model(), pool);
-  const std::vector<int64_t> lengths{512};
-  const std::vector<HeadRule> rules = MoaRuleGrid(256, lengths);
-  const SequenceLimits limits{.prompt_tokens = 512, .max_tokens = 512};
-  std::vector<double> costs;
-  for (int head = 0; head < 8; ++head) {
-    for (const HeadRule& rule : rules) {
-      costs.push_back(static_cast<double>(NumKeptTokens(ResolveRule(rule, limits), 512)));
-    }
-  }
+  const std::vector<double> costs = Costs();
   const double least = *std::ranges::min_element(costs);
   for (const auto& [order, expected] : {std::pair(Order::kSame, kInduction), std::pair(Order::kReversed, kEcho)}) {
     const RuleChoiceProblem problem{.num_layers = 2,
                                     .heads_per_layer = 4,
-                                    .num_rules = static_cast<int64_t>(rules.size()),
-                                    .losses = {ProfileSample(decoder, MakeFarAnswer(order, 9), rules).rule_losses},
+                                    .num_rules = static_cast<int64_t>(rules_.size()),
+                                    .losses = {RuleLosses(planted, order)},
                                     .costs = {costs},
                                     .cost_limits = {512 + 7 * least}};
     const auto choice = MinimiseLoss(problem, 0, {});
@@ -222,6 +241,106 @@ TEST(PlantedHeads, MoaFindsTheOneThatTheAnswerRestsOn) {
     }
     EXPECT_THAT(wide, testing::ElementsAre(expected));
   }
+}
+
+// A model that is certain of its answer: by the first order of the loss what it rests on hardly matters, by all others
+// it does.
+TEST_P(MoaInfluence, OfACertainAnswerIsSmallInTheFirstOrderAlone) {
+  const PlantedModel planted(/*logit_scale=*/2.0f);
+  const std::vector<double> losses = RuleLosses(planted, Order::kSame);
+  const auto of_head = std::span(losses).subspan(static_cast<size_t>(kInduction) * rules_.size(), rules_.size());
+  if (GetParam() == Kind::kFirstOrder) {
+    EXPECT_LT(std::ranges::max(of_head), 0.5);
+  } else {
+    EXPECT_GT(std::ranges::max(of_head), 1);
+  }
+}
+
+std::string KindName(const testing::TestParamInfo<Kind>& kind) {
+  constexpr std::array kNames = {"FirstOrder", "Margin", "Integrated", "Measured"};
+  return kNames[static_cast<size_t>(kind.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, MoaInfluence,
+                         testing::Values(Kind::kFirstOrder, Kind::kMargin, Kind::kIntegrated, Kind::kMeasured),
+                         KindName);
+
+// The loss of the text with some heads under `bounded`, by a plain run.
+double LossUnder(const PlantedModel& planted, const TokenSample& sample, const std::vector<double>& gates,
+                 const HeadRule& bounded) {
+  ThreadPool pool(1);
+  GradDecoder<float> decoder(planted.model(), pool);
+  const HeadGates head_gates{.values = gates, .bounded = bounded};
+  std::vector<float> hidden;
+  std::vector<float> unused;
+  decoder.Forward({.ids = std::span(sample.ids).first(sample.ids.size() - 1),
+                   .wanted = sample.labels,
+                   .gates = &head_gates,
+                   .on_attention = {}},
+                  hidden);
+  std::vector<int32_t> targets;
+  for (const int32_t label : sample.labels) targets.push_back(sample.ids[static_cast<size_t>(label) + 1]);
+  return decoder.NllLoss(hidden, targets, unused);
+}
+
+TEST(MeasuredInfluence, IsTheLossOfAPlainRunUnderTheRule) {
+  const PlantedModel planted(/*logit_scale=*/2.0f);
+  const TokenSample sample = MakeFarAnswer(Order::kSame, 9);
+  const std::vector<HeadRule> rules = MoaRuleGrid(256, std::vector<int64_t>{512});
+  ThreadPool pool(2);
+  GradDecoder<float> decoder(planted.model(), pool);
+  const SampleInfluence influence = ProfileSample(decoder, sample, rules, {.kind = Kind::kMeasured});
+  std::vector<double> gates(8, 1.0);
+  EXPECT_NEAR(influence.loss, LossUnder(planted, sample, gates, HeadRule::Full()), 1e-6);
+  for (size_t head = 0; head < gates.size(); ++head) {
+    gates[head] = 0;
+    for (size_t i = 0; i < rules.size(); ++i) {
+      const ResolvedRule rule = ResolveRule(rules[i], {.prompt_tokens = 512, .max_tokens = 512});
+      const double loss = LossUnder(planted, sample, gates, HeadRule::Stream(rule.sink, rule.recent));
+      // What costs less than 0.005 may count as nothing.
+      EXPECT_NEAR(influence.rule_losses[head * rules.size() + i], loss - influence.loss, 0.005) << head << " " << i;
+    }
+    gates[head] = 1;
+  }
+}
+
+// Integrated gradients add up to the difference between both ends, which plain runs measure.
+TEST(IntegratedInfluence, AddsUpToWhatHidingInAllHeadsCosts) {
+  const PlantedModel planted(/*logit_scale=*/2.0f);
+  const TokenSample sample = MakeFarAnswer(Order::kSame, 9);
+  const std::vector<HeadRule> rules{[] {
+    HeadRule rule;
+    rule.kind = HeadRule::Kind::kElasticMoa;
+    rule.sink = kMoaBlock;
+    rule.beta = 0.25;
+    return rule;
+  }()};
+  ThreadPool pool(2);
+  GradDecoder<float> decoder(planted.model(), pool);
+  const SampleInfluence influence =
+      ProfileSample(decoder, sample, rules, {.kind = Kind::kIntegrated, .num_points = 64});
+  const ResolvedRule rule = ResolveRule(rules[0], {.prompt_tokens = 512, .max_tokens = 512});
+  const double cost =
+      LossUnder(planted, sample, std::vector<double>(8, 0.0), HeadRule::Stream(rule.sink, rule.recent)) -
+      influence.loss;
+  const double sum = std::accumulate(influence.rule_losses.begin(), influence.rule_losses.end(), 0.0);
+  EXPECT_GT(cost, 1);
+  EXPECT_NEAR(sum / cost, 1, 0.05);
+}
+
+// By hand: two heads, four rules that keep 100, 60, 60 and 20 of 100 tokens.
+TEST(SmoothLosses, HidingMoreNeverCostsLessAndGapsAreFilled) {
+  const std::vector<double> kept{100, 60, 60, 20, 100, 60, 60, 20};
+  const std::vector<double> measured{9, -1, 0.5, 4, -3, 2, 1, -5};
+  std::vector<double> losses = measured;
+  SmoothLosses(kept, 4, 100, /*spacing=*/0, losses);
+  EXPECT_THAT(losses, testing::ElementsAre(0, 0.5, 0.5, 4, 0, 2, 2, 2));
+  losses = measured;
+  // From 60 down to 40 it rises from 0.5 to 2.25; what keeps less than the narrowest rule costs as much.
+  SmoothLosses(kept, 4, 100, /*spacing=*/20, losses);
+  EXPECT_THAT(losses, testing::ElementsAre(0, 1.375, 1.375, 4, 0, 2, 2, 2));
+  losses = measured;
+  SmoothLosses(kept, 4, 100, /*spacing=*/80, losses);
+  EXPECT_THAT(losses, testing::ElementsAre(0, (2.25 * 40 + 4 * 40) / 80, (2.25 * 40 + 4 * 40) / 80, 4, 0, 2, 2, 2));
 }
 
 // By hand, for distances of 0-63, 64-127 and 128-191 tokens.

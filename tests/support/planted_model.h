@@ -32,7 +32,8 @@ class PlantedModel {
   static constexpr int64_t kEchoHead = kHeads + 1;  // index [layer * Hkv + head]
   static constexpr int64_t kInductionHead = kHeads + 2;
 
-  PlantedModel() : backend_(*MakeBackend({.name = "ref"})) {
+  // With a larger scale of the logits the model is more certain of what it found.
+  explicit PlantedModel(float logit_scale = 0.5f) : backend_(*MakeBackend({.name = "ref"})) {
     ModelConfig config;
     config.family = "llama";
     config.num_layers = 2;
@@ -54,7 +55,7 @@ class PlantedModel {
     for (int64_t id = 0; id < kVocab; ++id) embedding[At(id, id)] = 1;
     weights.embedding = Keep(weights, embedding, {kVocab, kModelDim});
     std::vector<float> output(kVocab * kModelDim);
-    for (int64_t id = 0; id < kVocab; ++id) output[At(id, 2 * kVocab + id)] = 0.5f;
+    for (int64_t id = 0; id < kVocab; ++id) output[At(id, 2 * kVocab + id)] = logit_scale;
     weights.output.weight = Keep(weights, output, {kVocab, kModelDim});
     weights.final_norm.weight = Ones(weights);
     for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) AddLayer(weights, layer_idx);
