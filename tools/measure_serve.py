@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""The figures of docs/server.md that are compared in one run: many long conversations, and a long beginning that questions share.
+"""The figures of docs/server.md that are compared in one run: many long conversations, a long beginning that questions share,
+what a long prompt does to a stream beside it, what the server adds to the engine, and a thousand streams.
 
-Called as measure_serve.py COMMAND MODEL PLAN [--llama-server PROGRAM] [--only conversations|prefix]; COMMAND: headwise, MODEL: a
-.gguf file, which llama.cpp's server reads too, PLAN: of its heads. Servers run one behind the other, each alone with the load
-generator, and all are asked the same prompts of random ids; a row is printed as soon as it is known.
+Called as measure_serve.py COMMAND MODEL PLAN [--llama-server PROGRAM] [--only conversations|prefix|gap|overhead|streams];
+COMMAND: headwise, MODEL: a .gguf file, which llama.cpp's server reads too, PLAN: of its heads. Servers run one behind the other,
+each alone with the load generator, and all are asked the same prompts, of random ids where the engine by itself has no part; a
+row is printed as soon as it is known.
 """
 import argparse
 import bisect
@@ -12,6 +14,7 @@ import pathlib
 import random
 import re
 import socket
+import statistics
 import subprocess
 import tempfile
 import threading
@@ -155,12 +158,101 @@ def prefix(given, bench):
     print(f"{read['without'] / read['with reuse']:.1f} times less is read")
 
 
+class Stream:
+    """An answer that streams until it is closed; when its pieces came."""
+
+    def __init__(self, server):
+        body = {"prompt": "Once upon a time", "max_tokens": 30000, "temperature": 0, "ignore_eos": True, "stream": True}
+        request = urllib.request.Request(server.url + "/v1/completions", data=json.dumps(body).encode(),
+                                         headers={"Content-Type": "application/json"})
+        self.pieces, self.over, self.began = [], False, threading.Event()
+        self.answer = urllib.request.urlopen(request, timeout=60)
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+        self.began.wait(timeout=60)
+
+    def read(self):
+        for line in self.answer:
+            if self.over:
+                return
+            if line.startswith(b"data: {"):
+                self.pieces.append(time.perf_counter())
+                self.began.set()
+
+    def close(self):
+        self.over = True
+        self.thread.join()
+        self.answer.close()
+
+
+def gap(given, bench):
+    draw = random.Random(7)
+    repeats = 3
+    prompts = [bench.prompts(f"long-{i}.jsonl", [([draw.randrange(300, 8000) for _ in range(32760)], 1)])
+               for i in range(2 * repeats)]
+    for max_gap, times in ((100, repeats), (0, 1)):
+        with Server([given.command, "serve", "--model", given.model, "--threads", str(given.threads), "--no-prefix-cache",
+                     "--max-gap-ms", str(max_gap)]) as server:
+            for i in range(times):
+                alone = bench.load(server, prompts[2 * i], 1, 1)["requests"][0]["ttft_ms"]
+                stream = Stream(server)
+                beside = bench.load(server, prompts[2 * i + 1], 1, 1)["requests"][0]["ttft_ms"]
+                stream.close()
+                gaps = sorted(1000 * (b - a) for a, b in zip(stream.pieces, stream.pieces[1:]))
+                print(f"--max-gap-ms {max_gap}: longest gap of {len(gaps)} {gaps[-1]:.0f} ms, then {gaps[-2]:.0f}; a prompt of 32760 "
+                      f"tokens {beside / 1000:.2f} s, alone {alone / 1000:.2f}: {beside / alone:.2f} times", flush=True)
+
+
+WORDS = "apple tree town horse river summer winter music night house paper child letter stone bridge garden bread sea road".split()
+
+
+def overhead(given, bench):
+    draw = random.Random(8)
+
+    def texts(name, number, words, tokens):
+        return bench.prompts(name, [(f"{i} " + " ".join(draw.choices(WORDS, k=words)), tokens) for i in range(number)])
+
+    def engine(prompts, batch):
+        done = subprocess.run([given.command, "run", "--model", given.model, "--threads", str(given.threads), "--prompts",
+                               str(prompts), "--batch", str(batch), "--ignore-eos"], check=True, capture_output=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    many, few = texts("many.jsonl", 32, 640, 600), texts("few.jsonl", 8, 200, 8)
+    shares = []
+    with Server([given.command, "serve", "--model", given.model, "--threads", str(given.threads), "--no-prefix-cache"]) as server:
+        bench.load(server, few, 8, 1)
+        for _ in range(4):  # in turns
+            alone = statistics.mean(1000 * row["decode_seconds"] / (row["new_tokens"] - 1) for row in engine(many, 32))
+            served = bench.load(server, many, 32, 32)["mean_tpot_ms"]
+            first_alone = statistics.median(1000 * row["prefill_seconds"] for row in engine(few, 1))
+            first = bench.load(server, few, 8, 1)["median_ttft_ms"]
+            shares.append(served / alone - 1)
+            print(f"a token of 32 streams: engine {alone:.2f} ms, server {served:.2f}, {100 * shares[-1]:+.1f} %; a first token: engine "
+                  f"{first_alone:.1f} ms, server {first:.1f}", flush=True)
+    print(f"on average {100 * statistics.mean(shares):+.1f} %")
+
+
+def streams(given, bench):
+    draw = random.Random(9)
+    number = 1000
+    prompts = bench.prompts("streams.jsonl", [([draw.randrange(300, 8000) for _ in range(64)], 128) for _ in range(number)])
+    with Server([given.command, "serve", "--model", given.model, "--threads", str(given.threads), "--kv-limit-bytes",
+                 "2GB"]) as server:
+        load = bench.load(server, prompts, number, number)
+    print(f"{number} streams: {load['max_concurrent_requests']} at once, failed {load['failed']}, {load['output_throughput']:.0f} tokens/s, "
+          f"half have their first token after {load['median_ttft_ms'] / 1000:.1f} s, gaps {load['median_itl_ms']:.0f} ms at the median, a "
+          f"stream's longest {load['p99_longest_itl_ms']:.0f} ms for 99 of 100; resident {server.resident / 1e6:.0f} MB, {server.most}")
+
+
+MEASURES = (conversations, prefix, gap, overhead, streams)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("command", "model", "plan"):
         parser.add_argument(name)
     parser.add_argument("--llama-server")
-    parser.add_argument("--only", choices=("conversations", "prefix"))
+    parser.add_argument("--only", choices=[measure.__name__ for measure in MEASURES])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--kv-limit-bytes", default="400MB")
     parser.add_argument("--conversations", type=int, default=64)
@@ -170,7 +262,7 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(given.command, pathlib.Path(folder))
-        for measure in (conversations, prefix):
+        for measure in MEASURES:
             if given.only in (None, measure.__name__):
                 measure(given, bench)
 

@@ -20,8 +20,8 @@ rm -rf "$wheels"
 "$root/tools/make_wheel.sh" "$build" "$wheels"
 if [ ! -e "$venv/complete" ]; then
   python3 -m venv --clear "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check numpy pytest mypy nbclient ipykernel || {
-    echo "skipped: PyPI cannot be reached for numpy, pytest, mypy and what runs notebooks" >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check numpy pandas pytest mypy nbclient ipykernel || {
+    echo "skipped: PyPI cannot be reached for numpy, pandas, pytest, mypy and what runs notebooks" >&2
     exit 77
   }
   touch "$venv/complete"

@@ -46,6 +46,19 @@ def test_rows_are_the_commands(tmp_path):
     assert (tmp_path / "again.html").read_text() == report.html
 
 
+def test_rows_make_a_data_frame():
+    pandas = pytest.importorskip("pandas")
+    rows = headwise.evaluate("lines", MODEL, plans=["full", PLAN], engine=EXACT, **LINES)
+    frame = pandas.DataFrame(rows)
+    assert list(frame.columns) == list(rows[0]) and len(frame) == len(rows)
+    of_all = frame[frame["length"].isna() & (frame["metric"] == "accuracy")].set_index("plan")
+    assert of_all["kv_peak_bytes"].dtype.kind == "i"
+    assert of_all["mean"].to_dict() == {
+        row["plan"]: row["mean"] for row in rows if row["length"] is None and row["metric"] == "accuracy"
+    }
+    assert len(pandas.DataFrame(rows.results)) == len(rows.results)
+
+
 def test_plans_have_names_and_ratios():
     plan = headwise.plan.streaming(MODEL, sink=4, recent=100)
     rows = headwise.evaluate("lines", MODEL, plans={"full": "full", "mine": plan}, kv_ratios=[0.5], **LINES)
