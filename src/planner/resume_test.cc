@@ -25,10 +25,9 @@ using Options = std::map<std::string, std::string>;
 struct Method {
   const char* name;
   Options options;
-  const char* label = "";  // behind the name, where a method is tested twice
 };
 void PrintTo(const Method& method, std::ostream* out) {
-  *out << method.name << method.label;
+  *out << method.name;
 }
 
 PlannerInput InputFor(const Options& options) {
@@ -153,22 +152,14 @@ TEST_P(ResumeTest, WorkOfAnotherMachineGoesOnAndSaysSo) {
 const Options kShortAnswers = {{"lengths", "256,320"},      {"validation-length", "384"}, {"samples", "2"},
                                {"validation-samples", "1"}, {"answer-tokens", "8"},       {"density", "0.8"}};
 
-Options WithInfluence(Options options, const char* influence) {
-  options["influence"] = influence;
-  return options;
-}
-const Options kIntegrated = WithInfluence(kShortAnswers, "integrated");
-const Options kMeasured = WithInfluence(kShortAnswers, "measured");
-
 const Options kLayerGates = {{"retrain-steps", "6"}, {"passkeys", "2"},     {"passkey-words", "4"},
                              {"min-tokens", "300"},  {"max-tokens", "400"}, {"train-sink", "4"},
                              {"train-recent", "32"}, {"sparsity", "0.875"}};
 
 INSTANTIATE_TEST_SUITE_P(Planners, ResumeTest,
                          testing::Values(Method{"duo", kFewPasskeys}, Method{"zigzag", kLayerGates},
-                                         Method{"moa", kShortAnswers}, Method{"moa", kIntegrated, "Integrated"},
-                                         Method{"moa", kMeasured, "Measured"}),
-                         [](const auto& method) { return fmt::format("{}{}", method.param.name, method.param.label); });
+                                         Method{"moa", kShortAnswers}),
+                         [](const auto& method) { return std::string(method.param.name); });
 
 TEST(Retraining, TakesAllItsStepsAndItsOwnData) {
   const std::string path = (std::filesystem::temp_directory_path() / "headwise_retraining_gates.json").string();
