@@ -677,8 +677,8 @@ def pyramidkv(
     """As snapkv, with budgets that fall from layer to layer [pyramidkv].
 
     budget: Tokens that a head keeps. By default 1024.
-    steepness: Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same. By default
-        20.
+    steepness: Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same. By
+        default 20.
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
