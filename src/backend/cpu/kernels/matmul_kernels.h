@@ -38,7 +38,7 @@ struct FewRowsArgs {
 // rows is 32 KiB and stays in the first-level cache while the outputs go by.
 inline constexpr int64_t kManyRowsOutputs = 48;
 inline constexpr int64_t kManyRowsBlocks = 64;  // of kFewRowsBlock
-constexpr int64_t ManyRowsFloats(int64_t num_rows) {
+[[gnu::always_inline]] constexpr int64_t ManyRowsFloats(int64_t num_rows) {
   return kManyRowsOutputs * ((kManyRowsBlocks + 1) * kFewRowsBlock + num_rows * 16);
 }
 

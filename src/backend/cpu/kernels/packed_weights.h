@@ -51,11 +51,13 @@ enum class WeightType : uint8_t {
   kU4,
   kF8E4M3,
 };
-constexpr bool IsPacked(WeightType type) {
+// Always inlined, here and below: kernels are compiled once per instruction set, and a copy out of line that the linker
+// chose for everyone could hold instructions that a machine lacks (tests/kernel_symbols_test.sh).
+[[gnu::always_inline]] constexpr bool IsPacked(WeightType type) {
   return type >= WeightType::kQ8_0;
 }
 // Whether codes are whole numbers, which products in int8 want.
-constexpr bool HasWholeCodes(WeightType type) {
+[[gnu::always_inline]] constexpr bool HasWholeCodes(WeightType type) {
   return IsPacked(type) && type != WeightType::kF8E4M3;
 }
 
@@ -80,7 +82,7 @@ struct PackedFormat {
   int block_runs = 1;
   int super_bytes = 0;  // scales of scales of an (output, run)
 };
-constexpr PackedFormat FormatOf(WeightType type) {
+[[gnu::always_inline]] constexpr PackedFormat FormatOf(WeightType type) {
   switch (type) {
     case WeightType::kQ8_0:
       return {.bits = 8, .offset = 128};
@@ -119,45 +121,45 @@ constexpr PackedFormat FormatOf(WeightType type) {
   }
 }
 
-constexpr int64_t BlockRuns(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t BlockRuns(WeightType type) {
   return FormatOf(type).block_runs;
 }
-constexpr int64_t RunCodeBytes(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t RunCodeBytes(WeightType type) {
   return kRunQuads * kQuadBytes * FormatOf(type).bits / 8;
 }
 // Bytes of d of one output.
-constexpr int64_t ScaleSize(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t ScaleSize(WeightType type) {
   const ScaleKind kind = FormatOf(type).scale;
   return kind == ScaleKind::kHalf ? 2 : kind == ScaleKind::kFloat ? 4 : 1;
 }
 // Where in the scales of a block the scales of scales begin: behind d and min of 16 outputs.
-constexpr int64_t SuperScalesAt(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t SuperScalesAt(WeightType type) {
   const PackedFormat format = FormatOf(type);
   return kPanelRows * (ScaleSize(type) + (format.has_zero ? 1 : format.has_min ? 2 : 0));
 }
-constexpr int64_t BlockScaleBytes(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t BlockScaleBytes(WeightType type) {
   return SuperScalesAt(type) + BlockRuns(type) * FormatOf(type).super_bytes * kPanelRows;
 }
-constexpr int64_t StretchBlocks(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t StretchBlocks(WeightType type) {
   return BlockScaleBytes(type) % 64 == 0 ? 1 : BlockScaleBytes(type) % 32 == 0 ? 2 : 4;
 }
-constexpr int64_t StretchScaleBytes(WeightType type) {
+[[gnu::always_inline]] constexpr int64_t StretchScaleBytes(WeightType type) {
   return StretchBlocks(type) * BlockScaleBytes(type);
 }
 static_assert(StretchScaleBytes(WeightType::kQ4_0) == 64 && StretchScaleBytes(WeightType::kQ6_K) % 64 == 0);
 
 // Where in a panel the scales of a block and the codes of a run begin.
-constexpr int64_t BlockScalesAt(WeightType type, int64_t block_idx) {
+[[gnu::always_inline]] constexpr int64_t BlockScalesAt(WeightType type, int64_t block_idx) {
   const int64_t stretch = block_idx / StretchBlocks(type);
   return stretch * (StretchScaleBytes(type) + StretchBlocks(type) * BlockRuns(type) * RunCodeBytes(type)) +
          block_idx % StretchBlocks(type) * BlockScaleBytes(type);
 }
-constexpr int64_t RunCodesAt(WeightType type, int64_t run) {
+[[gnu::always_inline]] constexpr int64_t RunCodesAt(WeightType type, int64_t run) {
   const int64_t stretch = run / (StretchBlocks(type) * BlockRuns(type));
   return (stretch + 1) * StretchScaleBytes(type) + run * RunCodeBytes(type);
 }
 // Requires: `depth` (K) is whole blocks.
-constexpr int64_t PanelBytes(WeightType type, int64_t depth) {
+[[gnu::always_inline]] constexpr int64_t PanelBytes(WeightType type, int64_t depth) {
   const int64_t num_runs = depth / kRunElements;
   const int64_t stretch_runs = StretchBlocks(type) * BlockRuns(type);
   return (num_runs + stretch_runs - 1) / stretch_runs * StretchScaleBytes(type) + num_runs * RunCodeBytes(type);
