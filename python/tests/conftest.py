@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ PLAN = SOURCE / "models" / "headwise-17m-two-heads.json"
 TINY = SOURCE / "tests" / "golden" / "tiny" / "llama-gqa"  # has no tokenizer
 # What a sanitizer keeps of freed memory is not flat.
 watches_memory = pytest.mark.skipif("HEADWISE_SANITIZED" in os.environ, reason="a sanitizer keeps freed memory")
+# A shell that starts its jobs in the background has them ignore Ctrl-C, and Python then leaves it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 EXACT = {"compute": "f32", "kv_dtype": "f32"}
 EXACT_OPTIONS = ("--compute", "f32", "--kv-dtype", "f32")
 
