@@ -245,7 +245,7 @@ TEST(NoMemoryToGiveWay, LosesNobody) {
         }
       };
       ForEveryRefusal(1, prepare, attempt, check);
-      EXPECT_GT(num_right, 10);
+      EXPECT_GT(num_right, kIsSanitized ? 0 : 10);
     }
   }
 }
@@ -481,7 +481,7 @@ TEST(NoMemoryOfAGrammar, IsSaid) {
       if (!has_refused || HasFailure()) break;
     }
   }
-  EXPECT_GT(num_failed, 50);
+  EXPECT_GT(num_failed, kIsSanitized ? 5 : 50);
 }
 
 TEST(NoMemoryOfAGrammar, EndsARequestAndNoMore) {

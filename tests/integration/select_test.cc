@@ -69,7 +69,14 @@ std::vector<float> Read(Engine& engine, const std::shared_ptr<Sequence>& sequenc
   return rows;
 }
 
-TEST(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
+class SelectEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not select by score";
+  }
+};
+
+TEST_F(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
   const auto engine = MustCreate(TinyOptions());
   const std::vector<int32_t> ids = IdsOf(1, 200);
   const ForcedRows dense = MustRunForced(*engine, ids, nullptr, 150);
@@ -83,7 +90,7 @@ TEST(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
 }
 
 // ref is the definition; the kernels have sums of their own.
-TEST(SelectEngine, TheCpuAnswersAsTheReference) {
+TEST_F(SelectEngine, TheCpuAnswersAsTheReference) {
   std::mt19937_64 rng(3);
   EngineOptions options = TinyOptions();
   const auto cpu = MustCreate(options);
@@ -98,7 +105,7 @@ TEST(SelectEngine, TheCpuAnswersAsTheReference) {
   }
 }
 
-TEST(SelectEngine, BytesAreWhatThePlanSays) {
+TEST_F(SelectEngine, BytesAreWhatThePlanSays) {
   std::mt19937_64 rng(6);
   const EngineOptions options = TinyOptions();
   const auto engine = MustCreate(options);
@@ -125,7 +132,7 @@ TEST(SelectEngine, BytesAreWhatThePlanSays) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
-TEST(SelectEngine, ABatchIsEachAlone) {
+TEST_F(SelectEngine, ABatchIsEachAlone) {
   std::mt19937_64 rng(2);
   const auto engine = MustCreate(TinyOptions());
   std::vector<std::vector<int32_t>> alone;
@@ -144,7 +151,7 @@ TEST(SelectEngine, ABatchIsEachAlone) {
   EXPECT_EQ(engine->kv_bytes(), 0);
 }
 
-TEST(SelectEngine, AnyNumberOfThreadsGivesTheSameBits) {
+TEST_F(SelectEngine, AnyNumberOfThreadsGivesTheSameBits) {
   std::vector<std::vector<float>> logits;
   for (const int num_threads : {1, 3}) {
     EngineOptions options = TinyOptions();
@@ -156,7 +163,7 @@ TEST(SelectEngine, AnyNumberOfThreadsGivesTheSameBits) {
   EXPECT_EQ(logits[0], logits[1]);
 }
 
-TEST(SelectEngine, AForkContinuesAsTheOriginalWouldBitForBit) {
+TEST_F(SelectEngine, AForkContinuesAsTheOriginalWouldBitForBit) {
   std::mt19937_64 rng(5);
   const auto engine = MustCreate(TinyOptions());
   for (int round = 0; round < 8; ++round) {
@@ -181,7 +188,7 @@ TEST(SelectEngine, AForkContinuesAsTheOriginalWouldBitForBit) {
 }
 
 // A dense prefix has no notes of what was seen.
-TEST(SelectEngine, AForkOfADenseTextIsRefused) {
+TEST_F(SelectEngine, AForkOfADenseTextIsRefused) {
   const auto engine = MustCreate(TinyOptions());
   const auto shared = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 1000});
   Read(*engine, shared, IdsOf(1, 50));
@@ -193,7 +200,7 @@ TEST(SelectEngine, AForkOfADenseTextIsRefused) {
   EXPECT_THAT(fork.status().message(), HasSubstr("50 tokens"));
 }
 
-TEST(SelectEngine, WhatCannotBeCombinedIsRefusedByName) {
+TEST_F(SelectEngine, WhatCannotBeCombinedIsRefusedByName) {
   struct Case {
     std::string model;
     std::string kv_dtype;
