@@ -11,17 +11,21 @@
 namespace headwise {
 namespace {
 
-// Many: a step costs its tables, too, which grow with the cache.
-constexpr int64_t kStepTokens = 4096;
+// A step costs a table of all pages that are there, so that a long text comes in longer steps: a hundred or so, but of
+// no more tokens than there is room for beside the cache.
+constexpr int64_t kMinStepTokens = 4096, kMaxStepTokens = 65536;
+int64_t StepTokensFor(int64_t num_tokens) {
+  return std::clamp(num_tokens / 64, kMinStepTokens, kMaxStepTokens);
+}
 
-// Drawn once: every step and layer takes the same values from another place on.
+// Drawn once, for steps of `num_rows`: every step and layer takes the same values from another place on.
 class NormalRows {
  public:
-  static Result<NormalRows> Make(Device& device, int64_t row_elements, uint64_t seed) {
+  static Result<NormalRows> Make(Device& device, int64_t num_rows, int64_t row_elements, uint64_t seed) {
     NormalRows rows;
     rows.row_elements_ = row_elements;
     Rng rng(seed);
-    std::vector<float> values(static_cast<size_t>((kStepTokens + kShifts) * row_elements));
+    std::vector<float> values(static_cast<size_t>((num_rows + kShifts) * row_elements));
     for (float& value : values) {
       // Box and Muller; 1 - u is never 0.
       const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
@@ -51,11 +55,12 @@ Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
   Backend& backend = *sequence.memory()->backend;
   KvCache& cache = *sequence.cache;
   const int64_t row_elements = cache.num_kv_heads() * cache.head_dim();
-  HW_ASSIGN_OR_RETURN(const NormalRows rows, NormalRows::Make(backend.device(), row_elements, seed));
+  const int64_t step_tokens = StepTokensFor(num_tokens);
+  HW_ASSIGN_OR_RETURN(const NormalRows rows, NormalRows::Make(backend.device(), step_tokens, row_elements, seed));
   CacheStep step(backend, cache.pools());
   int64_t shift = 0;
   for (int64_t left = num_tokens; left > 0;) {
-    const int64_t num_new = std::min({left, kStepTokens, cache.MaxStepTokens()});
+    const int64_t num_new = std::min({left, step_tokens, cache.MaxStepTokens()});
     HW_RETURN_IF_ERROR(cache.PlanStep(num_new));
     step.Add(cache);
     step.Begin();
