@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "backend/ops.h"
+#include "backend/step_checker.h"
 #include "tensor/draw_weight.h"
 
 namespace headwise {
@@ -82,6 +83,27 @@ void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
     HW_CHECK(is_space(move.from_space) && is_space(move.to_space), "from space {} to {} of {}", move.from_space,
              move.to_space, step.spaces.size());
     HW_CHECK(move.from != kNoPage && move.to != kNoPage);
+  }
+}
+
+// What all sequences of a step share.
+void CheckShape(const KvStep& step) {
+  HW_CHECK(step.num_layers > 0 && step.num_kv_heads > 0, "{} layers of {}", step.num_layers, step.num_kv_heads);
+  CheckMoves(step, step.copies);
+  CheckMoves(step, step.ages);
+}
+
+// All heads of one sequence.
+void CheckHeads(const KvStep& step, int64_t sequence_idx) {
+  for (int64_t layer_idx = 0; layer_idx < step.num_layers; ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < step.num_kv_heads; ++kv_head) {
+      const HeadWork work = step.Head(layer_idx, sequence_idx * step.num_kv_heads + kv_head);
+      CheckHead(work);
+      HW_CHECK(work.layout().head_dim == step.spaces[0].layout.head_dim, "D {}", work.layout().head_dim);
+      HW_CHECK(
+          work.head->state == kNoPage || (step.states >= 0 && static_cast<size_t>(step.states) < step.spaces.size()),
+          "states in space {}", step.states);
+    }
   }
 }
 
@@ -253,19 +275,24 @@ void Validate(const DrawTokensArgs& args) {
 }
 
 void Validate(const KvStep& step) {
-  HW_CHECK(step.num_layers > 0 && step.num_kv_heads > 0, "{} layers of {}", step.num_layers, step.num_kv_heads);
-  for (int64_t layer_idx = 0; layer_idx < step.num_layers; ++layer_idx) {
-    for (int64_t i = 0; i < step.num_heads(); ++i) {
-      const HeadWork work = step.Head(layer_idx, i);
-      CheckHead(work);
-      HW_CHECK(work.layout().head_dim == step.spaces[0].layout.head_dim, "D {}", work.layout().head_dim);
-      HW_CHECK(
-          work.head->state == kNoPage || (step.states >= 0 && static_cast<size_t>(step.states) < step.spaces.size()),
-          "states in space {}", step.states);
-    }
+  CheckShape(step);
+  for (size_t idx = 0; idx < step.sequences.size(); ++idx) CheckHeads(step, static_cast<int64_t>(idx));
+}
+
+void StepChecker::Check(const KvStep& step) {
+  CheckShape(step);
+  const auto goes_on = [&](size_t idx) {
+    if (idx >= known_.size() || !step.changed_heads.empty()) return false;
+    const StepRows& before = known_[idx];
+    const StepRows& rows = step.sequences[idx];
+    return rows.first_head == before.first_head && rows.num_rows == 1 && before.num_rows == 1 &&
+           rows.first_pos == before.first_pos + 1 && rows.first_pos % step.spaces[0].layout.page_tokens != 0 &&
+           rows.first_selection == kNoSelections;
+  };
+  for (size_t idx = 0; idx < step.sequences.size(); ++idx) {
+    if (!goes_on(idx)) CheckHeads(step, static_cast<int64_t>(idx));
   }
-  CheckMoves(step, step.copies);
-  CheckMoves(step, step.ages);
+  known_.assign(step.sequences.begin(), step.sequences.end());
 }
 
 void Validate(const AppendKvArgs& args) {

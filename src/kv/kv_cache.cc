@@ -51,6 +51,7 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     }
     const bool counts_positions = head.rule.positions == Positions::kCache && head.rule.Bounded() && head.rule.sink > 0;
     if (counts_positions) counts_positions_[layer_idx] = 1;
+    if (!std::ranges::count(begins_, head.rule.holds_from)) begins_.push_back(head.rule.holds_from);
     const bool has_window = head.rule.sink_reach < kNoLimit || head.rule.recent_before < kNoLimit;
     if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
@@ -109,8 +110,8 @@ size_t KvCache::Head::PlaceOf(int64_t page_idx) const {
 
 int64_t KvCache::MaxStepTokens() const {
   int64_t limit = kNoLimit;
-  for (const Head& head : heads_) {
-    if (num_tokens_ < head.rule.holds_from) limit = std::min(limit, head.rule.holds_from - num_tokens_);
+  for (const int64_t begin : begins_) {
+    if (num_tokens_ < begin) limit = std::min(limit, begin - num_tokens_);
   }
   return limit;
 }

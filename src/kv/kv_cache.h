@@ -258,6 +258,7 @@ class KvCache {
   SelectionRegion selections_;          // the same of how they select; empty where none does
   // A page that a step comes to write to may be shared: since a fork was made, up to the step that copies those.
   mutable bool may_share_ = false;
+  std::vector<int64_t> begins_;    // positions from which on heads' rules hold
   std::vector<size_t> watched_;    // of heads_: those that a model's window makes drop pages of sinks
   std::vector<size_t> selecting_;  // of heads_: those that select by score
 

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/pack_blocks.h"
 #include "backend/cuda/step_tables.h"
+#include "backend/step_checker.h"
 #include "base/thread_pool.h"
 
 namespace headwise {
@@ -140,7 +141,7 @@ class CudaBackend final : public Backend {
     } else {
       return LinearByCublas(args);
     }
-    if (args.then) MatMul(*args.then);
+    if (args.then && !(has_few_rows && cuda::DoesThen(args))) MatMul(*args.then);
   }
   void Rope(const RopeArgs& args) override {
     Validate(args);
@@ -178,7 +179,7 @@ class CudaBackend final : public Backend {
     return static_cast<size_t>((TokensBytes(layout.format, layout.head_dim, layout.page_tokens) + 63) / 64 * 64);
   }
   void BeginStep(const KvStep& step) override {
-    Validate(step);
+    checker_.Check(step);
     tables_.Begin(step);
     decodes_alone_ = std::all_of(step.sequences.begin(), step.sequences.end(),
                                  [](const StepRows& rows) { return rows.num_rows == 1; });
@@ -206,7 +207,7 @@ class CudaBackend final : public Backend {
   void Attention(const AttentionArgs& args) override {
     Validate(args);
     const bool has_decode = cuda::DecodesFast(args, tables_);
-    if (has_decode) cuda::DecodeAttention(args, tables_, *device_);
+    if (has_decode) prepared_ = cuda::DecodeAttention(args, tables_, *device_);
     if (!has_decode || !decodes_alone_) cuda::Attention(args, tables_, has_decode, *device_);
   }
   void Compensate(const CompensateArgs& args) override {
@@ -257,7 +258,8 @@ class CudaBackend final : public Backend {
   // Requires: HasFewRows(args).
   void FewRows(const LinearArgs& args) {
     if (IsBlockFormat(args.product.parts.front().weight.dtype)) return cuda::MatMulFewRowsInBlocks(args, *device_);
-    cuda::MatMulFewRows(args, *device_);
+    if (cuda::DoesThen(args)) Validate(*args.then);
+    cuda::MatMulFewRows(args, prepared_, *device_);
   }
   // By whatever is fastest.
   void Multiply(const MatMulArgs& args) {
@@ -395,6 +397,8 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
+  StepChecker checker_;
+  cuda::Prepared prepared_;     // by the last attention
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
   std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted

@@ -99,6 +99,7 @@ bool CudaDevice::Note(cudaError_t error, std::string_view operation) {
 void CudaDevice::Put(const LaunchRecord::Launch& launch, std::span<void* const> args,
                      std::span<const uint32_t> arg_bytes) {
   if (!ok()) return;
+  ++num_put_;
   record_.Add(launch, args, arg_bytes);
   if (is_recording_) return;
   SendUploads();
@@ -109,6 +110,7 @@ void CudaDevice::Put(const LaunchRecord::Launch& launch, std::span<void* const> 
 }
 
 void CudaDevice::Flush() {
+  ++num_put_;  // by whoever needs the stream
   is_recording_ = false;
   SendUploads();
   if (std::exchange(is_timing_, false)) Note(cudaEventRecord(begins_, stream_), "time");

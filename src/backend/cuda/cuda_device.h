@@ -64,6 +64,8 @@ class CudaDevice final : public Device {
   // Keeps the first error, and what it happened in.
   bool Note(cudaError_t error, std::string_view operation);
 
+  // Kernels and copies so far.
+  int64_t num_put() const { return num_put_; }
   // Puts a kernel on the stream (Launch in launch.cuh). Arguments without padding, or with zeros there.
   void Put(const LaunchRecord::Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);
   // From now on launches are kept back until something else needs the stream, and replayed as a graph where they are
@@ -153,6 +155,7 @@ class CudaDevice final : public Device {
   cudaEvent_t ends_ = nullptr;
   bool is_timing_ = false;  // the next launch is the first that counts
   std::chrono::steady_clock::duration waited_ = {};
+  int64_t num_put_ = 0;
   bool is_recording_ = false;
   LaunchRecord record_;
   LaunchGraphs graphs_;

@@ -53,9 +53,25 @@ void MatMul(const MatMulArgs& args, CudaDevice& device, int64_t out_stride = 0);
 // bf16; first_output is a multiple of 16.
 void Dequantize(const WeightMatrix& matrix, int64_t first_output, int64_t num_outputs, DType to, void* rows,
                 CudaDevice& device);
-// Whether MatMulFewRows can do all of it, faster: bf16 weights.
+// Columns that a kernel for few rows multiplies: in f32 a row is three of bf16.
+inline constexpr int kMaxFewColumns = 32;
+inline constexpr int PartsOfRows(Compute compute) {
+  return compute == Compute::kF32 ? 3 : 1;
+}
+// What an operation has left of its rows for the product that may come right behind it (rounded_columns.cuh), in scratch
+// memory: there until something else is put on the device.
+struct Prepared {
+  const void* x = nullptr;  // the rows themselves
+  int64_t num_rows = 0;
+  int num_parts = 0;
+  const void* columns = nullptr;
+  int64_t num_put = -1;  // CudaDevice::num_put() behind it
+};
+// Whether MatMulFewRows can do all of it, faster, but for what comes behind the activation: weights in bf16 or f16.
 bool HasFewRows(const LinearArgs& args);
-void MatMulFewRows(const LinearArgs& args, CudaDevice& device);
+// Whether it does `then` as well.
+bool DoesThen(const LinearArgs& args);
+void MatMulFewRows(const LinearArgs& args, const Prepared& prepared, CudaDevice& device);
 // More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
 // library's product.
 inline constexpr int64_t kMaxRowsInBlocks = 96;
@@ -81,7 +97,7 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
 void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
 // Whether DecodeAttention can take the sequences with one row, and does for them what Attention does.
 bool DecodesFast(const AttentionArgs& args, const StepTables& tables);
-void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device);
+Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
 
 }  // namespace headwise::cuda

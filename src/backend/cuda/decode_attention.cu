@@ -7,7 +7,6 @@
 // and not three quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for.
 // Every piece leaves a state; a second kernel merges them where there are several.
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 
 #include "backend/cuda/cuda_ops.h"
@@ -196,24 +195,26 @@ bool DecodesFast(const AttentionArgs& args, const StepTables& tables) {
   return std::ranges::any_of(kPageKinds, is_made) && args.group() <= decode::kMaxGroup;
 }
 
-void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device) {
+Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device) {
   const KvStep step = tables.Decoding(*args.step);
   const FastPages pages = FastPagesOf(step);
   const int num_blocks = device.facts().num_multiprocessors;
   const int64_t num_heads = step.num_heads();
-  // Positions alone bound the pieces of a sequence's heads; in powers of two, so that many steps are launched alike.
-  int64_t max_states = 0;
-  bool has_pieces = false;
-  for (const StepRows& rows : step.sequences) {
-    const int64_t max_visits = CeilDiv(rows.first_pos + 1, pages.page_tokens) + 1;
-    const auto pieces = static_cast<uint64_t>(PlanPieces(max_visits, pages.page_tokens));
-    has_pieces = has_pieces || pieces > 1;
-    max_states += step.num_kv_heads * static_cast<int64_t>(std::bit_ceil(pieces));
-  }
+  const auto [max_states, has_pieces] = tables.decode_states();
   const int64_t state_floats = args.group() * pages.head_dim;
   const int64_t scratch_floats = max_states * (state_floats + 2 * args.group());
-  auto* const states = reinterpret_cast<float*>(device.Scratch(static_cast<size_t>(scratch_floats) * sizeof(float)));
-  if (!device.ok()) return;
+  // Outputs of few rows are wanted as the product behind multiplies them, behind the states.
+  const int64_t num_rows = args.out.shape[0];
+  const int num_parts = PartsOfRows(args.compute);
+  const bool prepares = step.num_rows() == num_rows && num_rows * num_parts <= kMaxFewColumns;
+  const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;
+  const size_t state_bytes = (static_cast<size_t>(scratch_floats) * sizeof(float) + 255) / 256 * 256;
+  std::byte* const scratch =
+      device.Scratch(state_bytes + static_cast<size_t>(out_numbers * num_parts) * sizeof(__nv_bfloat16));
+  if (!device.ok()) return {};
+  auto* const states = reinterpret_cast<float*>(scratch);
+  RoundedColumns rounded{.data = nullptr, .num_parts = num_parts, .part_numbers = out_numbers};
+  if (prepares) rounded.data = reinterpret_cast<__nv_bfloat16*>(scratch + state_bytes);
   for (const PageKind kind : kPageKinds) {
     const DecodeTables& plan = tables.decode(kind);
     if (plan.heads == nullptr) continue;
@@ -230,6 +231,7 @@ void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDe
         .alibi_slopes = F32(args.alibi_slopes),
         .sink_logits = F32(args.sink_logits),
         .out = F32(args.out),
+        .rounded_out = rounded,
         .lse = F32(args.lse),
         .state_outputs = states,
         .state_softmax = reinterpret_cast<float2*>(states + max_states * state_floats),
@@ -243,6 +245,12 @@ void DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDe
     }
     if (has_pieces) MergeStates(params, static_cast<int>(num_heads), static_cast<int>(pages.head_dim), device);
   }
+  if (!prepares) return {};
+  return {.x = args.out.data,
+          .num_rows = num_rows,
+          .num_parts = num_parts,
+          .columns = rounded.data,
+          .num_put = device.num_put()};
 }
 
 }  // namespace headwise::cuda

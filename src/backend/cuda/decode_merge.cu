@@ -84,8 +84,9 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(DecodeParams p) {
   const int q_head = kv_head * p.group + query;
   const int64_t pair = row * p.step.num_kv_heads * p.group + q_head;
   const float factor = FactorOf(p, pair, q_head, larger, sum, quad == 0);
-  reinterpret_cast<float4*>(p.out)[pair * (kDim / 4) + quad] = {acc.x * factor, acc.y * factor, acc.z * factor,
-                                                                acc.w * factor};
+  acc = {acc.x * factor, acc.y * factor, acc.z * factor, acc.w * factor};
+  reinterpret_cast<float4*>(p.out)[pair * (kDim / 4) + quad] = acc;
+  if (p.rounded_out.data != nullptr) p.rounded_out.StoreQuad(pair * (kDim / 4) + quad, acc);
 }
 
 }  // namespace

@@ -92,6 +92,7 @@ void PlanDecode(const KvStep& all, StepTables& tables, CudaDevice& device) {
   if (device.facts().major < 9 || !pages.present() || step.sequences.empty()) return;
   if (pages.page_tokens != 32 && pages.page_tokens != 64) return;
   const int num_blocks = device.facts().num_multiprocessors;
+  tables.CountDecodeStates(step, pages.page_tokens);
   for (const PageKind kind : kPageKinds) {
     if (!pages.Has(kind)) continue;
     tables.MakeDecodeTables(step, num_blocks, kind);

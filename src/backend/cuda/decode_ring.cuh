@@ -304,7 +304,10 @@ __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int pie
     }
     if (plan.num_pieces == 1) {
       const int64_t pair = first_pair + query;
-      p.out[pair * kDim + i % kDim] = output * FactorOf(p, pair, first_q_head + query, larger, sum, i % kDim == 0);
+      const int64_t at = pair * kDim + i % kDim;
+      output *= FactorOf(p, pair, first_q_head + query, larger, sum, i % kDim == 0);
+      p.out[at] = output;
+      if (p.rounded_out.data != nullptr) p.rounded_out.Store(at, output);
       continue;
     }
     const int64_t state = (static_cast<int64_t>(plan.first_state) + piece) * p.group + query;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/decode_plan.h"
 #include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/rounded_columns.cuh"
 #include "backend/cuda/softmax.cuh"
 #include "backend/ops.h"
 
@@ -24,6 +25,7 @@ struct DecodeParams {
   const float* alibi_slopes;
   const float* sink_logits;
   float* out;
+  RoundedColumns rounded_out;  // the same for the product behind
   float* lse;             // or null
   float* state_outputs;   // [states, G, D], not divided by the sum
   float2* state_softmax;  // [states, G] maximum in units of log2, sum

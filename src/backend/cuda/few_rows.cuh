@@ -6,6 +6,7 @@
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/rounded_columns.cuh"
 #include "backend/ops.h"
 
 namespace headwise::cuda::few_rows {
@@ -36,13 +37,15 @@ struct FewRowsParams {
   bool adds;
   bool is_gated;    // out of the second part = act(first) * second; both have as many tiles
   bool has_gelu;    // act: else silu
+  int num_early;    // TRIAL sets ahead
   int num_parts;    // numbers in bf16 that stand for one of x, each what rounding left of the one before
+  RoundedColumns rounded_out;  // of the last part, in place of `out`, where the product behind this one wants its x
   int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
   int num_tiles;
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
   __host__ __device__ int num_columns() const { return num_parts * num_rows; }
   struct Part {
-    const void* weight;  // [N, K] bf16, or tiles of a block format (block_order.h)
+    const void* weight;  // [N, K] bf16 or f16, or tiles of a block format (block_order.h)
     const float* bias;   // or null
     float* out;          // [T, N]
     int num_outputs;
@@ -61,7 +64,9 @@ inline FewRowsParams FewRowsParamsOf(const LinearArgs& linear) {
                        .adds = args.write == MatMulArgs::Write::kAdd,
                        .is_gated = linear.activation.has_value(),
                        .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
+                       .num_early = 1,
                        .num_parts = 1,
+                       .rounded_out = {},
                        .num_buffers = 1,
                        .num_tiles = 0,
                        .parts = {}};
@@ -105,13 +110,6 @@ struct Tiles {
 
 // An f32 number is the sum of so many in bf16.
 inline constexpr int kExactParts = 3;
-
-// Four numbers rounded to bf16; what is left of them stays in x.
-__device__ inline uint2 TakeRounded(float4& x) {
-  const float4 rounded = {Round<Bf16>(x.x), Round<Bf16>(x.y), Round<Bf16>(x.z), Round<Bf16>(x.w)};
-  x = {x.x - rounded.x, x.y - rounded.y, x.z - rounded.z, x.w - rounded.w};
-  return {Pack<Bf16>(rounded.x, rounded.y), Pack<Bf16>(rounded.z, rounded.w)};
-}
 
 // A thread's numbers of a row, by fours: quads first, first + kThreads, ... All loads are on their way at once, and a
 // row is read once: the next product waits for it.
@@ -184,6 +182,31 @@ __device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint
   __syncthreads();
 }
 
+// The same of columns that are rounded already, [columns, K].
+__device__ inline void StageRounded(const Bf16* rounded, int num_columns, int depth, uint4* staged) {
+  constexpr int kAtOnce = 8;  // loads on their way
+  const StagedX to(num_columns);
+  const int chunks_of_column = StagedX::NumSlices(depth) * kChunksOfSlice;
+  for (int column = 0; column < num_columns; ++column) {
+    const auto* const from = reinterpret_cast<const uint4*>(rounded + static_cast<int64_t>(column) * depth);
+    for (int first = static_cast<int>(threadIdx.x); first < chunks_of_column; first += kAtOnce * kThreads) {
+      uint4 chunks[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        chunks[i] = {0, 0, 0, 0};
+        if ((first + i * kThreads) * 8 < depth) chunks[i] = from[first + i * kThreads];
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int chunk = first + i * kThreads;
+        if (chunk >= chunks_of_column) continue;
+        staged[to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4] = chunks[i];
+      }
+    }
+  }
+  __syncthreads();
+}
+
 // A warp's ring of slices, each copied kStages - 1 before it is used: 16 rows of a matrix of K columns, of 128 of them.
 template <int kStages>
 struct SliceRing {
@@ -245,10 +268,37 @@ struct WeightOperands {
     second_half[0] = upper.z, second_half[1] = lower.z, second_half[2] = upper.w, second_half[3] = lower.w;
   }
 };
-__device__ inline void MultiplyTurn(float (&acc)[4], const WeightOperands& weights, const uint4& x) {
-  MultiplyAdd<Bf16>(acc, weights.first_half, x.x, x.y);
-  MultiplyAdd<Bf16>(acc, weights.second_half, x.z, x.w);
+// Pairs of f16 numbers as pairs in bf16 and what rounding leaves of them, which is exact: of 11 bits the first has 8.
+__device__ inline void SplitHalves(uint32_t (&pairs)[4], uint32_t (&rest)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = __half22float2(reinterpret_cast<const __half2&>(pairs[i]));
+    pairs[i] = Pack<Bf16>(x.x, x.y);
+    rest[i] = Pack<Bf16>(x.x - __uint_as_float(pairs[i] << 16), x.y - __uint_as_float(pairs[i] & 0xffff0000u));
+  }
 }
+// Weights of a slice's turn as they are multiplied: those of f16 are two numbers in bf16 each, which no x can overflow.
+template <typename Weight>
+struct TurnWeights {
+  WeightOperands weights;
+  __device__ TurnWeights(const char* slice, int turn) : weights(slice, turn) {}
+  __device__ void Multiply(const uint4& x, float (&acc)[4]) const {
+    MultiplyAdd<Bf16>(acc, weights.first_half, x.x, x.y);
+    MultiplyAdd<Bf16>(acc, weights.second_half, x.z, x.w);
+  }
+};
+template <>
+struct TurnWeights<__half> {
+  TurnWeights<Bf16> high, low;
+  __device__ TurnWeights(const char* slice, int turn) : high(slice, turn), low(high) {
+    SplitHalves(high.weights.first_half, low.weights.first_half);
+    SplitHalves(high.weights.second_half, low.weights.second_half);
+  }
+  __device__ void Multiply(const uint4& x, float (&acc)[4]) const {
+    high.Multiply(x, acc);
+    low.Multiply(x, acc);
+  }
+};
 
 // Sums of a tile's shares, [kNumShares][kTileOutputs][rows], rows in an order that keeps both who writes pairs of them
 // and who reads one row of all outputs in different banks.
@@ -313,7 +363,12 @@ struct TileWriter {
         continue;
       }
       if (p.is_gated) sum *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
-      float& out = tile.part.out[static_cast<int64_t>(row) * tile.part.num_outputs + output];
+      const int64_t at = static_cast<int64_t>(row) * tile.part.num_outputs + output;
+      if (p.rounded_out.data != nullptr) {
+        p.rounded_out.Store(at, sum);
+        continue;
+      }
+      float& out = tile.part.out[at];
       out = p.adds ? out + sum : sum;
     }
   }

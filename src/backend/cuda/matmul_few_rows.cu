@@ -15,6 +15,7 @@
 // so its bits do not depend on who shares the step. Where x is wanted exactly it is three numbers in bf16, and three
 // times as many columns.
 #include <algorithm>
+#include <cstdlib>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/few_rows.cuh"
@@ -26,8 +27,10 @@ using namespace few_rows;  // NOLINT(google-build-using-namespace): what this fi
 
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
-template <int kGroups, int kStages>
-__global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constant__ FewRowsParams p) {
+// `rounded`: x as it is multiplied, [columns, K], or null: each block rounds it.
+template <typename Weight, int kGroups, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    StagedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
   extern __shared__ __align__(16) char memory[];
   LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -60,7 +63,11 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
   RowQuads norm;
   if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
   WaitForEarlier();
-  StageX(p, norm, staged);
+  if (rounded != nullptr) {
+    StageRounded(rounded, p.num_columns(), p.depth, staged);
+  } else {
+    StageX(p, norm, staged);
+  }
   const StagedX layout(p.num_columns());
   TileWriter<kGroups> writer(p);
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
@@ -70,14 +77,14 @@ __global__ void __launch_bounds__(kThreads, 1) StagedKernel(const __grid_constan
       copy_next();
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
-        const WeightOperands weights(slice, turn);
+        const TurnWeights<Weight> weights(slice, turn);
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           // Columns beyond the last are zeros.
           const int column = group * kRowsOfGroup + lane / 4;
           uint4 x = {0, 0, 0, 0};
           if (column < layout.num_columns) x = staged[layout.IndexOf(depth / kDepthOfSlice, turn, column) + lane % 4];
-          MultiplyTurn(acc[group], weights, x);
+          weights.Multiply(x, acc[group]);
         }
       }
       ring.Release();
@@ -151,7 +158,7 @@ struct Sequence {
   }
 };
 
-template <int kGroups, int kStages>
+template <typename Weight, int kGroups, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     StreamedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
   constexpr int kXSlices = (kGroups + 1) / 2;
@@ -178,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   // x is not there yet: the first weights wait in the second-level cache.
   Sequence<kXSlices> early(tiles, share);
-  for (int i = 0; i < kXSlices + kTilesAtOnce && early.is_there(); ++i, early.Advance()) {
+  for (int i = 0; i < p.num_early * (kXSlices + kTilesAtOnce) && early.is_there(); ++i, early.Advance()) {
     if (early.item < kXSlices) continue;
     const Tile tile = tiles.Get(early.first_tile + early.item - kXSlices);
     const int64_t output = min(tile.first_output + lane / 2, tile.part.num_outputs - 1);
@@ -216,9 +223,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         copy_next();
 #pragma unroll
         for (int turn = 0; turn < kTurns; ++turn) {
-          const WeightOperands weights(slice, turn);
+          const TurnWeights<Weight> weights(slice, turn);
 #pragma unroll
-          for (int group = 0; group < kGroups; ++group) MultiplyTurn(acc[i][group], weights, x[turn][group]);
+          for (int group = 0; group < kGroups; ++group) weights.Multiply(x[turn][group], acc[i][group]);
         }
         ring.Release();
       }
@@ -275,45 +282,60 @@ Layout LayoutFor(int num_columns, int64_t depth, const CudaDevice& device) {
   return {.bytes = size_t{2} * kNumShares * kStageBytes + sums};
 }
 
-template <int kGroups>
-void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
+// `rounded`: x as it is multiplied, or null.
+template <typename Weight, int kGroups>
+void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* rounded, CudaDevice& device) {
   const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
   const LaunchShape shape =
       Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
   if (layout.is_staged) {
-    return Launch(device, "MatMul", shape, layout.num_stages == 4 ? StagedKernel<kGroups, 4> : StagedKernel<kGroups, 2>,
-                  params);
+    return Launch(device, "MatMul", shape,
+                  layout.num_stages == 4 ? StagedKernel<Weight, kGroups, 4> : StagedKernel<Weight, kGroups, 2>, params,
+                  rounded);
   }
-  auto* const rounded = reinterpret_cast<Bf16*>(
-      device.Scratch(static_cast<size_t>(params.num_columns()) * static_cast<size_t>(params.depth) * sizeof(Bf16)));
-  if (rounded == nullptr) return;
-  LaunchShape rounding = Overlapping(params.num_rows, kThreads);
-  if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
-  Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, rounded);
   Launch(device, "MatMul", shape,
-         layout.num_stages == 6   ? StreamedKernel<kGroups, 6>
-         : layout.num_stages == 4 ? StreamedKernel<kGroups, 4>
-                                  : StreamedKernel<kGroups, 2>,
+         layout.num_stages == 6   ? StreamedKernel<Weight, kGroups, 6>
+         : layout.num_stages == 4 ? StreamedKernel<Weight, kGroups, 4>
+                                  : StreamedKernel<Weight, kGroups, 2>,
          params, rounded);
 }
 
-// `params` of rows [first_row, first_row + num_rows) alone.
-void LaunchRows(FewRowsParams params, int first_row, int num_rows, CudaDevice& device) {
-  params.x += static_cast<int64_t>(first_row) * params.depth;
-  params.num_rows = num_rows;
+template <typename Weight>
+void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* rounded, CudaDevice& device) {
+  switch (GroupsOf(params.num_columns())) {
+    case 1:
+      return LaunchFor<Weight, 1>(params, layout, rounded, device);
+    case 2:
+      return LaunchFor<Weight, 2>(params, layout, rounded, device);
+    default:
+      return LaunchFor<Weight, kMaxGroups>(params, layout, rounded, device);
+  }
+}
+
+// A product of some rows, and where its x is rounded: by whoever made it, to `rounded`, or on the way, through `scratch`.
+struct Rows {
+  int first = 0;
+  int count = 0;
+  const Bf16* rounded = nullptr;
+  Bf16* scratch = nullptr;
+};
+void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaDevice& device) {
+  params.x += static_cast<int64_t>(rows.first) * params.depth;
+  params.num_rows = rows.count;
   for (FewRowsParams::Part& part : params.parts) {
-    if (part.out != nullptr) part.out += static_cast<int64_t>(first_row) * part.num_outputs;
+    if (part.out != nullptr) part.out += static_cast<int64_t>(rows.first) * part.num_outputs;
   }
   const Layout layout = LayoutFor(params.num_columns(), params.depth, device);
   params.num_buffers = layout.num_buffers;
-  switch (GroupsOf(params.num_columns())) {
-    case 1:
-      return LaunchFor<1>(params, layout, device);
-    case 2:
-      return LaunchFor<2>(params, layout, device);
-    default:
-      return LaunchFor<kMaxGroups>(params, layout, device);
+  const Bf16* rounded = rows.rounded;
+  if (rounded == nullptr && !layout.is_staged) {
+    LaunchShape rounding = Overlapping(params.num_rows, kThreads);
+    if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
+    Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, rows.scratch);
+    rounded = rows.scratch;
   }
+  if (weight_type == DType::kF16) return LaunchFor<__half>(params, layout, rounded, device);
+  LaunchFor<Bf16>(params, layout, rounded, device);
 }
 
 }  // namespace
@@ -329,21 +351,51 @@ bool HasFewRows(const LinearArgs& args) {
     // A norm's bits are those of the kernel that does it alone.
     if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
   }
-  return product.parts.size() <= kMaxParts &&
+  const DType type = product.parts.front().weight.dtype;
+  return product.parts.size() <= kMaxParts && (type == DType::kBF16 || type == DType::kF16) &&
          std::all_of(product.parts.begin(), product.parts.end(),
-                     [](const MatMulPart& part) { return part.weight.dtype == DType::kBF16; });
+                     [&](const MatMulPart& part) { return part.weight.dtype == type; });
 }
 
-void MatMulFewRows(const LinearArgs& linear, CudaDevice& device) {
+bool DoesThen(const LinearArgs& linear) {
+  return linear.activation && linear.then && linear.then->compute == linear.product.compute &&
+         HasFewRows(linear) && HasFewRows({.product = *linear.then});
+}
+
+// Rows are cut alike for both products, and each cut leaves the second what it rounded for it.
+void MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, CudaDevice& device) {
   const MatMulArgs& args = linear.product;
   const auto num_rows = static_cast<int>(args.x.shape[0]);
   if (!device.ok() || num_rows == 0) return;
   FewRowsParams params = FewRowsParamsOf(linear);
-  params.num_parts = args.compute == Compute::kF32 ? kExactParts : 1;
+  params.num_parts = PartsOfRows(args.compute);
+  const bool is_prepared = !linear.norm && prepared.num_put == device.num_put() && prepared.x == args.x.data &&
+                           prepared.num_rows == num_rows && prepared.num_parts == params.num_parts;
+  const bool has_then = DoesThen(linear);
+  static const int kTrialEarly = std::getenv("HW_EARLY") ? std::atoi(std::getenv("HW_EARLY")) : 1;  // TRIAL
+  params.num_early = kTrialEarly;
   // Exact rows are three columns each: of more than ten the weights are read again.
   const int most = kMaxColumns / params.num_parts;
+  const int64_t own_numbers = is_prepared ? 0 : kMaxColumns * args.x.shape[1];
+  const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
+  const int64_t then_numbers = num_rows * params.num_parts * then_depth;
+  auto* const scratch = reinterpret_cast<Bf16*>(device.Scratch(static_cast<size_t>(own_numbers + then_numbers) * sizeof(Bf16)));
+  if (scratch == nullptr) return;
   for (int first = 0; first < num_rows; first += most) {
-    LaunchRows(params, first, std::min(most, num_rows - first), device);
+    Rows rows{.first = first, .count = std::min(most, num_rows - first), .scratch = scratch};
+    if (is_prepared) rows.rounded = static_cast<const Bf16*>(prepared.columns);  // all rows: one cut
+    if (has_then) {
+      params.rounded_out = {.data = scratch + own_numbers + first * params.num_parts * then_depth,
+                            .num_parts = params.num_parts,
+                            .part_numbers = rows.count * then_depth};
+    }
+    LaunchRows(params, rows, args.parts.front().weight.dtype, device);
+    if (!has_then) continue;
+    FewRowsParams then = FewRowsParamsOf({.product = *linear.then});
+    then.num_parts = params.num_parts;
+    then.num_early = kTrialEarly;
+    rows.rounded = params.rounded_out.data;
+    LaunchRows(then, rows, linear.then->parts.front().weight.dtype, device);
   }
 }
 

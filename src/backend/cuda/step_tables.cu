@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -86,6 +87,17 @@ void StepTables::MakeDecodeTables(const KvStep& step, int num_blocks, PageKind k
   if (!has_room) return;
   decode_[static_cast<size_t>(kind)] = {.heads = reinterpret_cast<HeadPlan*>(heads.data),
                                         .runs = reinterpret_cast<RunStart*>(runs.data)};
+}
+
+// Positions alone bound the pieces of a sequence's heads; in powers of two, so that many steps are launched alike.
+void StepTables::CountDecodeStates(const KvStep& step, int64_t page_tokens) {
+  decode_states_ = {};
+  for (const StepRows& rows : step.sequences) {
+    const int64_t max_visits = CeilDiv(rows.first_pos + 1, page_tokens) + 1;
+    const auto pieces = static_cast<uint64_t>(PlanPieces(max_visits, page_tokens));
+    decode_states_.has_pieces = decode_states_.has_pieces || pieces > 1;
+    decode_states_.count += step.num_kv_heads * static_cast<int64_t>(std::bit_ceil(pieces));
+  }
 }
 
 template <typename T>

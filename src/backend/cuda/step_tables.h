@@ -74,6 +74,12 @@ struct FastPages {
 };
 FastPages FastPagesOf(const KvStep& step);
 
+// What pieces of heads leave in one layer, at most.
+struct DecodeStates {
+  int64_t count = 0;
+  bool has_pieces = false;  // some head may have several
+};
+
 class StepTables {
  public:
   explicit StepTables(CudaDevice& device) : device_(device) {}
@@ -94,6 +100,9 @@ class StepTables {
   KvStep Decoding(const KvStep& step) const;
   const StepView& decoding_view() const { return decoding_view_; }
   const DecodeTables& decode(PageKind kind) const { return decode_[static_cast<size_t>(kind)]; }
+  // The same for every layer of a step.
+  const DecodeStates& decode_states() const { return decode_states_; }
+  void CountDecodeStates(const KvStep& step, int64_t page_tokens);
   // Room for them.
   void MakeDecodeTables(const KvStep& step, int num_blocks, PageKind kind);
 
@@ -119,6 +128,7 @@ class StepTables {
   Mirror head_plans_[std::size(kPageKinds)];
   Mirror runs_[std::size(kPageKinds)];
   DecodeTables decode_[std::size(kPageKinds)];
+  DecodeStates decode_states_;
   std::vector<std::byte*> known_extents_;
   std::vector<SpaceView> known_spaces_;
   StepView view_;
