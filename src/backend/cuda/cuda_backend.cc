@@ -49,7 +49,8 @@ void ForFormats(const MatMulArgs& args, const Body& body) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::unique_ptr<cuda::CudaDevice> device) : device_(std::move(device)), tables_(*device_) {}
+  explicit CudaBackend(std::unique_ptr<cuda::CudaDevice> device)
+      : device_(std::move(device)), tables_(*device_), experts_(*device_) {}
 
   std::string_view name() const override { return "cuda"; }
   std::string Description() const override {
@@ -63,7 +64,7 @@ class CudaBackend final : public Backend {
   bool IsFast(Compute compute) const override { return compute != Compute::kF32; }
   Device& device() override { return *device_; }
 
-  bool Has(Feature feature) const override { return feature != Feature::kExperts && feature != Feature::kSelection; }
+  bool Has(Feature feature) const override { return feature != Feature::kSelection; }
 
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
@@ -150,11 +151,13 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::Activate(args, *device_);
   }
-  void Experts(const ExpertsArgs& /*args*/) override {
-    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
+  void Experts(const ExpertsArgs& args) override {
+    Validate(args);
+    cuda::Experts(args, experts_, *device_);
   }
-  void GateRows(const GateRowsArgs& /*args*/) override {
-    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
+  void GateRows(const GateRowsArgs& args) override {
+    Validate(args);
+    cuda::GateRows(args, *device_);
   }
   void Clamp(const ClampArgs& args) override {
     Validate(args);
@@ -395,6 +398,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
+  cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
   std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted
