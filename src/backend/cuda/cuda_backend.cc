@@ -69,10 +69,10 @@ class CudaBackend final : public Backend {
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     const ConstTensorView rows = host.rows();
-    if (rows.dtype > DType::kIQ4_NL) {
+    if (rows.dtype > DType::kMXFP4) {
       return Status::Unsupported(
           fmt::format("backend cuda: weights in {} are not supported, expected f32, f16, bf16 or a block format up to "
-                      "iq4_nl; quantize can write them as one",
+                      "mxfp4; quantize can write them as one",
                       NameOf(rows.dtype)));
     }
     if (IsBlockFormat(rows.dtype)) return AdoptBlocks(rows);

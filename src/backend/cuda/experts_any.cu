@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cuda/block_formats.cuh"
 #include "backend/cuda/block_order.h"
 #include "backend/cuda/experts.cuh"
 
@@ -45,8 +46,7 @@ __device__ void LoadBlocks(const void* matrix, DType dtype, int row, int k, int 
 #pragma unroll 1
   for (int i = 0; i < kStep; ++i) {
     const BlockTerms terms = TermsOf(order, slice, row % kOrderOutputs, k % order.slice_elements() + i);
-    values[i] =
-        terms.Value(order.has_min, __half2float(__ushort_as_half(terms.d)), __half2float(__ushort_as_half(terms.min)));
+    values[i] = terms.Value(order.has_min, ScaleToFloat(order, terms.d), ScaleToFloat(order, terms.min));
   }
 }
 

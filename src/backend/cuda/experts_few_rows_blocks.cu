@@ -18,12 +18,14 @@ namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
-// Of a warp's ring, in bytes, as in matmul_few_rows_blocks.cu.
+// Of a warp's ring, in bytes: what has to be on its way, and what fits where a block may have 99 KiB.
 constexpr int kDeepRing = 18 << 10;
-constexpr int kShallowRing = 10 << 10;
+constexpr int kShallowRing = 8 << 10;
 constexpr int StagesOf(DType dtype, int ring_bytes) {
   return ring_bytes / OrderOf(dtype).slice_bytes();
 }
+
+static_assert(StagesOf(DType::kQ6_K, kShallowRing) >= 2);
 
 XBytes LayoutOfX(int64_t num_slots, int64_t depth, DType dtype) {
   const BlockOrder order = OrderOf(dtype);

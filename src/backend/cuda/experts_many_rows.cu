@@ -192,8 +192,8 @@ class Weights<std::integral_constant<DType, kType>, kGated> {
       float scale = 0;
       float min = 0;
       if (from_ != nullptr) {
-        scale = __half2float(__ushort_as_half(d_[upper]));
-        if constexpr (kOrder.has_min) min = __half2float(__ushort_as_half(min_[upper]));
+        scale = ScaleToFloat(kOrder, d_[upper]);
+        if constexpr (kOrder.has_min) min = ScaleToFloat(kOrder, min_[upper]);
         if constexpr (kOrder.has_half_runs) {
           scale *= static_cast<float>(static_cast<int8_t>(scale_[upper][half]));
         } else if constexpr (kOrder.has_super) {
@@ -454,14 +454,14 @@ template <typename T>
 void LaunchFor(const ExpertsProduct& product, CudaDevice& device) {
   const int64_t rows_of_expert =
       int64_t{product.routed.num_rows} * product.routed.num_chosen / product.routed.num_experts;
-  switch (TileRowsFor(rows_of_expert)) {
-    case 32:
-      return LaunchRows<T, 32>(product, device);
-    case 64:
-      return LaunchRows<T, 64>(product, device);
-    default:
-      return LaunchRows<T, 128>(product, device);
+  // Weights that become bf16 on the way cost as much as many products: as many rows as there are share them.
+  constexpr bool kIsConverted = !std::is_same_v<T, Bf16>;
+  const int block_rows = TileRowsFor(rows_of_expert);
+  if (block_rows == 32) return LaunchRows<T, 32>(product, device);
+  if constexpr (!kIsConverted) {
+    if (block_rows == 64) return LaunchRows<T, 64>(product, device);
   }
+  LaunchRows<T, 128>(product, device);
 }
 
 }  // namespace
