@@ -19,5 +19,16 @@ TEST(Cuda, SteadyDecodingIsReplayed) {
   EXPECT_THAT(engine->backend_description(), testing::ContainsRegex("4[0-9] steps replayed as graphs"));
 }
 
+// Who is chosen is not known to the host, and changes nothing that is launched.
+TEST(Cuda, SteadyDecodingThroughExpertsIsReplayed) {
+  if (!IsTestDevice("cuda")) GTEST_SKIP() << "needs a GPU: HEADWISE_TEST_DEVICE=cuda";
+  for (const std::string name : {"qwen3_moe", "gpt_oss", "qwen2_moe"}) {
+    const auto engine = MustCreate({.model = SourcePath("tests/golden/tiny/" + name)});
+    ASSERT_NE(engine, nullptr);
+    ASSERT_TRUE(engine->Run(RequestOf({1, 5, 3, 2, 7}, 50)).ok()) << name;
+    EXPECT_THAT(engine->backend_description(), testing::ContainsRegex("4[0-9] steps replayed as graphs")) << name;
+  }
+}
+
 }  // namespace
 }  // namespace headwise

@@ -20,9 +20,9 @@ inline constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,  DType::kQ
                                           DType::kQ2_K, DType::kQ3_K,  DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
                                           DType::kU4,   DType::kF8E4M3};
 
-// Those that a backend adopts: GPUs have kernels of the first nine.
+// Those that a backend adopts: GPUs have kernels of the first ten.
 inline std::span<const DType> BlockFormatsOf(std::string_view backend) {
-  return std::span(kBlockFormats).first(backend == "cuda" ? 9 : std::size(kBlockFormats));
+  return std::span(kBlockFormats).first(backend == "cuda" ? 10 : std::size(kBlockFormats));
 }
 
 // Where the two-byte scales of a block lie.

@@ -19,6 +19,12 @@ __device__ inline float Gelu(float x) {
 __device__ inline float GeluTanh(float x) {
   return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
+// Comparisons, by which what is no number stays none.
+__device__ inline float ClampedSilu(float gate, float x) {
+  const float limited = gate > kClampedSiluLimit ? kClampedSiluLimit : gate;
+  const float bounded = x > kClampedSiluLimit ? kClampedSiluLimit : x < -kClampedSiluLimit ? -kClampedSiluLimit : x;
+  return (bounded + 1.0f) * limited / (1.0f + expf(-kClampedSiluSlope * limited));
+}
 // In any unit that `cap` has too.
 __device__ inline float SoftCapped(float x, float cap) {
   return cap * tanhf(x / cap);
@@ -30,6 +36,8 @@ __device__ inline float Activated(const float* gate, const float* x, int64_t i) 
     return Silu(gate[i]) * x[i];
   } else if constexpr (kKind == ActivateArgs::Kind::kGatedGeluTanh) {
     return GeluTanh(gate[i]) * x[i];
+  } else if constexpr (kKind == ActivateArgs::Kind::kGatedSiluClamped) {
+    return ClampedSilu(gate[i], x[i]);
   } else if constexpr (kKind == ActivateArgs::Kind::kGelu) {
     return Gelu(x[i]);
   } else {
@@ -59,7 +67,7 @@ void WithKind(ActivateArgs::Kind kind, const Body& body) {
     case Kind::kGatedGeluTanh:
       return body(std::integral_constant<Kind, Kind::kGatedGeluTanh>());
     case Kind::kGatedSiluClamped:
-      return;  // Feature::kExperts
+      return body(std::integral_constant<Kind, Kind::kGatedSiluClamped>());
     case Kind::kGelu:
       return body(std::integral_constant<Kind, Kind::kGelu>());
     case Kind::kGeluTanh:

@@ -2,11 +2,20 @@
 #ifndef HEADWISE_BACKEND_CUDA_BLOCK_FORMATS_CUH_
 #define HEADWISE_BACKEND_CUDA_BLOCK_FORMATS_CUH_
 
+#include <cuda_fp16.h>
+
+#include <cstdint>
 #include <type_traits>
 
+#include "backend/cuda/block_order.h"
 #include "tensor/dtype.h"
 
 namespace headwise::cuda {
+
+// A scale, or a minimum, as it lies in the order.
+__device__ inline float ScaleToFloat(const BlockOrder& order, uint16_t bits) {
+  return order.has_powers ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
+}
 
 // body(std::integral_constant<DType, dtype>). Requires: a block format.
 template <typename Body>
@@ -28,8 +37,10 @@ void WithBlockFormat(DType dtype, const Body& body) {
       return body(std::integral_constant<DType, DType::kQ5_K>());
     case DType::kQ6_K:
       return body(std::integral_constant<DType, DType::kQ6_K>());
-    default:
+    case DType::kIQ4_NL:
       return body(std::integral_constant<DType, DType::kIQ4_NL>());
+    default:
+      return body(std::integral_constant<DType, DType::kMXFP4>());
   }
 }
 

@@ -46,10 +46,11 @@ HW_HOST_DEVICE inline uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t sel
 #endif
 }
 // Levels of the four codes in the lowest four nibbles. `upper`: 3210, and 4 more where a code is 8 or more.
+template <DType kType>
 HW_HOST_DEVICE inline uint32_t LevelsOf(uint32_t codes, uint32_t upper) {
   constexpr auto levels = [](int first) {
     uint32_t bytes = 0;
-    for (int i = 0; i < 4; ++i) bytes |= (static_cast<uint32_t>(LevelOf(first + i)) & 255) << 8 * i;
+    for (int i = 0; i < 4; ++i) bytes |= (static_cast<uint32_t>(LevelOf(OrderOf(kType), first + i)) & 255) << 8 * i;
     return bytes;
   };
   constexpr uint32_t kLevels[4] = {levels(0), levels(4), levels(8), levels(12)};
@@ -68,8 +69,8 @@ HW_HOST_DEVICE inline void OperandsOf(const uint32_t (&low)[LowWords(OrderOf(kTy
     for (int row = 0; row < 2; ++row) {
       const uint32_t codes = low[row] & 0x77777777u;
       const uint32_t upper = ((low[row] >> 1) & 0x44444444u) | 0x32103210u;
-      a[row] = LevelsOf(codes, upper);
-      a[row + 2] = LevelsOf(codes >> 16, upper >> 16);
+      a[row] = LevelsOf<kType>(codes, upper);
+      a[row + 2] = LevelsOf<kType>(codes >> 16, upper >> 16);
     }
   } else {
     constexpr int kShift = 8 - kOrder.bits;  // of a low nibble; a high one is 4 less

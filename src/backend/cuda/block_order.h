@@ -10,25 +10,25 @@
 // A code is held as a number of its bits at the top of a byte of such a register, zeros below it: a product of codes of
 // b bits comes out 2^(8 - b) times as large, which x's scale takes back. Formats without minima have signed codes (code
 // - 2^(b - 1), in two's complement), so that nothing else is subtracted; those with minima have codes from 0 on.
-// iq4_nl's codes are places in a table of signed bytes.
+// iq4_nl's and mxfp4's codes are places in a table of signed bytes.
 //
 //   slice:  low bits | high bits | scales
 //   low bits:
 //     8 bits  per run: 32 lanes' 16 bytes, the four registers
 //     4 bits  (and the low 4 of 5 and 6) per two runs: 32 lanes' 16 bytes, of each run a word of output g and one of
 //             output g + 8; byte i of a word holds element 4 q + i in its low nibble, 16 + 4 q + i in its high one;
-//             iq4_nl's words hold 4 q + i in nibble i, 16 + 4 q + i in nibble 4 + i
+//             of those with a table 4 q + i in nibble i, 16 + 4 q + i in nibble 4 + i
 //   high bits, at the bytes of the registers:
 //     5 bits  32 lanes' 16 bytes, a word for two runs, whose bit 4 (run % 2) + j belongs to register j
 //     6 bits  per four runs: 32 lanes' 16 bytes, a word a run, whose bits 2 j and 2 j + 1 belong to register j
 //   scales:
-//     f16 d[8 g][runs][output g, output g + 8], then f16 min, likewise, where the format has them; or with scales of
-//     scales:
+//     f16 d (of mxfp4 bf16: powers of two) [8 g][runs][output g, output g + 8], then f16 min, likewise, where the
+//     format has them; or with scales of scales:
 //       q4_k, q5_k  u8 scale[8 g][8 runs][2], u8 min[8 g][8 runs][2],
 //                   then of each g f16 d, d of g + 8, min, min of g + 8
 //       q6_k        i8 scale[8 g][8 runs][2 halves of a run][2], then f16 d[8 g][2]
-// All formats but q4_k and q5_k (2.8 and 2.3 % more) take the bytes that they take in the file, where K is whole
-// slices.
+// All formats but q4_k and q5_k (2.8 and 2.3 % more) and mxfp4 (5.9 %) take the bytes that they take in the file, where
+// K is whole slices.
 #ifndef HEADWISE_BACKEND_CUDA_BLOCK_ORDER_H_
 #define HEADWISE_BACKEND_CUDA_BLOCK_ORDER_H_
 
@@ -48,6 +48,7 @@ struct BlockOrder {
   bool has_super = false;      // scales of scales
   bool has_half_runs = false;  // a scale for 16 elements
   bool has_levels = false;     // codes are places in a table
+  bool has_powers = false;     // that of mxfp4; scales are powers of two, in bf16
 
   constexpr bool is_signed() const { return !has_min && !has_levels; }
   constexpr int low_bytes() const { return (bits == 8 ? 512 : 256) * runs; }
@@ -87,6 +88,8 @@ constexpr BlockOrder OrderOf(DType dtype) {
       return {.bits = 6, .has_super = true, .has_half_runs = true};
     case DType::kIQ4_NL:
       return {.bits = 4, .has_levels = true};
+    case DType::kMXFP4:
+      return {.bits = 4, .has_levels = true, .has_powers = true};
     default:
       return {.bits = 8, .runs = 4};
   }
@@ -150,16 +153,18 @@ constexpr ScalePlace PlaceOfScales(const BlockOrder& order, int output, int run,
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-// iq4_nl's, the same as kIQ4Levels.
-constexpr int LevelOf(int code) {
+// The same as kIQ4Levels and kMXFP4Levels.
+constexpr int LevelOf(const BlockOrder& order, int code) {
   constexpr int kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  constexpr int kSmallFloats[8] = {0, 1, 2, 3, 4, 6, 8, 12};  // below a sign
+  if (order.has_powers) return code < 8 ? kSmallFloats[code] : -kSmallFloats[code - 8];
   return kLevels[code];
 }
 
 // What an element is made of: d * scale * level + min * min_scale, all operations in f32. With scales of scales `scale`
 // is one and min_scale is -that of the format, else they are 1.
 struct BlockTerms {
-  uint16_t d = 0;  // f16
+  uint16_t d = 0;  // f16, or bf16
   uint16_t min = 0;
   int scale = 1;
   int min_scale = 1;
@@ -188,7 +193,7 @@ constexpr BlockTerms TermsOf(const BlockOrder& order, const uint8_t* slice, int 
   BlockTerms terms{.d = HalfAt(slice, scales.d)};
   if (order.has_min) terms.min = HalfAt(slice, scales.min);
   const int sign = 1 << (order.bits - 1);
-  terms.level = order.has_levels ? LevelOf(code) : order.is_signed() ? (code ^ sign) - sign : code;
+  terms.level = order.has_levels ? LevelOf(order, code) : order.is_signed() ? (code ^ sign) - sign : code;
   if (!order.has_super) return terms;
   terms.scale = order.has_half_runs ? (slice[scales.scale] ^ 128) - 128 : slice[scales.scale];
   if (order.has_min) terms.min_scale = -static_cast<int>(slice[scales.min_scale]);

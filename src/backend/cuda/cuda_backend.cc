@@ -50,7 +50,8 @@ void ForFormats(const MatMulArgs& args, const Body& body) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::unique_ptr<cuda::CudaDevice> device) : device_(std::move(device)), tables_(*device_) {}
+  explicit CudaBackend(std::unique_ptr<cuda::CudaDevice> device)
+      : device_(std::move(device)), tables_(*device_), experts_(*device_) {}
 
   std::string_view name() const override { return "cuda"; }
   std::string Description() const override {
@@ -64,15 +65,15 @@ class CudaBackend final : public Backend {
   bool IsFast(Compute compute) const override { return compute != Compute::kF32; }
   Device& device() override { return *device_; }
 
-  bool Has(Feature feature) const override { return feature != Feature::kExperts && feature != Feature::kSelection; }
+  bool Has(Feature feature) const override { return feature != Feature::kSelection; }
 
   // Plain formats as they are, block formats in their bits, in an order of this backend's own (block_order.h).
   Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) override {
     const ConstTensorView rows = host.rows();
-    if (rows.dtype > DType::kIQ4_NL) {
+    if (rows.dtype > DType::kMXFP4) {
       return Status::Unsupported(
           fmt::format("backend cuda: weights in {} are not supported, expected f32, f16, bf16 or a block format up to "
-                      "iq4_nl; quantize can write them as one",
+                      "mxfp4; quantize can write them as one",
                       NameOf(rows.dtype)));
     }
     if (IsBlockFormat(rows.dtype)) return AdoptBlocks(rows);
@@ -151,11 +152,13 @@ class CudaBackend final : public Backend {
     Validate(args);
     cuda::Activate(args, *device_);
   }
-  void Experts(const ExpertsArgs& /*args*/) override {
-    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
+  void Experts(const ExpertsArgs& args) override {
+    Validate(args);
+    cuda::Experts(args, experts_, *device_);
   }
-  void GateRows(const GateRowsArgs& /*args*/) override {
-    HW_CHECK(false, "{} are not supported", NameOf(Feature::kExperts));
+  void GateRows(const GateRowsArgs& args) override {
+    Validate(args);
+    cuda::GateRows(args, *device_);
   }
   void Clamp(const ClampArgs& args) override {
     Validate(args);
@@ -399,6 +402,7 @@ class CudaBackend final : public Backend {
   cuda::StepTables tables_;
   StepChecker checker_;
   cuda::Prepared prepared_;     // by the last attention
+  cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
   std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/expert_tables.h"
 #include "backend/cuda/step_tables.h"
 #include "backend/ops.h"
 
@@ -26,6 +27,7 @@ void EmbedBlocks(const BlockRows& rows, int64_t num_rows, CudaDevice& device);
 void Norm(const NormArgs& args, CudaDevice& device);
 void Rope(const RopeArgs& args, CudaDevice& device);
 void Activate(const ActivateArgs& args, CudaDevice& device);
+void GateRows(const GateRowsArgs& args, CudaDevice& device);
 void Clamp(const ClampArgs& args, CudaDevice& device);
 void SoftCap(const SoftCapArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
@@ -78,6 +80,7 @@ inline constexpr int64_t kMaxRowsInBlocks = 96;
 // Whether MatMulFewRowsInBlocks can do all of it: weights of one block format, in integer products.
 bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device);
 void MatMulFewRowsInBlocks(const LinearArgs& args, CudaDevice& device);
+void Experts(const ExpertsArgs& args, ExpertTables& tables, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);

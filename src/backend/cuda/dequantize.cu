@@ -13,10 +13,6 @@
 namespace headwise::cuda {
 namespace {
 
-__device__ float HalfToFloat(uint16_t bits) {
-  return __half2float(__ushort_as_half(bits));
-}
-
 constexpr int kRunsOfBlock = 8;  // a warp each
 constexpr int kThreads = kRunsOfBlock * static_cast<int>(kWarp);
 
@@ -70,9 +66,9 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(const __grid_consta
     const int64_t row = int64_t{blockIdx.x} * kOrderOutputs + output;
     if (row >= p.num_outputs) continue;
     const ScalePlace place = PlaceOfScales(kOrder, output, run, i / 2);
-    float scale = HalfToFloat(*reinterpret_cast<const uint16_t*>(slice + place.d));
+    float scale = ScaleToFloat(kOrder, *reinterpret_cast<const uint16_t*>(slice + place.d));
     float min = 0;
-    if constexpr (kOrder.has_min) min = HalfToFloat(*reinterpret_cast<const uint16_t*>(slice + place.min));
+    if constexpr (kOrder.has_min) min = ScaleToFloat(kOrder, *reinterpret_cast<const uint16_t*>(slice + place.min));
     if constexpr (kOrder.has_half_runs) {
       scale *= static_cast<float>(static_cast<int8_t>(slice[place.scale]));
     } else if constexpr (kOrder.has_super) {
@@ -109,7 +105,7 @@ __global__ void __launch_bounds__(kRowThreads) RowsKernel(const __grid_constant_
     const BlockTerms terms =
         TermsOf(order, tile + static_cast<int64_t>(k / order.slice_elements()) * order.slice_bytes(), output,
                 k % order.slice_elements());
-    const float value = terms.Value(order.has_min, HalfToFloat(terms.d), HalfToFloat(terms.min));
+    const float value = terms.Value(order.has_min, ScaleToFloat(order, terms.d), ScaleToFloat(order, terms.min));
     float& out = p.out[blockIdx.x * p.dim + k];
     out = p.adds ? out + value : p.scale * value;
   }

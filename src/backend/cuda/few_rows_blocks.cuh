@@ -155,6 +155,12 @@ __device__ inline void MultiplyHalfRun(float (&c)[4], uint32_t a0, uint32_t a1, 
 __device__ inline float2 HalvesOf(uint32_t bits) {
   return __half22float2(reinterpret_cast<const __half2&>(bits));
 }
+// Two scales of a format, as they lie in the order.
+template <DType kType>
+__device__ inline float2 ScalesOf(uint32_t bits) {
+  if constexpr (OrderOf(kType).has_powers) return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xFFFF0000u)};
+  return HalvesOf(bits);
+}
 __device__ inline uint32_t Word(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
@@ -210,7 +216,7 @@ struct SliceScales {
     }
     RunScales found;
     if constexpr (!kOrder.has_super) {
-      const float2 value = HalvesOf(Word(scales, run % 4));
+      const float2 value = ScalesOf<kType>(Word(scales, run % 4));
       found.d[0][0].Set(value.x);
       found.d[0][1].Set(value.y);
       if constexpr (kOrder.has_min) {

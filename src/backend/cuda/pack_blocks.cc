@@ -18,7 +18,7 @@ void PutHalf(uint8_t* slice, int at, uint16_t bits) {
 void PutRun(const BlockOrder& order, const BlockCodes& block, int run_of_block, int output, int run, uint8_t* slice) {
   for (int half = 0; half < (order.has_half_runs ? 2 : 1); ++half) {
     const ScalePlace place = PlaceOfScales(order, output, run, half);
-    PutHalf(slice, place.d, block.d);
+    PutHalf(slice, place.d, order.has_powers ? F32ToBF16(E8M0ToF32(block.exponent) / 2) : block.d);
     if (order.has_min) PutHalf(slice, place.min, block.min);
     if (!order.has_super) continue;
     slice[place.scale] = block.scales[order.has_half_runs ? 2 * run_of_block + half : run_of_block];
