@@ -16,15 +16,16 @@ mkdir -p "$work/cuda-bundle/lib"
 for program in "${programs[@]}"; do
   strip -o "$work/cuda-bundle/$(basename "$program")" "$build/$program"
 done
-# Of glibc and the compiler's runtime any newer one will do.
+# Of glibc, the compiler's runtime and OpenSSL 3 any newer one will do, and every machine with a Python has them.
 for program in "$work"/cuda-bundle/*_test "$work/cuda-bundle/headwise-bench"; do
   ldd "$program"
 done | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-  grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux[^/]*)\.so' |
+  grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libcrypto|libssl|ld-linux[^/]*)\.so' |
   while read -r library; do strip -o "$work/cuda-bundle/lib/$(basename "$library")" "$library"; done
 cp "$(dirname "$0")/cuda_tests.sh" "$work/cuda-bundle/run_tests.sh"
 
-tar -C "$work" -cf - cuda-bundle | xz -7 -T0 >"$out"
+# The programs hold the same library: a dictionary that reaches over all of them finds it once.
+tar -C "$work" -cf - cuda-bundle | xz --lzma2=preset=9,dict=128MiB >"$out"
 bytes=$(stat -c %s "$out")
 echo "$out: $bytes bytes"
 [ "$bytes" -le $max_bytes ] || { echo "expected at most $max_bytes bytes" >&2; exit 1; }

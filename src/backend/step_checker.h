@@ -1,6 +1,6 @@
-// Validate(KvStep) for a backend whose steps follow on each other: of a sequence that only went on by a token, within its
-// page and in tables that nobody changed, nothing is checked twice. Its heads are hundreds, and a step in which many
-// decode is short.
+// Validate(KvStep) for a backend whose steps follow on each other: of a sequence that only went on by a token, within
+// its page and in tables that nobody changed, nothing is checked twice. Its heads are hundreds, and a step in which
+// many decode is short.
 #ifndef HEADWISE_BACKEND_STEP_CHECKER_H_
 #define HEADWISE_BACKEND_STEP_CHECKER_H_
 

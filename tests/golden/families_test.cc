@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <span>
+#include <vector>
 
 #include "engine/quantize.h"
 #include "model/gguf_names.h"
@@ -52,7 +54,11 @@ TEST_P(Family, LogitsEqualTheGolden) {
     EXPECT_LE(MaxDifference(a.logits, golden.F32("logits_a")), kTinyLogitsF32) << choice.name();
     EXPECT_LE(MaxDifference(a.hidden, hidden), kTinyLogitsF32) << choice.name();
     const ForcedRows b = MustRunForced(*engine, golden.Ids("ids_b"));
-    EXPECT_LE(MaxDifference(b.logits, golden.F32("logits_b")), kTinyLogitsF32) << choice.name();
+    // Of large models the last rows alone, which rest on all before them.
+    const std::vector<float> last = golden.F32("logits_b");
+    ASSERT_GE(b.logits.size(), last.size());
+    const std::span<const float> rows = std::span(b.logits).last(last.size());
+    EXPECT_LE(MaxDifference({rows.begin(), rows.end()}, last), kTinyLogitsF32) << choice.name();
   }
 }
 

@@ -33,6 +33,10 @@ constexpr int64_t kFp8Multiple = 16;
 bool HasBlocks(const MatMulArgs& args) {
   return std::ranges::any_of(args.parts, [](const MatMulPart& part) { return IsBlockFormat(part.weight.dtype); });
 }
+// As they are multiplied by a library.
+bool HasBf16Alone(const MatMulArgs& args) {
+  return std::ranges::all_of(args.parts, [](const MatMulPart& part) { return part.weight.dtype == DType::kBF16; });
+}
 bool IsMixed(const MatMulArgs& args) {
   return std::ranges::any_of(
       args.parts, [&](const MatMulPart& part) { return part.weight.dtype != args.parts.front().weight.dtype; });
@@ -76,6 +80,9 @@ class CudaBackend final : public Backend {
                       "mxfp4; quantize can write them as one",
                       NameOf(rows.dtype)));
     }
+    if (rows.dtype != DType::kBF16 && workspace_.data() == nullptr) {
+      HW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(*device_, static_cast<size_t>(kWorkspaceBytes)));
+    }
     if (IsBlockFormat(rows.dtype)) return AdoptBlocks(rows);
     const auto bytes = static_cast<size_t>(BytesOf(rows.dtype, rows.shape.num_elements()));
     HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(*device_, bytes));
@@ -103,7 +110,7 @@ class CudaBackend final : public Backend {
     HW_ASSIGN_OR_RETURN(made.scales, DeviceBuffer::Make(*device_, static_cast<size_t>(num_outputs) * sizeof(float)));
     const cuda::Fp8Rows to = made.rows();
     if (IsBlockFormat(adopted.dtype)) {
-      ForRowsOfBlocks(adopted, DType::kF32, [&](const ConstTensorView& rows, int64_t first) {
+      ForRowsOf(adopted, DType::kF32, [&](const ConstTensorView& rows, int64_t first) {
         cuda::RowsToFp8(rows, {.codes = made.codes.data() + first * depth, .scales = to.scales + first}, *device_);
       });
     } else {
@@ -130,7 +137,7 @@ class CudaBackend final : public Backend {
     // Parts that differ, each with the norm before it: a file may have values in another format than keys.
     const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
     // A norm or an activation that is not done on the way must not cost few rows all weights as bf16.
-    const bool is_apart = HasBlocks(args.product) && AllHaveFewRows({.product = args.product});
+    const bool is_apart = !HasBf16Alone(args.product) && AllHaveFewRows({.product = args.product});
     if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
@@ -221,9 +228,6 @@ class CudaBackend final : public Backend {
 
  private:
   Result<WeightMatrix> AdoptBlocks(const ConstTensorView& rows) {
-    if (workspace_.data() == nullptr) {
-      HW_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(*device_, static_cast<size_t>(kWorkspaceBytes)));
-    }
     if (pool_ == nullptr) {
       const auto num_cores = static_cast<int>(std::thread::hardware_concurrency());
       pool_ = std::make_unique<ThreadPool>(std::clamp(num_cores, 1, kMaxPackThreads));
@@ -273,7 +277,7 @@ class CudaBackend final : public Backend {
     }
     if (HasCublas(args)) return LinearByCublas(linear);
     if (!HasBlocks(args)) return cuda::MatMul(args, *device_);
-    ForPartsOfBlocks(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
+    ForPartsOf(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
       MatMulArgs product = args;
       product.parts = {&some, 1};
       cuda::MatMul(product, *device_, num_outputs);
@@ -291,7 +295,9 @@ class CudaBackend final : public Backend {
     if (args.compute == Compute::kF32) return false;
     if (IsFp8(args)) return true;
     for (const MatMulPart& part : args.parts) {
-      if (part.weight.dtype != DType::kBF16 && !IsBlockFormat(part.weight.dtype)) return false;
+      const bool is_rounded = part.weight.dtype == DType::kF16 || part.weight.dtype == DType::kF32;
+      // Rows of quads. Of few rows the weights are read where they are.
+      if (is_rounded && (part.weight.shape[1] % 4 != 0 || args.x.shape[0] <= cuda::kMaxFewColumns)) return false;
     }
     LoadCublas();
     return cublas_ != nullptr;
@@ -303,22 +309,27 @@ class CudaBackend final : public Backend {
 
   // body(rows, first) with rows of the matrix as plain numbers, as many at a time as the workspace holds.
   template <typename Body>
-  void ForRowsOfBlocks(const WeightMatrix& matrix, DType dtype, const Body& body) {
+  void ForRowsOf(const WeightMatrix& matrix, DType dtype, const Body& body) {
     const int64_t depth = matrix.shape[1];
     const int64_t at_once = kWorkspaceBytes / (depth * SizeOf(dtype)) / cuda::kOrderOutputs * cuda::kOrderOutputs;
     HW_CHECK(at_once > 0, "rows of {} are more than the workspace holds", depth);
     for (int64_t first = 0; first < matrix.shape[0]; first += at_once) {
       const int64_t count = std::min(at_once, matrix.shape[0] - first);
-      cuda::Dequantize(matrix, first, count, dtype, workspace_.data(), *device_);
+      if (IsBlockFormat(matrix.dtype)) {
+        cuda::Dequantize(matrix, first, count, dtype, workspace_.data(), *device_);
+      } else {
+        HW_CHECK(dtype == DType::kBF16, "{}", NameOf(dtype));
+        cuda::RoundToBf16(matrix.rows().Rows(first, count), workspace_.data(), *device_);
+      }
       body(ConstTensorView(workspace_.data(), dtype, {count, depth}), first);
     }
   }
   // body(part, N) with outputs of every part, as many at a time as the workspace holds rows of them, of f32 or bf16.
   // Rows of what is written are N numbers apart.
   template <typename Body>
-  void ForPartsOfBlocks(const MatMulArgs& args, DType dtype, const Body& body) {
+  void ForPartsOf(const MatMulArgs& args, DType dtype, const Body& body) {
     for (const MatMulPart& part : args.parts) {
-      ForRowsOfBlocks(part.weight, dtype, [&](const ConstTensorView& rows, int64_t first) {
+      ForRowsOf(part.weight, dtype, [&](const ConstTensorView& rows, int64_t first) {
         const int64_t count = rows.shape[0];
         MatMulPart some{.weight = rows,
                         .bias = {},
@@ -360,8 +371,8 @@ class CudaBackend final : public Backend {
       return;
     }
     ForFormats(args, [&](const MatMulArgs& some) {
-      if (HasBlocks(some)) {
-        return ForPartsOfBlocks(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
+      if (!HasBf16Alone(some)) {
+        return ForPartsOf(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
           cublas_->MatMul(x.bf16(), part, args.write, num_outputs);
         });
       }
@@ -401,7 +412,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
   StepChecker checker_;
-  cuda::Prepared prepared_;     // by the last attention
+  cuda::Prepared prepared_;  // by the last attention
   cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;

@@ -33,7 +33,7 @@ void SoftCap(const SoftCapArgs& args, CudaDevice& device);
 void GatherRows(const GatherRowsArgs& args, CudaDevice& device);
 void DrawTokens(const DrawTokensArgs& args, CudaDevice& device);
 
-// x as bf16, to `rounded`, which has room for a multiple of four numbers.
+// x, f32 or f16, as bf16, to `rounded`, which has room for a multiple of four numbers.
 void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device);
 // The same of what a norm or an activation gives; whether that is written too is left open.
 void NormRounded(const NormArgs& args, void* rounded, CudaDevice& device);
@@ -60,8 +60,8 @@ inline constexpr int kMaxFewColumns = 32;
 inline constexpr int PartsOfRows(Compute compute) {
   return compute == Compute::kF32 ? 3 : 1;
 }
-// What an operation has left of its rows for the product that may come right behind it (rounded_columns.cuh), in scratch
-// memory: there until something else is put on the device.
+// What an operation has left of its rows for the product that may come right behind it (rounded_columns.cuh), in
+// scratch memory: there until something else is put on the device.
 struct Prepared {
   const void* x = nullptr;  // the rows themselves
   int64_t num_rows = 0;

@@ -26,9 +26,9 @@ struct DecodeParams {
   const float* sink_logits;
   float* out;
   RoundedColumns rounded_out;  // the same for the product behind
-  float* lse;             // or null
-  float* state_outputs;   // [states, G, D], not divided by the sum
-  float2* state_softmax;  // [states, G] maximum in units of log2, sum
+  float* lse;                  // or null
+  float* state_outputs;        // [states, G, D], not divided by the sum
+  float2* state_softmax;       // [states, G] maximum in units of log2, sum
   // Of a block's shared memory (decode_ring.cuh).
   int num_stages;
   int num_buffers;

@@ -142,9 +142,20 @@ __global__ void GatherKernel(const float* x, const int32_t* rows, int64_t dim, f
   for (int64_t d = threadIdx.x; d < dim; d += blockDim.x) out[blockIdx.x * dim + d] = x[rows[blockIdx.x] * dim + d];
 }
 
-__global__ void RoundKernel(const float4* x, int64_t count, uint2* rounded) {
+__device__ float4 QuadAt(const float* x, int64_t i) {
+  return reinterpret_cast<const float4*>(x)[i];
+}
+__device__ float4 QuadAt(const __half* x, int64_t i) {
+  const uint2 halves = reinterpret_cast<const uint2*>(x)[i];
+  const float2 low = __half22float2(reinterpret_cast<const __half2&>(halves.x));
+  const float2 high = __half22float2(reinterpret_cast<const __half2&>(halves.y));
+  return {low.x, low.y, high.x, high.y};
+}
+// Quads of numbers.
+template <typename T>
+__global__ void RoundKernel(const T* x, int64_t count, uint2* rounded) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  if (i < count) rounded[i] = Rounded(x[i]);
+  if (i < count) rounded[i] = Rounded(QuadAt(x, i));
 }
 
 }  // namespace
@@ -153,8 +164,13 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
   // Rows begin on 64 bytes and buffers end there: what is behind the last number may be rounded too.
   const int64_t count = (x.shape.num_elements() + 3) / 4;
   if (!device.ok() || count == 0) return;
-  Launch(device, "RoundToBf16", {.grid = dim3(Blocks(count, kThreads)), .threads = kThreads}, RoundKernel,
-         static_cast<const float4*>(x.data), count, static_cast<uint2*>(rounded));
+  const LaunchShape shape{.grid = dim3(Blocks(count, kThreads)), .threads = kThreads};
+  auto* const to = static_cast<uint2*>(rounded);
+  if (x.dtype == DType::kF16) {
+    Launch(device, "RoundToBf16", shape, RoundKernel<__half>, static_cast<const __half*>(x.data), count, to);
+  } else {
+    Launch(device, "RoundToBf16", shape, RoundKernel<float>, F32(x), count, to);
+  }
 }
 
 void Embed(const EmbedArgs& args, CudaDevice& device) {

@@ -35,10 +35,10 @@ struct FewRowsParams {
   const float* norm_weight;  // [K]
   float norm_eps;
   bool adds;
-  bool is_gated;    // out of the second part = act(first) * second; both have as many tiles
-  bool has_gelu;    // act: else silu
-  int num_early;    // TRIAL sets ahead
-  int num_parts;    // numbers in bf16 that stand for one of x, each what rounding left of the one before
+  bool is_gated;               // out of the second part = act(first) * second; both have as many tiles
+  bool has_gelu;               // act: else silu
+  int num_early;               // TRIAL sets ahead
+  int num_parts;               // numbers in bf16 that stand for one of x, each what rounding left of the one before
   RoundedColumns rounded_out;  // of the last part, in place of `out`, where the product behind this one wants its x
   int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
   int num_tiles;

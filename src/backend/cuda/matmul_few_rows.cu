@@ -312,7 +312,8 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* ro
   }
 }
 
-// A product of some rows, and where its x is rounded: by whoever made it, to `rounded`, or on the way, through `scratch`.
+// A product of some rows, and where its x is rounded: by whoever made it, to `rounded`, or on the way, through
+// `scratch`.
 struct Rows {
   int first = 0;
   int count = 0;
@@ -358,8 +359,8 @@ bool HasFewRows(const LinearArgs& args) {
 }
 
 bool DoesThen(const LinearArgs& linear) {
-  return linear.activation && linear.then && linear.then->compute == linear.product.compute &&
-         HasFewRows(linear) && HasFewRows({.product = *linear.then});
+  return linear.activation && linear.then && linear.then->compute == linear.product.compute && HasFewRows(linear) &&
+         HasFewRows({.product = *linear.then});
 }
 
 // Rows are cut alike for both products, and each cut leaves the second what it rounded for it.
@@ -379,7 +380,8 @@ void MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, CudaDevic
   const int64_t own_numbers = is_prepared ? 0 : kMaxColumns * args.x.shape[1];
   const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
   const int64_t then_numbers = num_rows * params.num_parts * then_depth;
-  auto* const scratch = reinterpret_cast<Bf16*>(device.Scratch(static_cast<size_t>(own_numbers + then_numbers) * sizeof(Bf16)));
+  auto* const scratch =
+      reinterpret_cast<Bf16*>(device.Scratch(static_cast<size_t>(own_numbers + then_numbers) * sizeof(Bf16)));
   if (scratch == nullptr) return;
   for (int first = 0; first < num_rows; first += most) {
     Rows rows{.first = first, .count = std::min(most, num_rows - first), .scratch = scratch};
