@@ -208,6 +208,69 @@ TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
   }
 }
 
+// A product that is added to a stream, and behind it another of the stream, normed.
+struct Stream {
+  Case first, second;
+  Floats x, into, weight, norm_weight, next_weight;
+};
+Stream RandomStream(Random& random) {
+  const int64_t num_rows = random.Coin() ? random.Between(1, 3) : random.Between(4, 33);
+  const int64_t first_depth = 32 * random.Between(1, 40);
+  const int64_t dim = 64 * random.Between(1, 20);
+  const Compute compute = random.Coin() ? Compute::kBF16 : Compute::kF32;
+  const DType type = random.Between(0, 3) == 0 ? DType::kF16 : DType::kBF16;
+  Stream stream{.first = {.num_rows = num_rows, .depth = first_depth, .weight_type = type, .compute = compute},
+                .second = {.num_rows = num_rows, .depth = dim, .num_outputs = {random.Between(1, 100)}},
+                .x = random.Normal(num_rows * first_depth),
+                .into = random.Normal(num_rows * dim),
+                .weight = random.Normal(dim * first_depth),
+                .norm_weight = random.Normal(dim),
+                .next_weight = {}};
+  stream.next_weight = random.Normal(stream.second.num_outputs[0] * dim);
+  return stream;
+}
+
+// What is found each time when it is done so often with the same weights.
+std::vector<Floats> RunStream(Backend& backend, const Stream& stream, int times) {
+  const int64_t num_rows = stream.first.num_rows;
+  const int64_t dim = stream.second.depth;
+  const int64_t num_outputs = stream.second.num_outputs[0];
+  const WeightMatrix weight = Adopted(backend, stream.first.weight_type, stream.weight, stream.first.depth);
+  const WeightMatrix next_weight = Adopted(backend, stream.first.weight_type, stream.next_weight, dim);
+  const Held norm_weight(backend, {dim}, stream.norm_weight);
+  const Held x(backend, {num_rows, stream.first.depth}, stream.x);
+  std::vector<Floats> found;
+  for (int i = 0; i < times; ++i) {
+    const Held into(backend, {num_rows, dim}, stream.into);
+    const Held normed = Held::Poisoned(backend, {num_rows, dim});
+    const Held out = Held::Poisoned(backend, {num_rows, num_outputs});
+    const MatMulPart part{.weight = weight, .bias = {}, .out = into.view()};
+    backend.MatMul(
+        {.x = x.view(), .parts = {&part, 1}, .write = MatMulArgs::Write::kAdd, .compute = stream.first.compute});
+    const MatMulPart next{.weight = next_weight, .bias = {}, .out = out.view()};
+    backend.Linear({.norm = NormArgs{.x = into.view(), .weight = norm_weight.view(), .bias = {}, .out = normed.view()},
+                    .product = {.x = normed.view(), .parts = {&next, 1}, .compute = stream.first.compute}});
+    found.push_back(out.Read());
+  }
+  return found;
+}
+
+// A backend may come to know what is behind a product, and leave it what it wants: nothing of that shows.
+TEST_P(Linear, WhatIsLeftForANormIsAsIfItHadMadeIt) {
+  for (uint32_t seed = 0; seed < 30 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Stream stream = RandomStream(random);
+    const Floats expected = RunStream(*ref_, stream, 1).front();
+    const std::vector<Floats> found = RunStream(*backend_.backend, stream, 3);
+    const double precision = stream.first.compute == Compute::kBF16 ? 0.04 : 2e-5;
+    const double scale = std::sqrt(static_cast<double>(stream.second.depth)) + 1;
+    ExpectNear(found[0], expected, [&](size_t) { return precision * scale * 4; });
+    ExpectSameBits(found[0], found[1]);
+    ExpectSameBits(found[0], found[2]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, Linear, testing::Range<size_t>(0, AllBackends().size()),
                          [](const auto& param) { return AllBackends()[param.param].name; });
 

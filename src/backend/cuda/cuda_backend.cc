@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -136,8 +137,8 @@ class CudaBackend final : public Backend {
     const bool has_few_rows = HasFewRows(args);
     // Parts that differ, each with the norm before it: a file may have values in another format than keys.
     const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
-    // A norm or an activation that is not done on the way must not cost few rows all weights as bf16.
-    const bool is_apart = !HasBf16Alone(args.product) && AllHaveFewRows({.product = args.product});
+    // A norm or an activation that is not done on the way leaves the product itself as it is for few rows.
+    const bool is_apart = AllHaveFewRows({.product = args.product});
     if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
@@ -265,9 +266,35 @@ class CudaBackend final : public Backend {
   // Requires: HasFewRows(args).
   void FewRows(const LinearArgs& args) {
     if (IsBlockFormat(args.product.parts.front().weight.dtype)) return cuda::MatMulFewRowsInBlocks(args, *device_);
-    if (cuda::DoesThen(args)) Validate(*args.then);
-    cuda::MatMulFewRows(args, prepared_, *device_);
+    const bool does_then = cuda::DoesThen(args);
+    if (does_then) Validate(*args.then);
+    NoteNorm(args);
+    const MatMulArgs& last = does_then ? *args.then : args.product;
+    prepared_ = cuda::MatMulFewRows(args, prepared_, BehindOf(last), *device_);
+    last_sum_ = {.out = F32Sum(last), .weight = last.parts[0].weight.planes[0], .num_put = device_->num_put()};
   }
+  // A step's operations are those of the step before: a product that is added to a stream leaves it as the norm wants
+  // it that read the stream behind it then (Prepared). A guess that is wrong costs what was left and nothing else.
+  void NoteNorm(const LinearArgs& args) {
+    if (!args.norm || last_sum_.num_put != device_->num_put() || last_sum_.out != args.norm->x.data) return;
+    norm_behind_[last_sum_.weight] = static_cast<const float*>(args.norm->weight.data);
+  }
+  cuda::NormBehind BehindOf(const MatMulArgs& last) {
+    const auto known = norm_behind_.find(last.parts[0].weight.planes[0]);
+    if (F32Sum(last) == nullptr || known == norm_behind_.end()) return {};
+    const size_t bytes = cuda::ColumnsBytes(last.parts[0].weight.shape[0]);
+    if (bytes > normed_columns_.size_bytes()) {
+      Result<DeviceBuffer> made = DeviceBuffer::Make(*device_, bytes);
+      if (!made.ok()) return {};  // then the product behind rounds
+      normed_columns_ = *std::move(made);
+    }
+    return {.weight = known->second, .room = normed_columns_.data()};
+  }
+  // Where the product adds to, of one part; else null.
+  static const void* F32Sum(const MatMulArgs& args) {
+    return args.parts.size() == 1 && args.write == MatMulArgs::Write::kAdd ? args.parts[0].out.data : nullptr;
+  }
+
   // By whatever is fastest.
   void Multiply(const MatMulArgs& args) {
     const LinearArgs linear{.product = args};
@@ -412,7 +439,15 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
   StepChecker checker_;
-  cuda::Prepared prepared_;  // by the last attention
+  cuda::Prepared prepared_;  // by the last attention or product of few rows
+  struct Sum {
+    const void* out = nullptr;     // what was added to
+    const void* weight = nullptr;  // of the product
+    int64_t num_put = -1;          // CudaDevice::num_put() behind it
+  };
+  Sum last_sum_;
+  std::unordered_map<const void*, const float*> norm_behind_;  // by a product's weight
+  DeviceBuffer normed_columns_;
   cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;

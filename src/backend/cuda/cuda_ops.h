@@ -60,20 +60,29 @@ inline constexpr int kMaxFewColumns = 32;
 inline constexpr int PartsOfRows(Compute compute) {
   return compute == Compute::kF32 ? 3 : 1;
 }
-// What an operation has left of its rows for the product that may come right behind it (rounded_columns.cuh), in
-// scratch memory: there until something else is put on the device.
+// What an operation has left of its rows for the product that may come right behind it (rounded_columns.cuh): there
+// until something else is put on the device.
 struct Prepared {
-  const void* x = nullptr;  // the rows themselves
+  const void* x = nullptr;             // the rows themselves
+  const float* norm_weight = nullptr;  // columns are of x times this, where a norm stands in between
   int64_t num_rows = 0;
   int num_parts = 0;
-  const void* columns = nullptr;
-  int64_t num_put = -1;  // CudaDevice::num_put() behind it
+  void* columns = nullptr;
+  float* squares = nullptr;  // of x, where a norm stands in between
+  int64_t num_put = -1;      // CudaDevice::num_put() behind it
 };
+// The norm that reads what a product leaves, where one is known to, and where its product's x may be left.
+struct NormBehind {
+  const float* weight = nullptr;
+  std::byte* room = nullptr;  // of ColumnsBytes
+};
+size_t ColumnsBytes(int64_t depth);
 // Whether MatMulFewRows can do all of it, faster, but for what comes behind the activation: weights in bf16 or f16.
 bool HasFewRows(const LinearArgs& args);
 // Whether it does `then` as well.
 bool DoesThen(const LinearArgs& args);
-void MatMulFewRows(const LinearArgs& args, const Prepared& prepared, CudaDevice& device);
+// Of one part that is added to, the last product may have a norm `behind` it.
+Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind, CudaDevice& device);
 // More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
 // library's product.
 inline constexpr int64_t kMaxRowsInBlocks = 96;

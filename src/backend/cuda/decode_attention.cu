@@ -250,6 +250,7 @@ Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, Cu
           .num_rows = num_rows,
           .num_parts = num_parts,
           .columns = rounded.data,
+          .squares = nullptr,
           .num_put = device.num_put()};
 }
 

@@ -35,11 +35,18 @@ struct FewRowsParams {
   const float* norm_weight;  // [K]
   float norm_eps;
   bool adds;
-  bool is_gated;               // out of the second part = act(first) * second; both have as many tiles
-  bool has_gelu;               // act: else silu
-  int num_early;               // TRIAL sets ahead
-  int num_parts;               // numbers in bf16 that stand for one of x, each what rounding left of the one before
-  RoundedColumns rounded_out;  // of the last part, in place of `out`, where the product behind this one wants its x
+  bool is_gated;  // out of the second part = act(first) * second; both have as many tiles
+  bool has_gelu;  // act: else silu
+  // x * weight is multiplied in place of the normed x, and sums by 1 / rms(x), so that nobody waits for that. `squares`
+  // of x [T, K / 16] where x comes rounded, null where the kernel rounds it.
+  bool divides_sums;
+  const float* squares;
+  int num_parts;  // numbers in bf16 that stand for one of x, each what rounding left of the one before
+  // Outputs of the last part as the product behind wants its x, in place of `out`; beside it where there is a norm in
+  // between, of whose weight they are multiples, and whose squares are left too.
+  RoundedColumns rounded_out;
+  const float* next_norm;  // [N], or null
+  float* next_squares;     // [T, N / 16]
   int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
   int num_tiles;
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
@@ -69,9 +76,12 @@ inline FewRowsParams FewRowsParamsOf(const LinearArgs& linear) {
                        .adds = args.write == MatMulArgs::Write::kAdd,
                        .is_gated = linear.activation.has_value(),
                        .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
-                       .num_early = 1,
+                       .divides_sums = false,
+                       .squares = nullptr,
                        .num_parts = 1,
                        .rounded_out = {},
+                       .next_norm = nullptr,
+                       .next_squares = nullptr,
                        .num_buffers = 1,
                        .num_tiles = 0,
                        .parts = {}};
@@ -143,20 +153,56 @@ struct RowQuads {
 };
 static_assert(RowQuads::kNumbers == kMaxNormDim);
 
-// store(quad, part, four numbers of bf16) for a row's numbers from quad `first` up to number `end`, RowQuads::kNumbers
-// at most, normalised where there is a norm, whose weights are in `norm`. Those behind the row are zeros.
-template <typename Store>
-__device__ void RoundRow(const FewRowsParams& p, int row, int first, int end, const RowQuads& norm,
-                         const Store& store) {
-  RowQuads x;
-  x.Load(p.x + static_cast<int64_t>(row) * p.depth, first, min(end, p.depth));
-  if (p.norm_weight != nullptr) x.Normalise(norm, p.depth, p.norm_eps);
+// ---- squares of a row by sixteens, added up in one order wherever its numbers are at hand
+// ----------------------------
+
+inline constexpr int kSquared = kTileOutputs;  // neighbouring numbers
+inline constexpr int kQuadsOfSquares = 4;      // squares by fours of a row, for a lane
+inline constexpr int kMaxSquares = static_cast<int>(kMaxNormDim) / kSquared;
+static_assert(kMaxSquares <= 4 * kQuadsOfSquares * static_cast<int>(kWarp));
+
+__device__ inline float SquaresOfQuad(const float4& x) {
+  return __fadd_rn(__fadd_rn(__fmul_rn(x.x, x.x), __fmul_rn(x.y, x.y)),
+                   __fadd_rn(__fmul_rn(x.z, x.z), __fmul_rn(x.w, x.w)));
+}
+// Over lanes that are `first`, 2 first, ... below `end` apart.
+template <int kFirst, int kEnd>
+__device__ float AddOverLanes(float x) {
 #pragma unroll
-  for (int i = 0; i < kNormQuads; ++i) {
-    const int quad = RowQuads::QuadOf(first, i);
-    if (4 * quad >= end) continue;
-    store(quad, 0, TakeRounded(x.quads[i]));
-    for (int part = 1; part < p.num_parts; ++part) store(quad, part, TakeRounded(x.quads[i]));
+  for (int distance = kFirst; distance < kEnd; distance *= 2) {
+    x = __fadd_rn(x, __shfl_xor_sync(kAllLanes, x, distance));
+  }
+  return x;
+}
+// 1 / rms of rows warp, warp + 8, ... by its warp, into shared memory. K is a multiple of 64.
+template <int kGroups>
+__device__ void InvertRoots(const FewRowsParams& p, const float* squares, float* inverses) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int num_quads = p.depth / kSquared / 4;
+  float sums[kGroups];
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    const int row = warp + i * kNumShares;
+    const auto* quads = reinterpret_cast<const float4*>(squares + static_cast<int64_t>(row) * (p.depth / kSquared));
+    float4 loaded[kQuadsOfSquares];
+#pragma unroll
+    for (int j = 0; j < kQuadsOfSquares; ++j) {
+      const int quad = lane + j * static_cast<int>(kWarp);
+      loaded[j] = {0, 0, 0, 0};
+      if (row < p.num_rows && quad < num_quads) loaded[j] = quads[quad];
+    }
+    sums[i] = 0;
+#pragma unroll
+    for (int j = 0; j < kQuadsOfSquares; ++j) {
+      sums[i] += (loaded[j].x + loaded[j].y) + (loaded[j].z + loaded[j].w);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    const int row = warp + i * kNumShares;
+    const float sum = SumOfWarp(sums[i]);
+    if (lane == 0 && row < p.num_rows) inverses[row] = InverseRoot(sum, p.depth, p.norm_eps);
   }
 }
 
@@ -171,17 +217,30 @@ struct StagedX {
     return ((slice * kTurns + turn) * num_columns + column) * 4;
   }
 };
-__device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint4* staged) {
+// Of x, or of x times the norm's weight, in `norm`; then its squares [T, K / 16] go to shared memory too.
+__device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint4* staged, float* squares) {
   const StagedX to(p.num_columns());
   const int padded_depth = StagedX::NumSlices(p.depth) * kDepthOfSlice;
   for (int row = 0; row < p.num_rows; ++row) {
     for (int first = 0; 4 * first < padded_depth; first += RowQuads::kNumbers / 4) {
-      RoundRow(p, row, first, padded_depth, norm, [&](int quad, int part, uint2 rounded) {
+      RowQuads x;
+      x.Load(p.x + static_cast<int64_t>(row) * p.depth, first, p.depth);
+#pragma unroll
+      for (int i = 0; i < kNormQuads; ++i) {
+        const int quad = RowQuads::QuadOf(first, i);
+        if (p.norm_weight != nullptr) {
+          const float of_sixteen = AddOverLanes<1, 4>(SquaresOfQuad(x.quads[i]));
+          if (quad % 4 == 0 && 4 * quad < p.depth) squares[row * (p.depth / kSquared) + quad / 4] = of_sixteen;
+          x.quads[i] = Scaled(x.quads[i], 1.0f, norm.quads[i]);
+        }
+        if (4 * quad >= padded_depth) continue;
         const int chunk = quad / 2;
-        const int column = part * p.num_rows + row;
-        const int at = to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4;
-        reinterpret_cast<uint2*>(staged)[2 * at + quad % 2] = rounded;
-      });
+        for (int part = 0; part < p.num_parts; ++part) {
+          const int column = part * p.num_rows + row;
+          const int at = to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4;
+          reinterpret_cast<uint2*>(staged)[2 * at + quad % 2] = TakeRounded(x.quads[i]);
+        }
+      }
     }
   }
   __syncthreads();
@@ -340,8 +399,8 @@ struct TileWriter {
 
   __device__ explicit TileWriter(const FewRowsParams& params) : p(params) {}
 
-  // Shares are added in their order, to the bias.
-  __device__ void Write(const Tile& tile, bool is_gate, const float* sums) {
+  // Shares are added in their order, and divided by the row's root mean square where that is left to here.
+  __device__ void Write(const Tile& tile, bool is_gate, const float* sums, const float* inverses = nullptr) {
     using TileSums = Sums<kGroups>;
 #pragma unroll
     for (int j = 0; j < kSumsOfThread; ++j) {
@@ -349,33 +408,51 @@ struct TileWriter {
       const int column = i % kTileOutputs;
       const int output = tile.first_output + column;
       const int row = i / kTileOutputs;
-      if (row >= p.num_rows || output >= tile.part.num_outputs) continue;
-      float sum = tile.part.bias == nullptr ? 0.0f : tile.part.bias[output];
-      float of_share[kNumShares];  // one round of loads, for which all warps wait
+      const bool is_there = row < p.num_rows && output < tile.part.num_outputs;
+      float sum = 0;
+      if (is_there) {
+        float of_share[kNumShares];  // one round of loads, for which all warps wait
 #pragma unroll
-      for (int share = 0; share < kNumShares; ++share) of_share[share] = sums[TileSums::IndexOf(share, column, row)];
+        for (int share = 0; share < kNumShares; ++share) of_share[share] = sums[TileSums::IndexOf(share, column, row)];
 #pragma unroll 1
-      for (int part = 1; part < p.num_parts; ++part) {
+        for (int part = 1; part < p.num_parts; ++part) {
 #pragma unroll
-        for (int share = 0; share < kNumShares; ++share) {
-          of_share[share] += sums[TileSums::IndexOf(share, column, row + part * p.num_rows)];
+          for (int share = 0; share < kNumShares; ++share) {
+            of_share[share] += sums[TileSums::IndexOf(share, column, row + part * p.num_rows)];
+          }
         }
-      }
 #pragma unroll
-      for (int share = 0; share < kNumShares; ++share) sum += of_share[share];
+        for (int share = 0; share < kNumShares; ++share) sum += of_share[share];
+        if (inverses != nullptr) sum = __fmul_rn(sum, inverses[row]);
+        if (tile.part.bias != nullptr) sum += tile.part.bias[output];
+      }
       if (is_gate) {
         gates[j] = sum;
         continue;
       }
-      if (p.is_gated) sum *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
-      const int64_t at = static_cast<int64_t>(row) * tile.part.num_outputs + output;
-      if (p.rounded_out.data != nullptr) {
-        p.rounded_out.Store(at, sum);
-        continue;
+      if (is_there) sum = Store(tile.part, row, output, sum, j);
+      if (p.next_norm == nullptr) continue;
+      const float squares = AddOverLanes<1, kSquared>(__fmul_rn(sum, sum));
+      if (is_there && column == 0) {
+        p.next_squares[static_cast<int64_t>(row) * (tile.part.num_outputs / kSquared) + output / kSquared] = squares;
       }
-      float& out = tile.part.out[at];
-      out = p.adds ? out + sum : sum;
     }
+  }
+
+ private:
+  // Returns what the output is now.
+  __device__ float Store(const FewRowsParams::Part& part, int row, int output, float sum, int j) {
+    if (p.is_gated) sum *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
+    const int64_t at = static_cast<int64_t>(row) * part.num_outputs + output;
+    if (p.rounded_out.data == nullptr || p.next_norm != nullptr) {
+      float& out = part.out[at];
+      sum = p.adds ? out + sum : sum;
+      out = sum;
+    }
+    if (p.rounded_out.data != nullptr) {
+      p.rounded_out.Store(at, p.next_norm == nullptr ? sum : __fmul_rn(sum, p.next_norm[output]));
+    }
+    return sum;
   }
 };
 

@@ -15,7 +15,6 @@
 // so its bits do not depend on who shares the step. Where x is wanted exactly it is three numbers in bf16, and three
 // times as many columns.
 #include <algorithm>
-#include <cstdlib>
 
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/few_rows.cuh"
@@ -24,6 +23,10 @@ namespace headwise::cuda {
 namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
+
+// Of x in shared memory: of more, every block's reading and rounding of them all takes longer than a launch that rounds
+// them once. Three rows of 4,096 or one of 14,336 were as fast either way.
+constexpr int kMaxStagedNumbers = 15 << 10;
 
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
@@ -60,14 +63,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   auto* const staged = reinterpret_cast<uint4*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
-  RowQuads norm;
-  if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
-  WaitForEarlier();
+  __shared__ __align__(16) float squares[kMaxStagedNumbers / kSquared];
+  __shared__ float inverses[kMaxColumns];
   if (rounded != nullptr) {
+    WaitForEarlier();
     StageRounded(rounded, p.num_columns(), p.depth, staged);
   } else {
-    StageX(p, norm, staged);
+    RowQuads norm;
+    if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
+    WaitForEarlier();
+    StageX(p, norm, staged, squares);
   }
+  // They are read behind the next barrier.
+  if (p.divides_sums) InvertRoots<kGroups>(p, rounded != nullptr ? p.squares : squares, inverses);
   const StagedX layout(p.num_columns());
   TileWriter<kGroups> writer(p);
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
@@ -92,37 +100,41 @@ __global__ void __launch_bounds__(kThreads, 1)
     float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
     StoreShare<kGroups>(share, acc, buffer);
     __syncthreads();
-    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer);
+    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer, p.divides_sums ? inverses : nullptr);
     if (p.num_buffers == 1) __syncthreads();
   }
 }
 
 // ---- x comes through the ring ---------------------------------------------------------------------------------------
 
-// Of a row that is not normalised.
 constexpr int kNumbersOfPart = 2048;
 
-// Rows of x as they are multiplied, [columns, K] bf16. A block a row, or a part of one where nothing is normalised. A
-// thread takes few numbers at a time: with the registers of RowQuads the product behind this kernel began later.
-__global__ void __launch_bounds__(kThreads) RoundRowsKernel(const __grid_constant__ FewRowsParams p, Bf16* rounded) {
+// Rows of x, or of x times the norm's weight, as they are multiplied, [columns, K] bf16, and the squares of x, where
+// there is a norm. Parts of a row by a block each.
+__global__ void __launch_bounds__(kThreads)
+    RoundRowsKernel(const __grid_constant__ FewRowsParams p, Bf16* rounded, float* squares) {
   LetLaterBegin();
   WaitForEarlier();
   const auto row = static_cast<int>(blockIdx.x);
   const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
   const auto* weight = reinterpret_cast<const float4*>(p.norm_weight);
-  float inverse = 1;
-  if (weight != nullptr) {
-    float squares = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
-    inverse = InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
-  }
-  const int step = static_cast<int>(gridDim.y) * kThreads;
-  for (int pair = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); pair < p.depth / 8; pair += step) {
-    float4 quads[2] = {x[2 * pair], x[2 * pair + 1]};
+  const int num_pairs = p.depth / 8;
+  // Whole warps go round, since they add up squares together.
+  for (auto first = static_cast<int>(blockIdx.y * kThreads); first < num_pairs;
+       first += static_cast<int>(gridDim.y) * kThreads) {
+    const int pair = first + static_cast<int>(threadIdx.x);
+    const bool is_there = pair < num_pairs;
+    float4 quads[2] = {};
+    if (is_there) quads[0] = x[2 * pair], quads[1] = x[2 * pair + 1];
+    if (weight != nullptr) {
+      const float of_pair = __fadd_rn(SquaresOfQuad(quads[0]), SquaresOfQuad(quads[1]));
+      const float of_sixteen = AddOverLanes<1, 2>(of_pair);
+      if (!is_there) continue;
+      if (pair % 2 == 0) squares[static_cast<int64_t>(row) * (p.depth / kSquared) + pair / 2] = of_sixteen;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (weight != nullptr) quads[i] = Scaled(quads[i], inverse, weight[2 * pair + i]);
+      for (int i = 0; i < 2; ++i) quads[i] = Scaled(quads[i], 1.0f, weight[2 * pair + i]);
     }
+    if (!is_there) continue;
     for (int part = 0; part < p.num_parts; ++part) {
       const int64_t column = static_cast<int64_t>(part) * p.num_rows + row;
       const uint2 low = TakeRounded(quads[0]);
@@ -185,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   // x is not there yet: the first weights wait in the second-level cache.
   Sequence<kXSlices> early(tiles, share);
-  for (int i = 0; i < p.num_early * (kXSlices + kTilesAtOnce) && early.is_there(); ++i, early.Advance()) {
+  for (int i = 0; i < kXSlices + kTilesAtOnce && early.is_there(); ++i, early.Advance()) {
     if (early.item < kXSlices) continue;
     const Tile tile = tiles.Get(early.first_tile + early.item - kXSlices);
     const int64_t output = min(tile.first_output + lane / 2, tile.part.num_outputs - 1);
@@ -195,6 +207,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForEarlier();
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
+  __shared__ float inverses[kMaxColumns];  // read behind the next barrier
+  if (p.divides_sums) InvertRoots<kGroups>(p, p.squares, inverses);
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   TileWriter<kGroups> writer(p);
@@ -236,7 +250,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
       StoreShare<kGroups>(share, acc[i], buffer);
       __syncthreads();
-      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer);
+      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer,
+                   p.divides_sums ? inverses : nullptr);
       if (p.num_buffers == 1) __syncthreads();
     }
   }
@@ -248,9 +263,16 @@ int GroupsOf(int num_columns) {
   return num_columns <= kRowsOfGroup ? 1 : num_columns <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
 }
 
-// Of x: of more, every block's reading and rounding of them all takes longer than a launch that rounds them once. Three
-// rows of 4,096 or one of 14,336 were as fast either way.
-constexpr int64_t kMaxStagedNumbers = 15 << 10;
+// Rows as they are multiplied, and their squares where there is a norm.
+struct Columns {
+  Bf16* columns = nullptr;   // [columns, K]
+  float* squares = nullptr;  // [T, K / 16]
+};
+// Where they lie in memory of kMaxColumns of them, squares ahead, for any K that is a multiple of 16.
+Columns ColumnsAt(std::byte* memory, int64_t depth) {
+  return {reinterpret_cast<Bf16*>(memory + kMaxColumns * (depth / kSquared) * sizeof(float)),
+          reinterpret_cast<float*>(memory)};
+}
 
 // How a product fits into shared memory.
 struct Layout {
@@ -260,7 +282,7 @@ struct Layout {
   size_t bytes = 0;
 };
 Layout LayoutFor(int num_columns, int64_t depth, const CudaDevice& device) {
-  constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
+  constexpr size_t kBesides = 4608;  // what a block has anyway: squares for a norm
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const size_t sums =
       sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_columns));
@@ -312,13 +334,12 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* ro
   }
 }
 
-// A product of some rows, and where its x is rounded: by whoever made it, to `rounded`, or on the way, through
-// `scratch`.
+// A product of some rows, and where its x is rounded: by whoever made it, or on the way, through `scratch`.
 struct Rows {
   int first = 0;
   int count = 0;
-  const Bf16* rounded = nullptr;
-  Bf16* scratch = nullptr;
+  Columns x;                     // columns == nullptr: on the way
+  std::byte* scratch = nullptr;  // of ColumnsBytes
 };
 void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaDevice& device) {
   params.x += static_cast<int64_t>(rows.first) * params.depth;
@@ -328,15 +349,17 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaD
   }
   const Layout layout = LayoutFor(params.num_columns(), params.depth, device);
   params.num_buffers = layout.num_buffers;
-  const Bf16* rounded = rows.rounded;
-  if (rounded == nullptr && !layout.is_staged) {
+  params.divides_sums = params.norm_weight != nullptr;
+  Columns x = rows.x;
+  if (x.columns == nullptr && !layout.is_staged) {
+    x = ColumnsAt(rows.scratch, params.depth);
     LaunchShape rounding = Overlapping(params.num_rows, kThreads);
-    if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
-    Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, rows.scratch);
-    rounded = rows.scratch;
+    rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
+    Launch(device, "MatMul: round", rounding, RoundRowsKernel, params, x.columns, x.squares);
   }
-  if (weight_type == DType::kF16) return LaunchFor<__half>(params, layout, rounded, device);
-  LaunchFor<Bf16>(params, layout, rounded, device);
+  params.squares = x.squares;
+  if (weight_type == DType::kF16) return LaunchFor<__half>(params, layout, x.columns, device);
+  LaunchFor<Bf16>(params, layout, x.columns, device);
 }
 
 }  // namespace
@@ -349,8 +372,7 @@ bool HasFewRows(const LinearArgs& args) {
   if (args.norm) {
     const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
     const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
-    // A norm's bits are those of the kernel that does it alone.
-    if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
+    if (!is_rms || !is_aligned || depth > kMaxNormDim || depth % (4 * kSquared) != 0) return false;
   }
   const DType type = product.parts.front().weight.dtype;
   return product.parts.size() <= kMaxParts && (type == DType::kBF16 || type == DType::kF16) &&
@@ -363,42 +385,71 @@ bool DoesThen(const LinearArgs& linear) {
          HasFewRows({.product = *linear.then});
 }
 
+size_t ColumnsBytes(int64_t depth) {
+  return static_cast<size_t>(kMaxColumns * (depth / kSquared)) * sizeof(float) +
+         static_cast<size_t>(kMaxColumns * depth) * sizeof(Bf16);
+}
+
 // Rows are cut alike for both products, and each cut leaves the second what it rounded for it.
-void MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, CudaDevice& device) {
+Prepared MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, const NormBehind& behind,
+                       CudaDevice& device) {
   const MatMulArgs& args = linear.product;
   const auto num_rows = static_cast<int>(args.x.shape[0]);
-  if (!device.ok() || num_rows == 0) return;
+  if (!device.ok() || num_rows == 0) return {};
   FewRowsParams params = FewRowsParamsOf(linear);
   params.num_parts = PartsOfRows(args.compute);
-  const bool is_prepared = !linear.norm && prepared.num_put == device.num_put() && prepared.x == args.x.data &&
-                           prepared.num_rows == num_rows && prepared.num_parts == params.num_parts;
+  const bool is_prepared = prepared.num_put == device.num_put() && prepared.x == params.x &&
+                           prepared.norm_weight == params.norm_weight && prepared.num_rows == num_rows &&
+                           prepared.num_parts == params.num_parts;
   const bool has_then = DoesThen(linear);
-  static const int kTrialEarly = std::getenv("HW_EARLY") ? std::atoi(std::getenv("HW_EARLY")) : 1;  // TRIAL
-  params.num_early = kTrialEarly;
   // Exact rows are three columns each: of more than ten the weights are read again.
   const int most = kMaxColumns / params.num_parts;
-  const int64_t own_numbers = is_prepared ? 0 : kMaxColumns * args.x.shape[1];
+  const int64_t depth = args.x.shape[1];
   const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
+  const size_t own_bytes = is_prepared ? 0 : ColumnsBytes(depth);
   const int64_t then_numbers = num_rows * params.num_parts * then_depth;
-  auto* const scratch =
-      reinterpret_cast<Bf16*>(device.Scratch(static_cast<size_t>(own_numbers + then_numbers) * sizeof(Bf16)));
-  if (scratch == nullptr) return;
+  std::byte* const scratch = device.Scratch(own_bytes + static_cast<size_t>(then_numbers) * sizeof(Bf16));
+  if (scratch == nullptr) return {};
+  // The last product's outputs, for a norm behind it.
+  const MatMulArgs& last = has_then ? *linear.then : args;
+  const bool prepares = behind.weight != nullptr && num_rows <= most;
+  const Columns next = prepares ? ColumnsAt(behind.room, last.parts[0].weight.shape[0]) : Columns{};
+  const auto prepare = [&](FewRowsParams& product) {
+    if (!prepares) return;
+    product.next_norm = behind.weight;
+    product.next_squares = next.squares;
+    product.rounded_out = {
+        .data = next.columns, .num_parts = product.num_parts, .part_numbers = num_rows * last.parts[0].weight.shape[0]};
+  };
   for (int first = 0; first < num_rows; first += most) {
-    Rows rows{.first = first, .count = std::min(most, num_rows - first), .scratch = scratch};
-    if (is_prepared) rows.rounded = static_cast<const Bf16*>(prepared.columns);  // all rows: one cut
+    Rows rows{.first = first, .count = std::min(most, num_rows - first), .x = {}, .scratch = scratch};
+    if (is_prepared) {  // all rows: one cut
+      rows.x = {static_cast<Bf16*>(prepared.columns), prepared.squares};
+    }
     if (has_then) {
-      params.rounded_out = {.data = scratch + own_numbers + first * params.num_parts * then_depth,
-                            .num_parts = params.num_parts,
-                            .part_numbers = rows.count * then_depth};
+      params.rounded_out = {
+          .data = reinterpret_cast<Bf16*>(scratch + own_bytes) + first * params.num_parts * then_depth,
+          .num_parts = params.num_parts,
+          .part_numbers = rows.count * then_depth};
+    } else {
+      prepare(params);
     }
     LaunchRows(params, rows, args.parts.front().weight.dtype, device);
     if (!has_then) continue;
-    FewRowsParams then = FewRowsParamsOf({.product = *linear.then});
+    FewRowsParams then = FewRowsParamsOf({.product = last});
     then.num_parts = params.num_parts;
-    then.num_early = kTrialEarly;
-    rows.rounded = params.rounded_out.data;
-    LaunchRows(then, rows, linear.then->parts.front().weight.dtype, device);
+    rows.x = {params.rounded_out.data, nullptr};
+    prepare(then);
+    LaunchRows(then, rows, last.parts.front().weight.dtype, device);
   }
+  if (!prepares) return {};
+  return {.x = last.parts[0].out.data,
+          .norm_weight = behind.weight,
+          .num_rows = num_rows,
+          .num_parts = params.num_parts,
+          .columns = next.columns,
+          .squares = next.squares,
+          .num_put = device.num_put()};
 }
 
 }  // namespace headwise::cuda
