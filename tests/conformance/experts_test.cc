@@ -332,13 +332,13 @@ TEST_P(ExpertsOfBackend, OfManyOutputsAndLongRowsAreThoseOfRef) {
   if (backend_.backend->name() != "cuda") GTEST_SKIP() << "of a GPU's kernels; those of a CPU go through it above";
   for (const DType format : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
-      for (const int64_t num_rows : {1, 7, 8, 9, 32, 33, 150}) {
+      for (const int64_t num_rows : {1, 9, 32, 90}) {
         const bool is_clamped = num_rows % 2 == 0;
         const Case drawn{
             .num_rows = num_rows,
-            .model_dim = 1440,
-            .ffn_dim = 352,
-            .num_experts = 12,
+            .model_dim = 736,
+            .ffn_dim = 160,
+            .num_experts = 9,
             .routing = Choosing(4),
             .has_bias = is_clamped,
             .activation = is_clamped ? ActivateArgs::Kind::kGatedSiluClamped : ActivateArgs::Kind::kGatedSilu,
