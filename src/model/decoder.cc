@@ -231,17 +231,16 @@ void Decoder::Attend(int64_t layer_idx, const TensorView& input, const std::opti
                                     .compute = compute_});
 }
 
-// Where they are the step's only reader of a norm, it is done before the router's product, and written. Small
-// differences of logits decide who computes, so they are f32 whatever products are.
+// A norm is done by itself: experts read what it gives, which on the way into the router's product need not be written.
+// Small differences of logits decide who computes, so they are f32 whatever products are.
 void Decoder::RunExperts(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
                          const Buffers& buffers) {
   const ExpertsConfig& experts = model_->config.experts;
   const std::array<MatMulPart, 2> parts{
       {{layer.router.weight, layer.router.bias, buffers.router}, {layer.shared_gate.weight, {}, buffers.shared}}};
-  backend_->Linear(
-      {.norm = norm,
-       .product = {
-           .x = input, .parts = std::span(parts).first(experts.has_shared_gate ? 2 : 1), .compute = Compute::kF32}});
+  if (norm) backend_->Norm(*norm);
+  backend_->MatMul(
+      {.x = input, .parts = std::span(parts).first(experts.has_shared_gate ? 2 : 1), .compute = Compute::kF32});
   const bool has_branch = layer.mlp_post_norm.weight.present();
   backend_->Experts({.x = input,
                      .logits = buffers.router,

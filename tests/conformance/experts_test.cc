@@ -297,18 +297,48 @@ TEST_P(ExpertsOfBackend, NumbersThatAreNoneStaySo) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isnan(found[i]), i >= 32) << i;
 }
 
+TEST_P(ExpertsOfBackend, WhatAllTokensGoThroughIsGatedRowByRow) {
+  Random random(10);
+  for (const int64_t num_rows : {1, 7, 40}) {
+    constexpr int64_t kDim = 50;
+    const Floats x = random.Normal(num_rows * kDim), gate = random.Normal(num_rows);
+    const Held gates(*backend_.backend, {num_rows, 1}, gate);
+    const Held rows(*backend_.backend, {num_rows, kDim}, x);
+    backend_.backend->GateRows({.gate = gates.view(), .x = rows.view()});
+    Floats expected = x;
+    for (size_t i = 0; i < x.size(); ++i) {
+      expected[i] = static_cast<float>(x[i] / (1 + std::exp(-static_cast<double>(gate[i / kDim]))));
+    }
+    ExpectNear(rows.Read(), expected, [](size_t) { return 1e-6; });
+  }
+}
+
+TEST_P(ExpertsOfBackend, TheClampedActivationIsTheDefinition) {
+  Random random(11);
+  Floats gate = random.Normal(700), x = random.Normal(700);
+  for (float& value : gate) value *= 6;  // beyond both ends
+  for (float& value : x) value *= 6;
+  const Held gates(*backend_.backend, {10, 70}, gate);
+  const Held rows(*backend_.backend, {10, 70}, x);
+  constexpr ActivateArgs::Kind kKind = ActivateArgs::Kind::kGatedSiluClamped;
+  backend_.backend->Activate({.kind = kKind, .gate = gates.view(), .x = rows.view()});
+  Floats expected = x;
+  for (size_t i = 0; i < x.size(); ++i) expected[i] = static_cast<float>(Activated(kKind, gate[i], x[i]));
+  ExpectNear(rows.Read(), expected, [&](size_t i) { return 1e-5 * std::max(1.0f, std::abs(expected[i])); });
+}
+
 // Published shapes, cut: a row has many slices of K and an expert many tiles of outputs.
 TEST_P(ExpertsOfBackend, OfManyOutputsAndLongRowsAreThoseOfRef) {
   if (backend_.backend->name() != "cuda") GTEST_SKIP() << "of a GPU's kernels; those of a CPU go through it above";
   for (const DType format : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
-      for (const int64_t num_rows : {1, 7, 8, 9, 32, 33, 150}) {
+      for (const int64_t num_rows : {1, 9, 32, 90}) {
         const bool is_clamped = num_rows % 2 == 0;
         const Case drawn{
             .num_rows = num_rows,
-            .model_dim = 1440,
-            .ffn_dim = 352,
-            .num_experts = 12,
+            .model_dim = 736,
+            .ffn_dim = 160,
+            .num_experts = 9,
             .routing = Choosing(4),
             .has_bias = is_clamped,
             .activation = is_clamped ? ActivateArgs::Kind::kGatedSiluClamped : ActivateArgs::Kind::kGatedSilu,

@@ -1,6 +1,7 @@
 #include "backend/cuda/expert_tables.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace headwise::cuda {
@@ -11,20 +12,29 @@ constexpr size_t kMaxTables = 1024;
 
 }  // namespace
 
-const ExpertRow* ExpertTables::Get(std::span<const ExpertWeights> experts) {
+ExpertTable ExpertTables::Get(std::span<const ExpertWeights> experts) {
   constexpr size_t kWords = sizeof(ExpertRow) / sizeof(uint64_t);
   static_assert(sizeof(ExpertRow) == kWords * sizeof(uint64_t));
-  Words words(experts.size() * kWords);
+  ExpertTable table{.rows = nullptr, .up = experts.front().up.weight.dtype, .down = experts.front().down.weight.dtype};
+  words_.resize(experts.size() * kWords);
   for (size_t i = 0; i < experts.size(); ++i) {
     const LinearWeights* const matrices[kMatricesOfExpert] = {&experts[i].gate, &experts[i].up, &experts[i].down};
     ExpertRow row{};
     for (size_t j = 0; j < kMatricesOfExpert; ++j) {
+      const DType dtype = matrices[j]->weight.dtype;
       row.weights[j] = matrices[j]->weight.planes[0];
       row.biases[j] = static_cast<const float*>(matrices[j]->bias.data);
-      row.dtypes[j] = static_cast<int64_t>(matrices[j]->weight.dtype);
+      row.dtypes[j] = static_cast<int64_t>(dtype);
+      std::optional<DType>& format = j < 2 ? table.up : table.down;
+      if (format != dtype) format.reset();
     }
-    std::memcpy(&words[i * kWords], &row, sizeof(row));
+    std::memcpy(&words_[i * kWords], &row, sizeof(row));
   }
+  table.rows = RowsOf(words_);
+  return table;
+}
+
+const ExpertRow* ExpertTables::RowsOf(const Words& words) {
   const auto known = tables_.find(words);
   if (known != tables_.end()) return reinterpret_cast<const ExpertRow*>(known->second.data());
   if (!device_.ok()) return nullptr;
@@ -36,7 +46,7 @@ const ExpertRow* ExpertTables::Get(std::span<const ExpertWeights> experts) {
   }
   device_.CopyFromHost(buffer->data(), words.data(), words.size() * sizeof(uint64_t));
   if (!device_.ok()) return nullptr;
-  const auto added = tables_.emplace(std::move(words), *std::move(buffer)).first;
+  const auto added = tables_.emplace(words, *std::move(buffer)).first;
   return reinterpret_cast<const ExpertRow*>(added->second.data());
 }
 

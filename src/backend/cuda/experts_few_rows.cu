@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
   LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
-  const ExpertTiles<kGated> tiles(p);
+  ExpertTiles<kGated> tiles(p);
   SliceRing<kStages> ring(memory + share * kStages * kStageBytes);
   // What is copied next: of every tile the slices of the share.
   const int first_depth = share * kDepthOfSlice;
@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
   if constexpr (!kGated) WaitForEarlier();
+  tiles.is_early = false;
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   SlotWriter<kGroups, kGated> writer(p);

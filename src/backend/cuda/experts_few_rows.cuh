@@ -25,11 +25,14 @@ struct ExpertTiles {
   const ExpertsProduct& p;
   int tiles_of_expert;
   int num_units;
+  // Ahead of WaitForEarlier what routing has left is there, but a multiprocessor's own cache may still hold what a
+  // layer before has left in its place: it is asked for behind that cache.
+  bool is_early = true;
 
   __device__ explicit ExpertTiles(const ExpertsProduct& product)
       : p(product),
         tiles_of_expert((product.num_outputs + kTileOutputs - 1) / kTileOutputs),
-        num_units(*product.routed.num_used * tiles_of_expert) {}
+        num_units(__ldcg(product.routed.num_used) * tiles_of_expert) {}
   __device__ int UnitOf(int i) const {
     return static_cast<int>(blockIdx.x) + (kGated ? i >> 1 : i) * static_cast<int>(gridDim.x);
   }
@@ -39,7 +42,7 @@ struct ExpertTiles {
     const int unit = UnitOf(i);
     const int place = unit / tiles_of_expert;
     return {.place = place,
-            .expert = p.routed.used[place],
+            .expert = is_early ? __ldcg(p.routed.used + place) : p.routed.used[place],
             .matrix = kGated ? i & 1 : 2,
             .first_output = (unit - place * tiles_of_expert) * kTileOutputs};
   }

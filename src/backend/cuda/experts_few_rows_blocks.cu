@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(16) char memory[];
   LetLaterBegin();
   const int share = static_cast<int>(threadIdx.x / kWarp);
-  const ExpertTiles<kGated> tiles(p);
+  ExpertTiles<kGated> tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
   // What is copied next: of every tile the slices of the share.
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
   WaitForEarlier();
+  tiles.is_early = false;
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kSliceBytes);
   SlotWriter<kGroups, kGated> writer(p);
