@@ -84,8 +84,8 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
     return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16, int8 or fp8", name));
   }
   const std::vector<DType> types = model.MatrixTypes();
-  // Codes that are whole numbers; floats of 8 bits are multiplied as bf16 or f32 in any case.
-  const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && dtype != DType::kF8E4M3; };
+  // Other codes are multiplied as bf16 or f32 in any case.
+  const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && !HasFloatCodes(dtype); };
   if (std::ranges::any_of(types, has_whole_codes) && backend.IsFast(Compute::kInt8)) return Compute::kInt8;
   const bool is_wide = std::ranges::any_of(types, [](DType dtype) { return dtype == DType::kF32; });
   return !is_wide && backend.IsFast(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;

@@ -234,8 +234,8 @@ TEST_P(ExpertsOfBackend, AreThoseOfRef) {
 // Rounded inputs differ from what they are by up to 2^-9 (bf16) or 2^-8 of the largest of 32 (int8), each product's and
 // with them its activation's: a few of these on outputs of a few units.
 TEST_P(ExpertsOfBackend, InOtherNumbersAreNearThoseOfRef) {
-  for (const DType format :
-       {DType::kBF16, DType::kQ8_0, DType::kQ4_K, DType::kIQ4_NL, DType::kMXFP4, DType::kU4, DType::kF8E4M3}) {
+  for (const DType format : {DType::kBF16, DType::kQ8_0, DType::kQ4_K, DType::kIQ4_NL, DType::kMXFP4, DType::kU4,
+                             DType::kF8E4M3, DType::kNF4}) {
     for (const int64_t num_rows : {5, 90}) {
       for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
         SCOPED_TRACE(std::string(NameOf(format)) + " " + std::string(NameOf(compute)) + " rows " +
