@@ -207,6 +207,9 @@ class PublishedSource final : public WeightSource {
     if (made->second.num_released >= made->second.view().size_bytes()) made_.erase(made);
   }
 
+  // Matrices in block formats are made here, and perhaps copied by a family.
+  bool LiesInFile(const ConstTensorView& /*view*/) const override { return false; }
+
   // Of the tensors as they lie in the folder, so that nothing has to be made for it.
   std::string RecordedHash() const override {
     constexpr size_t kHashedBytes = 4096;
