@@ -32,7 +32,8 @@ BackendOptions BackendOptionsOf(const EngineOptions& engine) {
   return {.name = engine.backend,
           .isa = engine.isa,
           .num_threads = engine.num_threads,
-          .batch_invariant = engine.batch_invariant};
+          .batch_invariant = engine.batch_invariant,
+          .expert_bytes = engine.expert_bytes};
 }
 
 Json MachineJson(const Ceilings& ceilings) {

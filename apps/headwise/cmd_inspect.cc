@@ -147,7 +147,10 @@ Json ModelJson(const InspectOptions& options, const ModelPreview& model) {
                        {"num_chosen", config.experts.num_chosen},
                        {"ffn_dim", config.experts.ffn_dim},
                        {"shared_ffn_dim", config.experts.shared_ffn_dim},
-                       {"layers", std::ranges::count(config.layers, true, &LayerConfig::has_experts)}};
+                       {"layers", std::ranges::count(config.layers, true, &LayerConfig::has_experts)},
+                       {"bytes", model.expert_bytes()},
+                       {"bytes_of_token", model.chosen_expert_bytes()},
+                       {"weight_bytes", model.weight_bytes()}};
   }
   json["sliding_windows"] = Json::array();
   json["rope_thetas"] = Json::array();
@@ -252,13 +255,18 @@ std::string WindowedLayersText(const ModelConfig& config) {
 }
 
 // Empty without experts.
-std::string ExpertsText(const ModelConfig& config) {
+std::string ExpertsText(const ModelPreview& model) {
+  const ModelConfig& config = model.config();
   const ExpertsConfig& experts = config.experts;
   if (!config.AnyExperts()) return "";
   const auto num_layers = std::ranges::count(config.layers, true, &LayerConfig::has_experts);
-  return fmt::format("          {} of {} experts of {} in {} layers{}\n", experts.num_chosen, experts.num_experts,
-                     experts.ffn_dim, num_layers,
-                     experts.shared_ffn_dim > 0 ? fmt::format(", and one of {} for all", experts.shared_ffn_dim) : "");
+  std::string text = fmt::format(
+      "          {} of {} experts of {} in {} layers{}\n", experts.num_chosen, experts.num_experts, experts.ffn_dim,
+      num_layers, experts.shared_ffn_dim > 0 ? fmt::format(", and one of {} for all", experts.shared_ffn_dim) : "");
+  text += fmt::format("          experts are {} of {} of weights, of which a token goes through {}\n",
+                      FormatBytes(model.expert_bytes()), FormatBytes(model.weight_bytes()),
+                      FormatBytes(model.chosen_expert_bytes()));
+  return text;
 }
 
 std::string ModelText(const InspectOptions& options, const ModelPreview& model) {
@@ -269,7 +277,7 @@ std::string ModelText(const InspectOptions& options, const ModelPreview& model) 
   text +=
       fmt::format("          model dim {}, ffn {}, vocabulary {}, trained on {} tokens, {}{}\n", config.model_dim,
                   config.ffn_dim, config.vocab_size, config.trained_length, PositionsText(config), WindowsText(config));
-  text += ExpertsText(config);
+  text += ExpertsText(model);
   text += fmt::format("          hash {}\n", model.source_hash());
   text += fmt::format("          runs: every key and tensor is there{}\n",
                       model.has_tokenizer() ? ", a tokenizer too" : "; on ids alone, there is no tokenizer");

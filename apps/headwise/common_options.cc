@@ -1,6 +1,7 @@
 #include "common_options.h"
 
 #include <fmt/format.h>
+#include <headwise/model_info.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
@@ -9,13 +10,17 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "base/process_memory.h"
 #include "model/model_config.h"
 #include "option_checks.h"
+#include "terminal_line.h"
 #include "text/escape.h"
 
 namespace headwise {
@@ -46,6 +51,31 @@ Result<LogitBias> ParseLogitBias(std::string_view text) {
       fmt::format("found \"{}\", expected TOKEN_ID=BIAS, such as 42=-5 or 42=-inf (never drawn)", text));
 }
 
+// A bar on the terminal while weights are brought into the kernels' order.
+std::function<void(int64_t, int64_t)> ShowLoading() {
+  struct Shown {
+    TerminalLine line;
+    std::optional<ProgressBar> bar;
+  };
+  return [shown = std::make_shared<Shown>()](int64_t done, int64_t total) {
+    if (!shown->bar) shown->bar.emplace(&shown->line, "load", total);
+    shown->bar->Update(done);
+    if (done >= total) shown->bar.reset();
+  };
+}
+
+// Empty without experts.
+std::string ExpertsText(const ExpertMemory& experts) {
+  if (experts.total_bytes == 0) return "";
+  std::string text = fmt::format(
+      "experts   {} of {} in memory: {:.1f} %", FormatBytes(experts.resident_bytes), FormatBytes(experts.total_bytes),
+      100.0 * static_cast<double>(experts.resident_bytes) / static_cast<double>(experts.total_bytes));
+  if (experts.num_chosen > 0) {
+    text += fmt::format("; read for {} of {} that were chosen", experts.num_read, experts.num_chosen);
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 void LogWarning(std::string_view message) {
@@ -54,11 +84,15 @@ void LogWarning(std::string_view message) {
 
 void AddEngineOptions(CLI::App& command, EngineOptions& options) {
   options.on_warning = LogWarning;
+  options.on_load = ShowLoading();
   command.add_option("--model,-m", options.model, "Model: a Hugging Face folder or a .gguf file")->required();
   command.add_option("--backend", options.backend, "cpu, cuda, ref, or auto: cuda where a GPU is")
       ->capture_default_str();
   command.add_flag("!--no-mmap", options.use_mmap,
                    "Read all weights into memory first: files that change under a running program do no harm");
+  AddBytesOption(command, "--expert-bytes", options.expert_bytes,
+                 "Of a .gguf mixture larger than memory: keep at most so many bytes of experts ready, read others when "
+                 "they are chosen; 0: all are ready");
   command.add_option("--isa", options.isa, "amx, avx512, avx2, baseline or auto")->capture_default_str();
   command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8, fp8 (of GPUs) or auto")
       ->capture_default_str();
@@ -183,6 +217,7 @@ std::string FormatMetrics(const RequestMetrics& metrics, const Engine& engine) {
   text += fmt::format("KV now    {} ({} in full heads, {} in bounded heads), at peak {}\n",
                       FormatBytes(metrics.kv_bytes), FormatBytes(metrics.kv_bytes_full),
                       FormatBytes(metrics.kv_bytes_bounded), FormatBytes(metrics.kv_peak_bytes));
+  text += ExpertsText(engine.expert_memory());
   text += fmt::format("resident  {} ({} not backed by files), at peak {}\n", FormatBytes(memory.resident_bytes),
                       FormatBytes(memory.resident_anon_bytes), FormatBytes(memory.peak_resident_bytes));
   return text;

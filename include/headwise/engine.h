@@ -26,8 +26,9 @@ namespace headwise {
 
 class Tokenizer;        // headwise/tokenizer.h
 class TokenConstraint;  // headwise/token_constraint.h
-struct ModelInfo;       // headwise/model_info.h
-class Sequence;         // a text in the KV cache; engine/sequence.h
+struct ExpertMemory;
+struct ModelInfo;  // headwise/model_info.h
+class Sequence;    // a text in the KV cache; engine/sequence.h
 class EngineImpl;
 struct ModelConfig;  // model/model_config.h
 
@@ -72,12 +73,20 @@ struct EngineOptions {
   // 32 tokens: how prompts are cut depends on time, and with it the last digits of results. 0: every step reads
   // chunk_tokens of them.
   int64_t max_gap_ms = 0;
-  bool use_mmap = true;     // weights are read where they lie in their files, which must stay as they are: one that
-                            // becomes shorter ends the process. false: all of them into memory first
+  bool use_mmap = true;  // weights are read where they lie in their files, which must stay as they are: one that
+                         // becomes shorter ends the process. false: all of them into memory first
+  // Of a mixture whose experts have a block format in a .gguf file, for weights larger than memory: at most so many
+  // bytes of experts are kept in the order in which they are multiplied, and one that is not among them is read of the
+  // file when a token chooses it, in place of those that were not chosen for longest. The same bits with any limit. 0:
+  // all are, from the beginning. Experts in plain formats are read where they lie in any case. Backend "cpu" only.
+  int64_t expert_bytes = 0;
   int64_t page_tokens = 0;  // tokens per page of one KV head; 0: 64 where full heads are q4, otherwise 32
   // Told, from the thread that drives the engine, of what works but may not be what was meant: a plan made on other
   // weights, a prompt beyond the trained length. Empty: nobody is told; the library itself writes nowhere.
   std::function<void(std::string_view)> on_warning = {};
+  // Told while weights are loaded how many bytes of them are ready, in the order in which a token goes through them;
+  // for progress bars. Ends with done == total, also where loading fails.
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> on_load = {};
 };
 
 // What an engine computes in once everything left to the machine is resolved; each in the words of its option. Results
@@ -237,6 +246,7 @@ class Engine {
   std::string backend_description() const;
   int64_t page_tokens() const;
   Arithmetic arithmetic() const;
+  ExpertMemory expert_memory() const;  // headwise/model_info.h; looks at every page of experts that lie in a file
   void Warn(std::string_view message) const;  // tells EngineOptions::on_warning
 
   // A text to continue in later requests. Refused when the plan does not fit the model or when its KV bytes at worst

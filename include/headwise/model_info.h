@@ -27,6 +27,14 @@ struct ModelInfo {
   bool has_tokenizer = false;     // a model without one runs on ids
 };
 
+// How much of a mixture's experts is in memory.
+struct ExpertMemory {
+  int64_t total_bytes = 0;     // of all experts; 0: the model has none
+  int64_t resident_bytes = 0;  // of these, in memory now: pages of a mapped file too
+  int64_t num_chosen = 0;      // under EngineOptions::expert_bytes: how often an expert was asked for,
+  int64_t num_read = 0;        // and how often it had to be read of the file
+};
+
 // Of a Hugging Face folder or a .gguf file, without reading its weights.
 Result<ModelInfo> ReadModelInfo(const std::string& model);
 

@@ -27,6 +27,12 @@ Result<double> MeasureCudaReadBandwidth(Backend& /*backend*/) {
 #endif
 
 Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
+  if (options.expert_bytes > 0 && (options.name == "ref" || options.name == "cuda")) {
+    return Status::Unsupported(
+        fmt::format("backend {}: expert_bytes is {}, expected 0: only the backend cpu keeps some experts in memory and "
+                    "reads others when they are chosen",
+                    options.name, options.expert_bytes));
+  }
   if (options.name == "ref") return MakeRefBackend();
   if (options.name == "cuda") {
     if (!options.batch_invariant) return MakeCudaBackend();
@@ -34,13 +40,15 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
         "backend cuda: cannot be batch-invariant, its products of few and of many rows sum in different orders; "
         "expected backend cpu or ref");
   }
-  if (options.name == "auto" && !options.batch_invariant) {
+  if (options.name == "auto" && !options.batch_invariant && options.expert_bytes == 0) {
     Result<std::unique_ptr<Backend>> cuda = MakeCudaBackend();
     if (cuda.ok() || cuda.status().code() != StatusCode::kUnsupported) return cuda;
   }
   if (options.name == "cpu" || options.name == "auto") {
-    return MakeCpuBackend(
-        {.isa = options.isa, .num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
+    return MakeCpuBackend({.isa = options.isa,
+                           .num_threads = options.num_threads,
+                           .batch_invariant = options.batch_invariant,
+                           .expert_bytes = options.expert_bytes});
   }
   return Status::InvalidInput(
       fmt::format("backend \"{}\" is unknown, expected one of: {}", options.name, fmt::join(BackendNames(), ", ")));

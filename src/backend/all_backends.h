@@ -18,6 +18,7 @@ struct BackendOptions {
   int num_threads = 0;       // cpu only; 0: one per core
   // Backend::is_batch_invariant(); "auto" is cpu then.
   bool batch_invariant = false;
+  int64_t expert_bytes = 0;  // cpu only: EngineOptions::expert_bytes
 };
 
 // An unknown name, or an instruction set that this machine lacks, is an error that lists what there is. So is a backend

@@ -3,9 +3,11 @@
 #ifndef HEADWISE_BACKEND_BACKEND_H_
 #define HEADWISE_BACKEND_BACKEND_H_
 
+#include <headwise/model_info.h>
 #include <headwise/status.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,6 +60,16 @@ class Backend {
   // A CPU returns plain formats as they are (a mapped file is not copied) and packs block formats; a device copies.
   // Where the result is `host` itself, that memory must outlive the backend's use.
   virtual Result<WeightMatrix> AdoptWeights(const WeightMatrix& host) = 0;
+
+  // Where a backend was made to keep but some experts in memory: takes note of one, whose matrices AdoptWeights would
+  // copy, and copies it when somebody chooses it. `release` is called whenever its rows have been read, which must
+  // stay. False, and nothing is changed, where it was not made to or where its matrices are read as they lie.
+  virtual bool DeferExpert(ExpertWeights& /*expert*/, std::function<void()> /*release*/) { return false; }
+  // After the last of a model: takes the memory that they may have. An error where that holds none of them, or where
+  // there are none.
+  virtual Status ReserveExperts() { return Status::Ok(); }
+  // Of those that were put off.
+  virtual ExpertMemory expert_memory() const { return {}; }
 
   // Makes what products of many rows in `compute` want of an adopted matrix beside it, which stays: asked for before
   // they are, because it takes memory. Not supported: a number format that the machine does not multiply.

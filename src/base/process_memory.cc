@@ -1,10 +1,14 @@
 #include "base/process_memory.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace headwise {
 
@@ -21,6 +25,22 @@ ProcessMemory ReadProcessMemory() {
     if (name == "VmHWM:") memory.peak_resident_bytes = kilobytes * 1024;
   }
   return memory;
+}
+
+int64_t ResidentBytes(const void* begin, int64_t bytes) {
+  if (bytes <= 0) return 0;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t end = first + static_cast<uintptr_t>(bytes);
+  const uintptr_t first_page = first / page * page;
+  std::vector<unsigned char> is_there((end - first_page + page - 1) / page);
+  if (::mincore(reinterpret_cast<void*>(first_page), end - first_page, is_there.data()) != 0) return bytes;
+  int64_t resident = 0;
+  for (size_t i = 0; i < is_there.size(); ++i) {
+    const uintptr_t from = first_page + i * page;
+    if ((is_there[i] & 1) != 0) resident += static_cast<int64_t>(std::min(end, from + page) - std::max(first, from));
+  }
+  return resident;
 }
 
 void ResetPeakResident() {

@@ -15,6 +15,10 @@ struct ProcessMemory {
 // Zeros where the system does not tell.
 ProcessMemory ReadProcessMemory();
 
+// How many bytes of [begin, begin + bytes) lie on pages that are in memory: of a mapped file also those that the system
+// keeps and nobody has touched. All of them where the system does not tell.
+int64_t ResidentBytes(const void* begin, int64_t bytes);
+
 // Makes the peak begin again at what is resident now; nothing where the system cannot.
 void ResetPeakResident();
 

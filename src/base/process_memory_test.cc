@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <unistd.h>
+
 #include <cstring>
 
 namespace headwise {
@@ -23,6 +25,19 @@ TEST(ProcessMemory, SeesMemoryComeAndGo) {
   EXPECT_GT(during.resident_anon_bytes - before.resident_anon_bytes, kMost);
   EXPECT_GT(during.resident_bytes - after.resident_bytes, kMost);
   EXPECT_GT(after.peak_resident_bytes, kMost);
+}
+
+TEST(ProcessMemory, CountsPagesThatAreInMemory) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* block = mmap(nullptr, 8 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(block, MAP_FAILED);
+  auto* bytes = static_cast<char*>(block);
+  std::memset(bytes + 2 * page, 1, 3 * page);
+  EXPECT_EQ(ResidentBytes(bytes, static_cast<int64_t>(8 * page)), static_cast<int64_t>(3 * page));
+  // From inside the second page that is there to inside one that is not.
+  EXPECT_EQ(ResidentBytes(bytes + 3 * page + 10, static_cast<int64_t>(3 * page)), static_cast<int64_t>(2 * page - 10));
+  EXPECT_EQ(ResidentBytes(bytes, 0), 0);
+  munmap(block, 8 * page);
 }
 
 TEST(ProcessMemory, ThePeakBeginsAgain) {

@@ -2,6 +2,7 @@
 #include <headwise/engine.h>
 
 #include <fmt/format.h>
+#include <headwise/model_info.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "base/cpu_info.h"
 #include "base/json.h"
 #include "base/no_memory.h"
+#include "base/process_memory.h"
 #include "engine/engine_impl.h"
 #include "engine/open_tokenizer.h"
 #include "model/load_config.h"
@@ -37,6 +39,10 @@ Status CheckOptions(const EngineOptions& options) {
   HW_RETURN_IF_ERROR(PageTokensFor(options.page_tokens, KvFormat::kF16).status());
   if (options.kv_limit_bytes < 0) {
     return Status::InvalidInput(fmt::format("kv_limit_bytes is {}, expected 0 or more", options.kv_limit_bytes));
+  }
+  if (options.expert_bytes < 0) {
+    return Status::InvalidInput(
+        fmt::format("expert_bytes is {}, expected 0 (all experts) or more", options.expert_bytes));
   }
   if (options.host_kv_bytes < 0) {
     return Status::InvalidInput(fmt::format("host_kv_bytes is {}, expected 0 or more", options.host_kv_bytes));
@@ -84,8 +90,8 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
     return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16, int8 or fp8", name));
   }
   const std::vector<DType> types = model.MatrixTypes();
-  // Codes that are whole numbers; floats of 8 bits are multiplied as bf16 or f32 in any case.
-  const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && dtype != DType::kF8E4M3; };
+  // Other codes are multiplied as bf16 or f32 in any case.
+  const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && !HasFloatCodes(dtype); };
   if (std::ranges::any_of(types, has_whole_codes) && backend.IsFast(Compute::kInt8)) return Compute::kInt8;
   const bool is_wide = std::ranges::any_of(types, [](DType dtype) { return dtype == DType::kF32; });
   return !is_wide && backend.IsFast(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
@@ -115,7 +121,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
     HW_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend({.name = options.backend,
                                                                        .isa = options.isa,
                                                                        .num_threads = options.num_threads,
-                                                                       .batch_invariant = options.batch_invariant}));
+                                                                       .batch_invariant = options.batch_invariant,
+                                                                       .expert_bytes = options.expert_bytes}));
     return CreateEngine(options, std::move(backend));
   });
 }
@@ -126,8 +133,8 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::
   parts.memory = std::make_shared<KvMemory>();
   parts.memory->backend = std::move(own_backend);
   Backend& backend = *parts.memory->backend;
-  HW_ASSIGN_OR_RETURN(parts.model,
-                      LoadModel(options.model, backend, options.use_mmap ? FileAccess::kMap : FileAccess::kRead));
+  HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.model, backend,
+                                             options.use_mmap ? FileAccess::kMap : FileAccess::kRead, options.on_load));
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, parts.model->config));
   Result<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options.model, options.on_warning);
   if (!tokenizer.ok() && tokenizer.status().code() != StatusCode::kNotFound) return std::move(tokenizer).status();
@@ -155,6 +162,23 @@ Result<std::unique_ptr<Engine>> MakeEngine(EngineImpl::Parts parts) {
 
 Engine::Engine(std::unique_ptr<EngineImpl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
+
+ExpertMemory Engine::expert_memory() const {
+  ExpertMemory memory = impl_->parts().memory->backend->expert_memory();
+  for (const LayerWeights& layer : impl_->model().weights.layers) {
+    for (const ExpertWeights& expert : layer.experts) {
+      for (const LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) {
+        const WeightMatrix& matrix = linear->weight;
+        if (matrix.order == WeightMatrix::Order::kOnDemand) continue;
+        const int64_t bytes = matrix.size_bytes();
+        memory.total_bytes += bytes;
+        memory.resident_bytes +=
+            matrix.order == WeightMatrix::Order::kRows ? ResidentBytes(matrix.planes[0], bytes) : bytes;
+      }
+    }
+  }
+  return memory;
+}
 
 const ModelConfig& Engine::config() const {
   return impl_->model().config;

@@ -31,6 +31,13 @@ Result<std::unique_ptr<ModelPreview>> ModelPreview::Open(const EngineOptions& op
     const Result<ConstTensorView> tensor = source->Get(name);  // those that have no view are not weights
     if (tensor.ok()) preview->weight_bytes_ += tensor->size_bytes();
   }
+  for (const LayerWeights& layer : read.weights.layers) {
+    for (const ExpertWeights& expert : layer.experts) {
+      for (const LinearWeights* linear : {&expert.gate, &expert.up, &expert.down}) {
+        preview->expert_bytes_ += linear->weight.size_bytes();
+      }
+    }
+  }
   preview->source_hash_ = SourceHash(*source);
   HW_RETURN_IF_ERROR(AddGenerationEosIds(options.model, preview->config_));
   const auto tokenizer = OpenTokenizer(options.model, options.on_warning);
@@ -38,6 +45,11 @@ Result<std::unique_ptr<ModelPreview>> ModelPreview::Open(const EngineOptions& op
   preview->has_tokenizer_ = tokenizer.ok();
   preview->sequences_.emplace(config, preview->memory_, resolved);
   return preview;
+}
+
+int64_t ModelPreview::chosen_expert_bytes() const {
+  // Those of a layer have one format.
+  return config_.AnyExperts() ? expert_bytes_ / config_.experts.num_experts * config_.experts.num_chosen : 0;
 }
 
 }  // namespace headwise

@@ -28,6 +28,9 @@ class ModelPreview {
   bool has_tokenizer() const { return has_tokenizer_; }
   // As they are in the file: what an engine holds, but for what backends add to it.
   int64_t weight_bytes() const { return weight_bytes_; }
+  // Of these, of the experts of all layers, and of those that a token goes through; 0 without experts.
+  int64_t expert_bytes() const { return expert_bytes_; }
+  int64_t chosen_expert_bytes() const;
   const Backend& backend() const { return *memory_->backend; }
 
   // Why there could be no such sequence, by its plan, its lengths, or the KV limit.
@@ -40,6 +43,7 @@ class ModelPreview {
   std::string source_hash_;
   bool has_tokenizer_ = false;
   int64_t weight_bytes_ = 0;
+  int64_t expert_bytes_ = 0;
   std::shared_ptr<KvMemory> memory_ = std::make_shared<KvMemory>();
   std::optional<SequenceMaker> sequences_;
 };

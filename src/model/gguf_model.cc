@@ -46,6 +46,7 @@ class GgufWeights final : public WeightSource {
                                         GgufTensorName(architecture_, name).value_or("?"), name, architecture_.family));
   }
   void Release(const ConstTensorView& view) const override { file_->Release(view); }
+  bool LiesInFile(const ConstTensorView& view) const override { return file_->LiesInFile(view); }
   std::vector<int64_t> RowOrder(std::string_view name) const override {
     return GgufRowOrder(architecture_, config_, name);
   }

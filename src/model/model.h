@@ -2,6 +2,7 @@
 #ifndef HEADWISE_MODEL_MODEL_H_
 #define HEADWISE_MODEL_MODEL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,9 +27,12 @@ struct Model {
   std::vector<DType> MatrixTypes() const;
 };
 
+// Told how many bytes of a model's matrices a backend has, of how many: EngineOptions::on_load.
+using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
 // Reads a Hugging Face folder or a .gguf file. Errors name the file, what was found and what was expected.
 Result<std::unique_ptr<Model>> LoadModel(const std::string& path, Backend& backend,
-                                         FileAccess access = FileAccess::kMap);
+                                         FileAccess access = FileAccess::kMap, const LoadProgress& progress = {});
 
 // The weights of the model at `path`, under the names that its family gives them. `config` is the model's.
 Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, const ModelConfig& config,
@@ -37,10 +41,11 @@ Result<std::unique_ptr<WeightSource>> OpenModelWeights(const std::string& path, 
 // What the model asks of operations that the backend does not do, by name.
 Status CheckFeatures(const ModelConfig& config, const ModelWeights& weights, const Backend& backend);
 
-// A model from weights already in host memory. What the backend has copied is let go: of `host_weights`, and of
+// A model from weights already in host memory, which go to the backend in the order in which a token goes through them.
+// What the backend has copied is let go: of `host_weights`, and of
 // `source` where they are views into one.
 Result<std::unique_ptr<Model>> MakeModel(ModelConfig config, ModelWeights host_weights, Backend& backend,
-                                         const WeightSource* source = nullptr);
+                                         const WeightSource* source = nullptr, const LoadProgress& progress = {});
 
 }  // namespace headwise
 

@@ -28,7 +28,7 @@ class Fields {
   const uint8_t* at_;
 };
 
-// Blocks of 32: the first half of the elements in low nibbles, the second in high ones.
+// The first half of the elements in low nibbles, the second in high ones.
 void ReadNibbles(const uint8_t* bytes, int64_t num_bytes, uint8_t* codes) {
   for (int64_t i = 0; i < num_bytes; ++i) {
     codes[i] = bytes[i] & 0x0F;
@@ -153,6 +153,9 @@ void ReadBlock(DType dtype, const std::byte* bytes, BlockCodes& block) {
       std::memcpy(&block.scale, fields.Bytes(4), sizeof(block.scale));
       std::memcpy(block.codes, fields.Bytes(64), 64);
       return;
+    case DType::kNF4:
+      std::memcpy(&block.scale, fields.Bytes(4), sizeof(block.scale));
+      return ReadNibbles(fields.Bytes(32), 32, block.codes);
     default:
       break;
   }

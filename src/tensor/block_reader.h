@@ -16,6 +16,25 @@ inline constexpr int8_t kIQ4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -
 // Twice what the 4-bit floats of mxfp4 stand for (a sign, 2 bits of exponent, 1 of fraction), so that they are whole.
 inline constexpr int8_t kMXFP4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// What the codes of nf4 stand for: quantiles of a normal distribution, the outermost at 1 [qlora §3, appendix E]; as
+// bitsandbytes has them.
+inline constexpr float kNF4Levels[16] = {-1.0f,
+                                         -0.6961928009986877f,
+                                         -0.5250730514526367f,
+                                         -0.39491748809814453f,
+                                         -0.28444138169288635f,
+                                         -0.18477343022823334f,
+                                         -0.09105003625154495f,
+                                         0.0f,
+                                         0.07958029955625534f,
+                                         0.16093020141124725f,
+                                         0.24611230194568634f,
+                                         0.33791524171829224f,
+                                         0.44070982933044434f,
+                                         0.5626170039176941f,
+                                         0.7229568362236023f,
+                                         1.0f};
+
 // Element i stands for
 //   q8_0, q4_0, q5_0    d * (code - offset)                          offset 128, 8, 16
 //   q4_1, q5_1          d * code + min
@@ -28,6 +47,7 @@ inline constexpr int8_t kMXFP4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, 
 //   mxfp4               exponent / 2 * kMXFP4Levels[code]            exponent as E8M0ToF32 has it
 //   u4                  d * (code - zero)
 //   f8_e4m3             scale * E4M3ToF32(code)
+//   nf4                 scale * kNF4Levels[code]
 // with every operation in f32.
 struct BlockCodes {
   uint16_t d = 0;    // f16

@@ -1,6 +1,6 @@
-// In every format below but f8_e4m3 the product of scales and code is exact in f32: 11 significant bits of an f16 by at
-// most 13 of the codes. Only adding a minimum rounds, so that no order or fusing of the operations changes a bit of
-// what is read; and in f8_e4m3 one product, whose scale may have all bits of an f32.
+// In every format below but f8_e4m3 and nf4 the product of scales and code is exact in f32: 11 significant bits of an
+// f16 by at most 13 of the codes. Only adding a minimum rounds, so that no order or fusing of the operations changes a
+// bit of what is read; and in those two one product, whose scale may have all bits of an f32.
 #include "tensor/blocks.h"
 
 #include <cmath>
@@ -105,6 +105,9 @@ void ReadValues(DType dtype, const std::byte* bytes, float* values) {
     case DType::kF8E4M3:
       return ScaleAll(
           block.scale, block, BlockElements(dtype), [](uint8_t code) { return E4M3ToF32(code); }, values);
+    case DType::kNF4:
+      return ScaleAll(
+          block.scale, block, BlockElements(dtype), [](int code) { return kNF4Levels[code]; }, values);
     default:
       return ScaleAffine(block, values);
   }

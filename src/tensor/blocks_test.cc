@@ -21,10 +21,10 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 
-constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
-                                   DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
-                                   DType::kQ2_K, DType::kQ3_K,  DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
-                                   DType::kU4,   DType::kF8E4M3};
+constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                   DType::kQ4_K, DType::kQ5_K,   DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
+                                   DType::kQ2_K, DType::kQ3_K,   DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
+                                   DType::kU4,   DType::kF8E4M3, DType::kNF4};
 constexpr DType kWritable[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K};
 
 struct Block {
@@ -147,6 +147,22 @@ TEST(ReadBlocks, F8E4M3) {
   const std::vector<float> values = block.Values();
   EXPECT_THAT(std::vector(values.begin(), values.begin() + 6),
               ElementsAreArray({0.1f * 448, 0.1f * -448, 0.1f * 0x1p-9f, 0.1f * 0x1p-6f, 0.1f, 0.0f}));
+}
+
+// Codes 0, 15, 7 and 1 in low nibbles, 15, 0, 8 and 14 in high ones.
+TEST(ReadBlocks, NF4) {
+  Block block(DType::kNF4);
+  const float scale = 0.3f;
+  std::memcpy(block.bytes.data(), &scale, sizeof(scale));
+  block.Bytes(4, 36, 0x77).Byte(4, 0xF0).Byte(5, 0x0F).Byte(6, 0x87).Byte(7, 0xE1);
+  EXPECT_THAT(block.Values(), ElementsAreArray(AllBut(64, 0,
+                                                      {{0, -0.3f},
+                                                       {32, 0.3f},
+                                                       {1, 0.3f},
+                                                       {33, -0.3f},
+                                                       {34, 0.3f * 0.07958029955625534f},
+                                                       {3, 0.3f * -0.6961928009986877f},
+                                                       {35, 0.3f * 0.7229568362236023f}})));
 }
 
 TEST(ReadBlocks, IQ4_NL) {
@@ -466,7 +482,7 @@ TEST(Blocks, WhatCanBeWritten) {
     EXPECT_TRUE(CanQuantize(dtype)) << NameOf(dtype);
   }
   for (const DType dtype : {DType::kI32, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ5_K, DType::kIQ4_NL,
-                            DType::kQ2_K, DType::kU4, DType::kF8E4M3}) {
+                            DType::kQ2_K, DType::kU4, DType::kF8E4M3, DType::kNF4}) {
     EXPECT_FALSE(CanQuantize(dtype)) << NameOf(dtype);
   }
 }

@@ -37,6 +37,7 @@ constexpr Format kFormats[] = {
     {"tq2_0", 256, 64 + 2},
     {"u4", 32, 2 + 1 + 16},
     {"f8_e4m3", 64, 4 + 64},
+    {"nf4", 64, 4 + 32},
 };
 
 const Format& FormatOf(DType dtype) {

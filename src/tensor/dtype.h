@@ -10,8 +10,8 @@
 
 namespace headwise {
 
-// Plain formats first. Block formats are those of GGUF files, by the names they have there; behind them two that
-// matrices of published folders get as they are read (weights/published_weights.h).
+// Plain formats first. Block formats are those of GGUF files, by the names they have there; behind them those
+// that matrices of published folders get as they are read (weights/published_weights.h).
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -34,6 +34,7 @@ enum class DType : uint8_t {
   kTQ2_0,
   kU4,      // 4 bits, a scale and a whole zero point for 32: AWQ, GPTQ
   kF8E4M3,  // 8-bit floats, an f32 scale for 64
+  kNF4,     // 4-bit places in a table of floats, an f32 scale for 64: bitsandbytes
 };
 
 inline bool IsPlainFloat(DType dtype) {
@@ -41,6 +42,10 @@ inline bool IsPlainFloat(DType dtype) {
 }
 inline bool IsBlockFormat(DType dtype) {
   return dtype >= DType::kQ8_0;
+}
+// Of block formats those whose codes are not whole numbers, nor stand for some.
+inline bool HasFloatCodes(DType dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kNF4;
 }
 // Elements that share a scale, neighbours in a row, and the bytes they take together. A plain format's block is one
 // element. Rows of a block format are whole blocks.

@@ -16,8 +16,9 @@ namespace headwise {
 // backend's memory afterwards.
 struct WeightMatrix {
   enum class Order : uint8_t {
-    kRows,     // one plane: rows of numbers or of blocks, one behind the other
-    kBackend,  // what AdoptWeights of one backend made
+    kRows,      // one plane: rows of numbers or of blocks, one behind the other
+    kBackend,   // what AdoptWeights of one backend made
+    kOnDemand,  // rows, of an expert that one backend brings into its order when it is chosen (DeferExpert)
   };
   static constexpr size_t kMaxPlanes = 3;
 

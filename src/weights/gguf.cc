@@ -345,6 +345,12 @@ class MappedGguf final : public GgufFile {
   void Release(const ConstTensorView& view) const override {
     file_.Release({static_cast<const std::byte*>(view.data), static_cast<size_t>(view.size_bytes())});
   }
+  // Not the copies that a family makes.
+  bool LiesInFile(const ConstTensorView& view) const override {
+    const auto address = reinterpret_cast<uintptr_t>(view.data);
+    const auto begin = reinterpret_cast<uintptr_t>(file_.bytes().data());
+    return begin <= address && address < begin + file_.bytes().size();
+  }
 
  private:
   std::string origin_;

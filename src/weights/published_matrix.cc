@@ -7,11 +7,15 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/json.h"
+#include "tensor/block_reader.h"
 #include "tensor/dtype.h"
 
 namespace headwise {
@@ -413,6 +417,124 @@ Result<PublishedMatrix> MakeMxfp4(const WeightSource& folder, const std::string&
   return matrix;
 }
 
+// ---- NF4 ------------------------------------------------------------------------------------------------------------
+
+// What a tensor of text says of a matrix [rows, columns]: codes that share a scale are `block` neighbours of its rows
+// one behind the other; scales that are codes themselves share one of their own by `scale_block`.
+struct Nf4State {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t block = 0;
+  int64_t scale_block = 0;  // 0: scales are numbers
+  float scale_offset = 0;   // what all of them have beside their codes
+};
+
+constexpr int64_t kMostOfSide = int64_t{1} << 30;  // so that products do not overflow
+
+Result<Nf4State> ReadNf4State(const WeightSource& folder, const std::string& stem, bool has_nested) {
+  const std::string name = stem + ".weight.quant_state.bitsandbytes__nf4";
+  HW_ASSIGN_OR_RETURN(const RawTensor tensor, Find(folder, name));
+  if (tensor.dtype != "U8" || tensor.shape.size() != 1) return Wrong(folder, name, tensor, "U8 [bytes] of JSON");
+  const std::string origin = fmt::format("{}: tensor \"{}\"", folder.origin(), name);
+  const std::string_view text(reinterpret_cast<const char*>(tensor.data), tensor.num_bytes);
+  HW_ASSIGN_OR_RETURN(const Json json, ParseJsonUniqueKeys(text, origin));
+  HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(json, origin));
+  const auto wrong = [&](const char* key, const std::string& expected) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" is {}, expected {}", origin, key,
+                                            object.At(key).dump(-1, ' ', false, Json::error_handler_t::replace),
+                                            expected));
+  };
+  Nf4State state;
+  HW_ASSIGN_OR_RETURN(const std::string type, object.String("quant_type"));
+  if (type != "nf4") return wrong("quant_type", "\"nf4\"");
+  const int64_t unit = BlockElements(DType::kNF4);
+  HW_ASSIGN_OR_RETURN(state.block, object.Int("blocksize"));
+  if (state.block < unit || state.block % unit != 0) return wrong("blocksize", fmt::format("a multiple of {}", unit));
+  HW_ASSIGN_OR_RETURN(const std::vector<double> shape, object.Doubles("shape"));
+  const auto is_size = [](double size) { return size >= 1 && size <= kMostOfSide && size == std::floor(size); };
+  if (shape.size() != 2 || !std::ranges::all_of(shape, is_size) || static_cast<int64_t>(shape[1]) % unit != 0) {
+    return wrong("shape", fmt::format("[rows, a multiple of {}]", unit));
+  }
+  state.rows = static_cast<int64_t>(shape[0]);
+  state.columns = static_cast<int64_t>(shape[1]);
+  if (!has_nested) return state;
+  HW_ASSIGN_OR_RETURN(state.scale_block, object.Int("nested_blocksize"));
+  if (state.scale_block < 1) return wrong("nested_blocksize", "at least 1");
+  HW_ASSIGN_OR_RETURN(const double offset, object.Double("nested_offset"));
+  state.scale_offset = static_cast<float>(offset);
+  if (!std::isfinite(state.scale_offset)) return wrong("nested_offset", "a number that f32 holds");
+  return state;
+}
+
+Result<std::vector<float>> FloatsOf(const WeightSource& folder, const std::string& name, int64_t count) {
+  HW_ASSIGN_OR_RETURN(const RawTensor tensor, Find(folder, name));
+  if (tensor.dtype != "F32" || tensor.shape != Sizes{count}) {
+    return Wrong(folder, name, tensor, fmt::format("F32 [{}]", count));
+  }
+  return Scales(folder, name, tensor);
+}
+
+int64_t CeilOf(int64_t size, int64_t block) {
+  return size / block + (size % block != 0 ? 1 : 0);
+}
+
+// Scales are numbers, or places in a table times a scale of their own and more by an offset.
+Result<std::vector<float>> ReadNf4Scales(const WeightSource& folder, const std::string& stem, const Nf4State& state) {
+  const std::string name = stem + ".weight.absmax";
+  const int64_t num_scales = CeilOf(state.rows * state.columns, state.block);
+  if (state.scale_block == 0) return FloatsOf(folder, name, num_scales);
+  HW_ASSIGN_OR_RETURN(const RawTensor codes, Find(folder, name));
+  if (codes.dtype != "U8" || codes.shape != Sizes{num_scales}) {
+    return Wrong(folder, name, codes, fmt::format("U8 [{}], of which \"nested_absmax\" has the scales", num_scales));
+  }
+  constexpr int64_t kCodes = 256;
+  HW_ASSIGN_OR_RETURN(const std::vector<float> table, FloatsOf(folder, stem + ".weight.nested_quant_map", kCodes));
+  HW_ASSIGN_OR_RETURN(const std::vector<float> outer,
+                      FloatsOf(folder, stem + ".weight.nested_absmax", CeilOf(num_scales, state.scale_block)));
+  std::vector<float> scales(static_cast<size_t>(num_scales));
+  for (int64_t i = 0; i < num_scales; ++i) {
+    const float of_code = table[static_cast<size_t>(codes.data[i])];
+    const float product = of_code * outer[static_cast<size_t>(i / state.scale_block)];
+    const float scale = product + state.scale_offset;
+    if (!std::isfinite(scale)) {
+      return Status::InvalidInput(fmt::format("{}: tensor \"{}\" stands for {} at place {}, expected finite numbers",
+                                              folder.origin(), name, scale, i));
+    }
+    scales[static_cast<size_t>(i)] = scale;
+  }
+  return scales;
+}
+
+// Of bitsandbytes: codes of the whole matrix one behind the other, of two in a byte the first in the high half.
+Result<PublishedMatrix> MakeNf4(const WeightSource& folder, const std::string& stem) {
+  const std::string name = stem + ".weight";
+  HW_ASSIGN_OR_RETURN(const Nf4State state, ReadNf4State(folder, stem, folder.Has(name + ".nested_absmax")));
+  HW_ASSIGN_OR_RETURN(const RawTensor weight, Find(folder, name));
+  // Whatever type they are kept in: "bnb_4bit_quant_storage".
+  if (weight.num_bytes != static_cast<size_t>(state.rows * state.columns / 2)) {
+    return Wrong(
+        folder, name, weight,
+        fmt::format("{} bytes for the codes of [{}, {}]", state.rows * state.columns / 2, state.rows, state.columns));
+  }
+  HW_ASSIGN_OR_RETURN(const std::vector<float> table, FloatsOf(folder, name + ".quant_map", std::size(kNF4Levels)));
+  if (!std::ranges::equal(table, kNF4Levels)) {
+    return Status::Unsupported(
+        fmt::format("{}: tensor \"{}.quant_map\" is another table than that of nf4", folder.origin(), name));
+  }
+  HW_ASSIGN_OR_RETURN(const std::vector<float> scales, ReadNf4Scales(folder, stem, state));
+  PublishedMatrix matrix = NewMatrix(DType::kNF4, {state.rows, state.columns});
+  const int64_t unit = BlockElements(DType::kNF4);
+  auto* to = reinterpret_cast<uint8_t*>(matrix.bytes.get());
+  const auto* from = reinterpret_cast<const uint8_t*>(weight.data);
+  for (int64_t at = 0; at < state.rows * state.columns; at += unit, from += unit / 2) {
+    std::memcpy(to, &scales[static_cast<size_t>(at / state.block)], sizeof(float));
+    to += sizeof(float);
+    const auto code = [&](int64_t i) { return (from[i / 2] >> (i % 2 == 0 ? 4 : 0)) & 15; };
+    for (int64_t i = 0; i < unit / 2; ++i) *to++ = static_cast<uint8_t>(code(i) | (code(i + unit / 2) << 4));
+  }
+  return matrix;
+}
+
 }  // namespace
 
 Result<PublishedMatrix> MakePublishedMatrix(const WeightSource& folder, const PublishedFormat& format,
@@ -422,6 +544,8 @@ Result<PublishedMatrix> MakePublishedMatrix(const WeightSource& folder, const Pu
       return MakeFp8(folder, format, stem);
     case Method::kMxfp4:
       return MakeMxfp4(folder, stem);
+    case Method::kNf4:
+      return MakeNf4(folder, stem);
     default:
       break;
   }

@@ -26,6 +26,7 @@ struct PublishedMatrix {
 //   kAwq, kGptq, kPacked   q4_0 where every zero point is 8, else u4: exact where f16 holds the scales. Else f32; and
 //            where columns of a group are apart (act-order) f16, to its nearest
 //   kMxfp4   mxfp4, exact
+//   kNf4     nf4, exact
 Result<PublishedMatrix> MakePublishedMatrix(const WeightSource& folder, const PublishedFormat& format,
                                             const std::string& stem);
 

@@ -39,6 +39,10 @@ const Suffixes& SuffixesOf(Method method) {
   static const Suffixes kRows = {
       ".weight_packed", ".weight", {".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx"}};
   static const Suffixes kBlocks = {"_blocks", "", {"_scales"}};
+  static const Suffixes kTable = {".weight",
+                                  ".weight",
+                                  {".weight.absmax", ".weight.quant_map", ".weight.nested_absmax",
+                                   ".weight.nested_quant_map", ".weight.quant_state.bitsandbytes__nf4"}};
   switch (method) {
     case Method::kFp8:
       return kFloats;
@@ -46,6 +50,8 @@ const Suffixes& SuffixesOf(Method method) {
       return kRows;
     case Method::kMxfp4:
       return kBlocks;
+    case Method::kNf4:
+      return kTable;
     default:
       return kTurned;
   }
@@ -111,6 +117,17 @@ Status ReadAwqConfig(const JsonObject& object, PublishedFormat& format) {
   return version == "gemm" ? Status::Ok() : Expect(object, "version", fmt::format("\"{}\"", version), "\"gemm\"");
 }
 
+// Keys with an underscore in front are those of newer versions beside the others.
+Status ReadBitsAndBytes(const JsonObject& object, PublishedFormat& format) {
+  HW_ASSIGN_OR_RETURN(const bool is_8bit, object.BoolOr("load_in_8bit", false));
+  if (is_8bit) return Expect(object, "load_in_8bit", "true", "false: 4 bits alone are read");
+  HW_ASSIGN_OR_RETURN(const bool is_4bit, object.BoolOr("load_in_4bit", false));
+  if (!is_4bit) return Expect(object, "load_in_4bit", "false", "true");
+  HW_ASSIGN_OR_RETURN(const std::string type, object.StringOr("bnb_4bit_quant_type", "fp4"));
+  format.method = Method::kNf4;
+  return type == "nf4" ? Status::Ok() : Expect(object, "bnb_4bit_quant_type", fmt::format("\"{}\"", type), "\"nf4\"");
+}
+
 // compressed-tensors names a format for the whole, and its numbers for groups of modules, of which it may have several
 // of one kind.
 Status ReadCompressed(const JsonObject& object, PublishedFormat& format) {
@@ -148,7 +165,7 @@ class PublishedSource final : public WeightSource {
     const Suffixes& suffixes = SuffixesOf(format_.method);
     for (const std::string& name : folder_->Names()) {
       if (!name.ends_with(suffixes.codes)) continue;
-      if (format_.method == Method::kFp8 && !IsFloat8(name)) continue;
+      if (!IsQuantised(name)) continue;
       const std::string stem = name.substr(0, name.size() - suffixes.codes.size());
       stems_.emplace(stem + std::string(suffixes.matrix), stem);
       parts_.insert(name);
@@ -190,6 +207,9 @@ class PublishedSource final : public WeightSource {
     if (made->second.num_released >= made->second.view().size_bytes()) made_.erase(made);
   }
 
+  // Matrices in block formats are made here, and perhaps copied by a family.
+  bool LiesInFile(const ConstTensorView& /*view*/) const override { return false; }
+
   // Of the tensors as they lie in the folder, so that nothing has to be made for it.
   std::string RecordedHash() const override {
     constexpr size_t kHashedBytes = 4096;
@@ -212,7 +232,13 @@ class PublishedSource final : public WeightSource {
     ConstTensorView view() const { return {matrix.bytes.get(), matrix.dtype, matrix.shape}; }
   };
 
-  bool IsFloat8(const std::string& name) const {
+  // Where the matrices that are not have names that end like those that are.
+  bool IsQuantised(const std::string& name) const {
+    if (format_.method == Method::kNf4) {
+      const auto has = [&](const char* part) { return folder_->Has(name + part); };
+      return has(".absmax") || has(".quant_state.bitsandbytes__nf4");
+    }
+    if (format_.method != Method::kFp8) return true;
     const auto tensor = folder_->FindRaw(name);
     return tensor && tensor->dtype.starts_with("F8_");
   }
@@ -247,10 +273,12 @@ Result<std::optional<PublishedFormat>> ReadPublishedFormat(const JsonObject& con
     HW_RETURN_IF_ERROR(ReadCompressed(object, format));
   } else if (method == "mxfp4") {
     format.method = Method::kMxfp4;
+  } else if (method == "bitsandbytes") {
+    HW_RETURN_IF_ERROR(ReadBitsAndBytes(object, format));
   } else {
     return Status::Unsupported(
-        fmt::format("{}: \"{}.quant_method\" is \"{}\", expected one of: awq, compressed-tensors, fbgemm_fp8, fp8, "
-                    "gptq, mxfp4",
+        fmt::format("{}: \"{}.quant_method\" is \"{}\", expected one of: awq, bitsandbytes, compressed-tensors, "
+                    "fbgemm_fp8, fp8, gptq, mxfp4",
                     config.origin(), kKey, method));
   }
   return std::optional(std::move(format));

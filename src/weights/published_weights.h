@@ -25,6 +25,7 @@ struct PublishedFormat {
     kGptq,    // the same, rows one behind the other, and NAME.g_idx
     kPacked,  // NAME.weight_packed, NAME.weight_scale, perhaps NAME.weight_zero_point
     kMxfp4,   // NAME_blocks, NAME_scales
+    kNf4,     // NAME.weight, NAME.weight.absmax, perhaps scaled once more, and NAME.weight.quant_state.*: bitsandbytes
   };
   Method method = Method::kFp8;
   std::string origin;          // of the config, for messages

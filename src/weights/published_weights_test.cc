@@ -3,115 +3,25 @@
 // them.
 #include "weights/published_weights.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 
 #include "base/rng.h"
 #include "tensor/blocks.h"
+#include "weights/published_test_folder.h"
 
 namespace headwise {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A tensor to be written: any type, bytes as they are.
-struct Written {
-  std::string dtype;
-  std::vector<int64_t> shape;
-  std::string bytes;
-};
-using Tensors = std::map<std::string, Written>;
-
-template <typename T>
-std::string BytesOfAll(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-Written Floats(std::vector<int64_t> shape, const std::vector<float>& values) {
-  return {"F32", std::move(shape), BytesOfAll(values)};
-}
-Written Halves(std::vector<int64_t> shape, const std::vector<float>& values) {
-  std::vector<uint16_t> bits;
-  for (const float value : values) bits.push_back(F32ToF16(value));
-  return {"F16", std::move(shape), BytesOfAll(bits)};
-}
-Written Words(std::vector<int64_t> shape, const std::vector<uint32_t>& words) {
-  return {"I32", std::move(shape), BytesOfAll(words)};
-}
-
-class PublishedWeights : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(::testing::TempDir()) / fmt::format("headwise_{}_{}", test->name(), ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  void Write(const std::string& method, const Tensors& tensors) const {
-    std::ofstream(folder_ / "config.json") << fmt::format(R"({{"quantization_config": {}}})", method);
-    std::string header, data;
-    for (const auto& [name, tensor] : tensors) {
-      header += fmt::format(R"({}"{}": {{"dtype": "{}", "shape": [{}], "data_offsets": [{}, {}]}})",
-                            header.empty() ? "" : ", ", name, tensor.dtype, fmt::join(tensor.shape, ", "), data.size(),
-                            data.size() + tensor.bytes.size());
-      data += tensor.bytes;
-    }
-    header = "{" + header + "}";
-    header.resize((header.size() + 7) / 8 * 8, ' ');  // plain tensors are read in place
-    const uint64_t header_bytes = header.size();
-    std::ofstream(folder_ / "model.safetensors", std::ios::binary)
-        << std::string(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)) << header << data;
-  }
-  Result<std::unique_ptr<WeightSource>> Open(const std::string& method, const Tensors& tensors) const {
-    Write(method, tensors);
-    return OpenWeightsFolder(folder_.string());
-  }
-
-  // The matrix, of that format and shape; what it stands for.
-  std::vector<float> Values(const std::string& method, const Tensors& tensors, DType dtype, const Shape& shape,
-                            const std::string& name = "w.weight") const {
-    const auto source = Open(method, tensors);
-    EXPECT_TRUE(source.ok()) << source.status().message();
-    if (!source.ok()) return {};
-    const auto view = (*source)->Get(name, shape);
-    EXPECT_TRUE(view.ok()) << view.status().message();
-    if (!view.ok()) return {};
-    EXPECT_EQ(NameOf(view->dtype), NameOf(dtype));
-    std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-    ToF32(view->dtype, view->data, shape.num_elements(), values.data());
-    return values;
-  }
-  std::string Error(const std::string& method, const Tensors& tensors, const std::string& name = "w.weight") const {
-    const auto source = Open(method, tensors);
-    if (!source.ok()) return source.status().message();
-    const auto view = (*source)->Get(name);
-    return view.ok() ? "(no error)" : view.status().message();
-  }
-
-  fs::path folder_;
-};
-
-void ExpectSame(const std::vector<float>& values, const std::function<float(int64_t, int64_t)>& expected, int64_t rows,
-                int64_t columns) {
-  ASSERT_EQ(values.size(), static_cast<size_t>(rows * columns));
-  for (int64_t n = 0; n < rows; ++n) {
-    for (int64_t k = 0; k < columns; ++k) {
-      ASSERT_EQ(values[static_cast<size_t>(n * columns + k)], expected(n, k)) << "row " << n << " column " << k;
-    }
-  }
-}
+class PublishedWeights : public PublishedFolder {};
 
 // ---- 8-bit floats ---------------------------------------------------------------------------------------------------
 
@@ -490,8 +400,8 @@ TEST_F(PublishedWeights, MatricesAreMadeAgain) {
 
 TEST_F(PublishedWeights, WrongConfigs) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"quant_method": "bitsandbytes"})",
-       "\"quantization_config.quant_method\" is \"bitsandbytes\", expected one of"},
+      {R"({"quant_method": "quip"})",
+       "\"quantization_config.quant_method\" is \"quip\", expected one of: awq, bitsandbytes"},
       {R"({})", "\"quant_method\""},
       {R"({"quant_method": "gptq", "bits": 8, "group_size": 64})", "\"bits\" is 8, expected 4"},
       {R"({"quant_method": "gptq", "bits": 4, "group_size": 16})",

@@ -43,6 +43,10 @@ class WeightSource {
   // again.
   virtual void Release(const ConstTensorView& /*view*/) const {}
 
+  // Whether the bytes of a view lie in a file, so that they cost memory only while they are read. Not those that a
+  // source made.
+  virtual bool LiesInFile(const ConstTensorView& /*view*/) const { return true; }
+
   // Get, and an error unless the shape is `shape` and the dtype a float format. Matrices (rank 2) and
   // stacks of them (rank 3) may have a block format; vectors are always plain floats.
   Result<ConstTensorView> Get(std::string_view name, const Shape& shape) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -89,8 +90,20 @@ struct Values {
   std::deque<Floats> biases;
 };
 
-// The matrices of all experts, adopted once.
+// The matrices of all experts, adopted once, or by who is chosen.
 struct Adopted {
+  Adopted(Backend& backend, const Case& drawn, const Values& values, const std::function<void()>& release) {
+    const Shape up{drawn.ffn_dim, drawn.model_dim}, down{drawn.model_dim, drawn.ffn_dim};
+    const auto rows = [&](size_t idx, const Shape& shape) {
+      held.emplace_back(backend, Shape{shape[0]}, values.biases[idx]);
+      return LinearWeights{ConstTensorView(values.matrices[idx].data(), drawn.format, shape),
+                           drawn.has_bias ? held.back().view() : TensorView{}};
+    };
+    for (size_t i = 0; i < values.matrices.size(); i += 3) {
+      experts.push_back({rows(i, up), rows(i + 1, up), rows(i + 2, down)});
+      EXPECT_TRUE(backend.DeferExpert(experts.back(), release));
+    }
+  }
   Adopted(Backend& backend, const Case& drawn, const Values& values) {
     const Shape up{drawn.ffn_dim, drawn.model_dim}, down{drawn.model_dim, drawn.ffn_dim};
     const auto adopt = [&](size_t idx, const Shape& shape) {
@@ -247,8 +260,8 @@ TEST_P(ExpertsOfBackend, AreThoseOfRef) {
 }
 
 TEST_P(ExpertsOfBackend, InOtherNumbersAreNearThoseOfRef) {
-  for (const DType format :
-       {DType::kBF16, DType::kQ8_0, DType::kQ4_K, DType::kIQ4_NL, DType::kMXFP4, DType::kU4, DType::kF8E4M3}) {
+  for (const DType format : {DType::kBF16, DType::kQ8_0, DType::kQ4_K, DType::kIQ4_NL, DType::kMXFP4, DType::kU4,
+                             DType::kF8E4M3, DType::kNF4}) {
     if (!HasFormat(format)) continue;
     for (const int64_t num_rows : {5, 90}) {
       for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
@@ -465,6 +478,62 @@ TEST(ExpertsThreads, AnyNumberGivesTheSameBits) {
       }
     }
   }
+}
+
+// Places for some experts, which are packed when they are chosen.
+TEST(ExpertsOnDemand, AnyNumberInMemoryGivesTheSameBits) {
+  for (const cpu::KernelTable* kernels : cpu::AvailableKernelTables()) {
+    for (const Case& drawn : CasesOfAllWays()) {
+      if (!IsBlockFormat(drawn.format)) continue;
+      SCOPED_TRACE(std::string(kernels->isa) + " " + NameOfCase(drawn));
+      Random random(8);
+      const Values values(drawn, random);
+      const auto all = MakeCpuBackend({.isa = kernels->isa, .num_threads = 2}).value();
+      const Adopted adopted(*all, drawn, values);
+      const Floats expected = OutputsOf(*all, drawn, values, adopted, 0, drawn.num_rows);
+      const int64_t expert_bytes = 3 * BytesOf(drawn.format, drawn.model_dim * drawn.ffn_dim) * 5 / 4;
+      for (const int64_t num_places : {1, 2, 7}) {
+        const auto some =
+            MakeCpuBackend({.isa = kernels->isa, .num_threads = 2, .expert_bytes = num_places * expert_bytes}).value();
+        int64_t num_released = 0;
+        Adopted deferred(*some, drawn, values, [&] { ++num_released; });
+        ASSERT_TRUE(some->ReserveExperts().ok());
+        ExpectSameBits(OutputsOf(*some, drawn, values, deferred, 0, drawn.num_rows), expected);
+        // In another order, so that some are there already.
+        ExpectSameBits(OutputsOf(*some, drawn, values, deferred, 40, 9),
+                       OutputsOf(*all, drawn, values, adopted, 40, 9));
+        const ExpertMemory memory = some->expert_memory();
+        EXPECT_GT(memory.resident_bytes, 0);
+        EXPECT_LE(memory.resident_bytes, num_places * expert_bytes);
+        EXPECT_EQ(memory.num_read, num_released);
+        EXPECT_LE(memory.num_read, memory.num_chosen);
+      }
+    }
+  }
+}
+
+// The one that nobody chose for longest gives way.
+TEST(ExpertsOnDemand, WhatWasChosenLastStays) {
+  const Case drawn{
+      .num_rows = 1, .model_dim = 64, .ffn_dim = 64, .num_experts = 4, .routing = Choosing(1), .format = DType::kQ8_0};
+  Random random(9);
+  Values values(drawn, random);
+  const int64_t expert_bytes = 3 * BytesOf(drawn.format, drawn.model_dim * drawn.ffn_dim);
+  const auto backend = MakeCpuBackend({.num_threads = 1, .expert_bytes = 2 * expert_bytes}).value();
+  const Adopted deferred(*backend, drawn, values, [] {});
+  ASSERT_TRUE(backend->ReserveExperts().ok());
+  EXPECT_EQ(backend->expert_memory().total_bytes, 4 * expert_bytes);
+  EXPECT_EQ(backend->expert_memory().resident_bytes, 0);
+  std::vector<int64_t> num_read;
+  for (const int expert : {0, 1, 0, 2, 0, 1, 1, 3}) {
+    std::fill(values.logits.begin(), values.logits.end(), 0.0f);
+    values.logits[static_cast<size_t>(expert)] = 9;
+    OutputsOf(*backend, drawn, values, deferred, 0, 1);
+    num_read.push_back(backend->expert_memory().num_read);
+  }
+  EXPECT_EQ(num_read, (std::vector<int64_t>{1, 2, 2, 3, 3, 4, 4, 5}));
+  EXPECT_EQ(backend->expert_memory().num_chosen, 8);
+  EXPECT_EQ(backend->expert_memory().resident_bytes, 2 * expert_bytes);
 }
 
 // ---- choices --------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@
 
 namespace headwise {
 
-inline constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
-                                          DType::kQ4_K, DType::kQ5_K,  DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
-                                          DType::kQ2_K, DType::kQ3_K,  DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
-                                          DType::kU4,   DType::kF8E4M3};
+inline constexpr DType kBlockFormats[] = {DType::kQ8_0, DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                          DType::kQ4_K, DType::kQ5_K,   DType::kQ6_K,   DType::kIQ4_NL, DType::kMXFP4,
+                                          DType::kQ2_K, DType::kQ3_K,   DType::kIQ4_XS, DType::kTQ1_0,  DType::kTQ2_0,
+                                          DType::kU4,   DType::kF8E4M3, DType::kNF4};
 
 // Those that a backend adopts: GPUs have kernels of the first ten.
 inline std::span<const DType> BlockFormatsOf(std::string_view backend) {
@@ -40,6 +40,7 @@ inline std::vector<size_t> HalvesOf(DType dtype) {
       return {64};
     case DType::kMXFP4:
     case DType::kF8E4M3:
+    case DType::kNF4:
       return {};
     case DType::kQ4_1:
     case DType::kQ5_1:
@@ -56,8 +57,8 @@ inline std::vector<size_t> HalvesOf(DType dtype) {
 inline void LimitBlock(DType dtype, float scale, std::byte* block) {
   if (dtype == DType::kMXFP4) block[0] = static_cast<std::byte>(121 + static_cast<int>(block[0]) % 4);
   if (dtype == DType::kU4) block[2] = static_cast<std::byte>(static_cast<int>(block[2]) % 17);
+  if (HasFloatCodes(dtype)) std::memcpy(block, &scale, sizeof(scale));
   if (dtype != DType::kF8E4M3) return;
-  std::memcpy(block, &scale, sizeof(scale));
   for (int i = 4; i < 68; ++i) {
     if ((block[i] & std::byte{0x7F}) == std::byte{0x7F}) block[i] ^= std::byte{1};
   }
@@ -74,7 +75,8 @@ inline std::vector<std::byte> RandomBlocks(DType dtype, const Shape& shape, std:
       const uint16_t half = F32ToF16(any(rng) < 128 ? scale(rng) : -scale(rng));
       std::memcpy(bytes.data() + block + at, &half, sizeof(half));
     }
-    LimitBlock(dtype, dtype == DType::kF8E4M3 ? scale(rng) / 64 : 0.0f, bytes.data() + block);
+    const float of_floats = !HasFloatCodes(dtype) ? 0.0f : dtype == DType::kF8E4M3 ? scale(rng) / 64 : 4 * scale(rng);
+    LimitBlock(dtype, of_floats, bytes.data() + block);
   }
   return bytes;
 }

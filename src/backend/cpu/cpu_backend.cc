@@ -41,8 +41,8 @@ const float* F32(const ConstTensorView& view) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const KernelTable& kernels, int num_threads, cpu::RowSums sums)
-      : kernels_(kernels), sums_(sums), pool_(num_threads) {}
+  CpuBackend(const KernelTable& kernels, int num_threads, cpu::RowSums sums, int64_t expert_bytes)
+      : kernels_(kernels), sums_(sums), pool_(num_threads), expert_store_(expert_bytes) {}
 
   std::string_view name() const override { return "cpu"; }
   std::string Description() const override {
@@ -67,6 +67,12 @@ class CpuBackend final : public Backend {
     cpu::PackWeights(host.rows(), packed, pool_);
     return cpu::PackedMatrix(host.dtype, host.shape, packed);
   }
+
+  bool DeferExpert(ExpertWeights& expert, std::function<void()> release) override {
+    return expert_store_.Add(expert, std::move(release));
+  }
+  Status ReserveExperts() override { return expert_store_.Reserve(device_); }
+  ExpertMemory expert_memory() const override { return expert_store_.memory(); }
 
   void Embed(const EmbedArgs& args) override {
     Validate(args);
@@ -136,7 +142,7 @@ class CpuBackend final : public Backend {
 
   void Experts(const ExpertsArgs& args) override {
     Validate(args);
-    cpu::RunExperts(args, kernels_, pool_, matmul_scratch_, experts_scratch_, sums_);
+    cpu::RunExperts(args, kernels_, pool_, matmul_scratch_, experts_scratch_, expert_store_, sums_);
   }
 
   void GateRows(const GateRowsArgs& args) override {
@@ -242,6 +248,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   cpu::MatMulScratch matmul_scratch_;
   cpu::ExpertsScratch experts_scratch_;
+  cpu::ExpertStore expert_store_;
   cpu::AttentionScratch attention_scratch_;
   std::vector<DeviceBuffer> packed_;  // adopted weights of block formats, one behind the other
   std::byte* packed_end_ = nullptr;   // of what the last buffer holds
@@ -254,7 +261,7 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   HW_ASSIGN_OR_RETURN(const KernelTable* kernels, cpu::FindKernels(options.isa));
   const int num_threads = options.num_threads > 0 ? options.num_threads : NumUsableCores();
   const cpu::RowSums sums = options.batch_invariant ? cpu::RowSums::kAlike : cpu::RowSums::kFastest;
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads, sums));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, num_threads, sums, options.expert_bytes));
 }
 
 }  // namespace headwise

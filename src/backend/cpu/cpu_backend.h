@@ -15,6 +15,7 @@ struct CpuOptions {
   int num_threads = 0;       // 0: one per core this process may use
   // Every row takes the same sums, however many there are: Backend::is_batch_invariant().
   bool batch_invariant = false;
+  int64_t expert_bytes = 0;  // EngineOptions::expert_bytes; 0: all experts
 };
 
 // An instruction set that is unknown or that this machine lacks is an error.

@@ -58,27 +58,30 @@ void SortByExpert(const ExpertsArgs& args, ThreadPool& pool, ExpertsScratch& scr
 class ExpertsOfClass {
  public:
   ExpertsOfClass(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool& pool, MatMulScratch& matmul_scratch,
-                 ExpertsScratch& scratch, RowSums sums)
+                 ExpertsScratch& scratch, ExpertStore& store, RowSums sums)
       : args_(args),
         kernels_(kernels),
         pool_(pool),
         matmul_scratch_(matmul_scratch),
         scratch_(scratch),
+        store_(store),
         sums_(sums),
         is_one_row_(args.x.shape[0] == 1) {}
 
   // Leaves their outputs in scratch.outputs from row `first_output` on.
   void Run(std::span<const int32_t> experts, int64_t first_output) {
     const int64_t num_rows = PlaceRows(experts, first_output);
+    scratch_.weights.clear();
+    store_.Fetch(args_.experts, experts, pool_, scratch_.weights);
     Grow(scratch_.gate, num_rows * args_.ffn_dim());
     Grow(scratch_.up, num_rows * args_.ffn_dim());
-    GateAndUp(experts);
+    GateAndUp();
     ForRows(num_rows, args_.ffn_dim(), pool_, [&](int64_t row) {
       const int64_t at = row * args_.ffn_dim();
       ActivateRow(kernels_.elementwise, args_.activation, scratch_.gate.data() + at, scratch_.up.data() + at,
                   args_.ffn_dim());
     });
-    Down(experts, num_rows, first_output);
+    Down(num_rows, first_output);
   }
 
  private:
@@ -113,12 +116,12 @@ class ExpertsOfClass {
   }
 
   // A single row is the input of all experts, and is brought into the kernels' form once.
-  void GateAndUp(std::span<const int32_t> experts) {
+  void GateAndUp() {
     const int64_t ffn_dim = args_.ffn_dim();
     scratch_.parts.clear();
     std::vector<RowRange> ranges;
-    for (size_t i = 0; i < experts.size(); ++i) {
-      const ExpertWeights& expert = args_.experts[static_cast<size_t>(experts[i])];
+    for (size_t i = 0; i < scratch_.weights.size(); ++i) {
+      const ExpertWeights& expert = scratch_.weights[i];
       const RowRange rows = scratch_.ranges[i];
       const TensorView gate = RowsOf(scratch_.gate, rows.first, rows.count, ffn_dim);
       const TensorView up = RowsOf(scratch_.up, rows.first, rows.count, ffn_dim);
@@ -129,11 +132,11 @@ class ExpertsOfClass {
     Multiply(args_.x, ranges, is_one_row_ ? std::span<const int32_t>() : scratch_.gathered);
   }
 
-  void Down(std::span<const int32_t> experts, int64_t num_rows, int64_t first_output) {
+  void Down(int64_t num_rows, int64_t first_output) {
     scratch_.parts.clear();
     int64_t output = first_output;
-    for (size_t i = 0; i < experts.size(); ++i) {
-      const ExpertWeights& expert = args_.experts[static_cast<size_t>(experts[i])];
+    for (size_t i = 0; i < scratch_.weights.size(); ++i) {
+      const ExpertWeights& expert = scratch_.weights[i];
       const int64_t count = scratch_.ranges[i].count;
       scratch_.parts.push_back(
           {expert.down.weight, expert.down.bias, RowsOf(scratch_.outputs, output, count, args_.x.shape[1])});
@@ -158,6 +161,7 @@ class ExpertsOfClass {
   ThreadPool& pool_;
   MatMulScratch& matmul_scratch_;
   ExpertsScratch& scratch_;
+  ExpertStore& store_;
   const RowSums sums_;
   const bool is_one_row_;
 };
@@ -180,19 +184,21 @@ void AddUp(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool& pool
 }  // namespace
 
 void RunExperts(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool& pool, MatMulScratch& matmul_scratch,
-                ExpertsScratch& scratch, RowSums sums) {
+                ExpertsScratch& scratch, ExpertStore& store, RowSums sums) {
   if (args.x.shape[0] == 0) return;
   SortByExpert(args, pool, scratch);
   scratch.output_of.resize(scratch.chosen.size());
   Grow(scratch.outputs, static_cast<int64_t>(scratch.chosen.size()) * args.x.shape[1]);
-  ExpertsOfClass products(args, kernels, pool, matmul_scratch, scratch, sums);
+  ExpertsOfClass products(args, kernels, pool, matmul_scratch, scratch, store, sums);
+  const size_t most_at_once = store.empty() ? scratch.used.size() : store.most_at_once();
   const auto count_of = [&](int32_t expert) { return scratch.slots_of[static_cast<size_t>(expert)].count; };
   int64_t output = 0;
   for (size_t begin = 0; begin < scratch.used.size();) {
     const RowsClass rows_class = RowsClassOf(count_of(scratch.used[begin]));
     size_t end = begin;
     const int64_t first_output = output;
-    while (end < scratch.used.size() && RowsClassOf(count_of(scratch.used[end])) == rows_class) {
+    while (end < scratch.used.size() && end - begin < most_at_once &&
+           RowsClassOf(count_of(scratch.used[end])) == rows_class) {
       output += count_of(scratch.used[end++]);
     }
     products.Run(std::span(scratch.used).subspan(begin, end - begin), first_output);

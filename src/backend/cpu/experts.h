@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/choose_experts.h"
+#include "backend/cpu/expert_store.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/row_sums.h"
@@ -24,14 +25,15 @@ struct ExpertsScratch {
   std::vector<int32_t> gathered;     // rows of x in the order of the products
   std::vector<RowRange> ranges;      // rows of the products, by part
   std::vector<MatMulPart> parts;
-  std::vector<float> gate, up;     // [rows of the products, F]
-  std::vector<float> outputs;      // [T * num_chosen, E], in the order of `slots`
-  std::vector<int32_t> output_of;  // [T * num_chosen]: the row of `outputs` that belongs to a place in `chosen`
+  std::vector<ExpertWeights> weights;  // of the products that are made together
+  std::vector<float> gate, up;         // [rows of the products, F]
+  std::vector<float> outputs;          // [T * num_chosen, E], in the order of `slots`
+  std::vector<int32_t> output_of;      // [T * num_chosen]: the row of `outputs` that belongs to a place in `chosen`
 };
 
-// Requires: Validate(args) passed.
+// Experts that `store` has are fetched from it. Requires: Validate(args) passed.
 void RunExperts(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool& pool, MatMulScratch& matmul_scratch,
-                ExpertsScratch& scratch, RowSums sums);
+                ExpertsScratch& scratch, ExpertStore& store, RowSums sums);
 
 // One row of an activation: what ActivateArgs says, `gate` null unless gated.
 void ActivateRow(const ElementwiseKernels& kernels, ActivateArgs::Kind kind, const float* gate, float* x, int64_t n);

@@ -80,7 +80,7 @@ struct Problem {
 
 // Tile registers multiply bf16 where others multiply bytes.
 bool RoundsToBF16(const Problem& p, DType dtype, const MatMulKernels& kernels) {
-  if (p.compute == Compute::kInt8 && dtype == DType::kF8E4M3) return kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
+  if (p.compute == Compute::kInt8 && HasFloatCodes(dtype)) return kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
   if (p.compute == Compute::kInt8) return kernels.has_tiles && p.num_rows >= kMinRegisterRows;
   return p.compute == Compute::kBF16 && kernels.has_bf16_dot && p.num_rows > kMaxFewRows;
 }
@@ -92,7 +92,7 @@ std::vector<double> SeenX(const std::vector<float>& x, const Problem& p, DType d
     for (double& value : seen) value = BF16ToF32(F32ToBF16(static_cast<float>(value)));
     return seen;
   }
-  if (p.compute != Compute::kInt8 || dtype == DType::kF8E4M3) return seen;
+  if (p.compute != Compute::kInt8 || HasFloatCodes(dtype)) return seen;
   for (size_t run = 0; run < seen.size(); run += kRunElements) {
     float largest = 0;
     for (size_t i = run; i < run + kRunElements; ++i) largest = std::max(largest, std::abs(x[i]));

@@ -96,6 +96,23 @@ int64_t ByteInQuad(WeightType type, int64_t lane, int64_t i) {
   return HasWholeCodes(type) ? lane * 4 + i : i * kPanelRows + lane;
 }
 
+// Codes of a quad of a lane, put with those that are there already, all four at once where they lie side by side.
+void PutCodes(WeightType type, const uint8_t* codes, const CodePart& part, int64_t lane, std::byte* quad) {
+  const uint32_t mask = (1u << part.bits) - 1;
+  if (!HasWholeCodes(type)) {
+    for (int i = 0; i < 4; ++i) {
+      quad[ByteInQuad(type, lane, i)] |= static_cast<std::byte>(((codes[i] >> part.code_shift) & mask) << part.shift);
+    }
+    return;
+  }
+  std::byte* const to = quad + ByteInQuad(type, lane, 0);
+  uint32_t word, there;
+  std::memcpy(&word, codes, sizeof(word));
+  std::memcpy(&there, to, sizeof(there));
+  there |= ((word >> part.code_shift) & (mask * 0x01010101u)) << part.shift;
+  std::memcpy(to, &there, sizeof(there));
+}
+
 // Block `from` becomes lane `lane` of the panel's block, whose bytes are 0 before the first lane.
 void PutBlock(WeightType type, const BlockCodes& from, int64_t lane, const PanelBlock& to) {
   const PackedFormat format = FormatOf(type);
@@ -107,12 +124,7 @@ void PutBlock(WeightType type, const BlockCodes& from, int64_t lane, const Panel
     for (int quad = 0; quad < kRunQuads; ++quad, codes += 4) {
       const CodeParts parts = PartsOf(format.bits, quad);
       for (int p = 0; p < parts.num_parts; ++p) {
-        const CodePart& part = parts.parts[p];
-        std::byte* bytes = to_codes + part.row * kQuadBytes;
-        for (int i = 0; i < 4; ++i) {
-          bytes[ByteInQuad(type, lane, i)] |=
-              static_cast<std::byte>(((codes[i] >> part.code_shift) & ((1 << part.bits) - 1)) << part.shift);
-        }
+        PutCodes(type, codes, parts.parts[p], lane, to_codes + parts.parts[p].row * kQuadBytes);
       }
     }
   }
@@ -195,6 +207,8 @@ float LevelOf(WeightType type, int code) {
   switch (type) {
     case WeightType::kF8E4M3:
       return E4M3ToF32(static_cast<uint8_t>(code));
+    case WeightType::kNF4:
+      return kNF4Levels[code];
     case WeightType::kMXFP4:
       return kMXFP4Levels[code];
     case WeightType::kIQ4_NL:
@@ -248,6 +262,8 @@ WeightType WeightTypeOf(DType dtype) {
       return WeightType::kU4;
     case DType::kF8E4M3:
       return WeightType::kF8E4M3;
+    case DType::kNF4:
+      return WeightType::kNF4;
     case DType::kI32:
       break;
   }

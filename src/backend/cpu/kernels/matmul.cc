@@ -34,6 +34,7 @@ namespace {
     HW_PACKED_CASE(kTQ2_0, body)        \
     HW_PACKED_CASE(kU4, body)           \
     HW_PACKED_CASE(kF8E4M3, body)       \
+    HW_PACKED_CASE(kNF4, body)          \
     default:                            \
       return;                           \
   }

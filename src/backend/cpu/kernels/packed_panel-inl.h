@@ -50,7 +50,7 @@ class PanelReader {
     const int64_t run_of_block = run % BlockRuns(kType);
     run_ = run;
     const uint8_t* block = panel_ + BlockScalesAt(kType, run / BlockRuns(kType));
-    run_codes_ = panel_ + RunCodesAt(kType, run) + (kType == WeightType::kF8E4M3 ? 1 : 4) * lane_;
+    run_codes_ = panel_ + RunCodesAt(kType, run) + (HasWholeCodes(kType) ? 4 : 1) * lane_;
     if (run_of_block == 0) BeginBlock(block);
     if constexpr (kFormat.has_super) {
       run_scales_ = block + SuperScalesAt(kType) + run_of_block * kFormat.super_bytes * kPanelRows + lane_;
@@ -125,6 +125,11 @@ class PanelReader {
     if constexpr (kType == WeightType::kF8E4M3) {
       HW_UNROLL
       for (int i = 0; i < 4; ++i) w[i] = FloatsOf(run_codes_ + kQuad * kQuadBytes + i * kPanelRows);
+    } else if constexpr (kType == WeightType::kNF4) {
+      HW_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        w[i] = NF4Of(NibblesAsI32<kQuad / 4 * 4>(run_codes_ + kQuad % 4 * kQuadBytes + i * kPanelRows));
+      }
     } else {
       const VB values = Values<kQuad>();
       w[0] = ByteAsF32<0>(values);
@@ -152,7 +157,8 @@ class PanelReader {
  private:
   HWY_INLINE void BeginBlock(const uint8_t* block) {
     if constexpr (kFormat.scale == ScaleKind::kFloat) {
-      d_ = hn::Mul(hn::LoadU(kDF, reinterpret_cast<const float*>(block) + lane_), hn::Set(kDF, kFloatsUnit));
+      d_ = hn::LoadU(kDF, reinterpret_cast<const float*>(block) + lane_);
+      if constexpr (kType == WeightType::kF8E4M3) d_ = hn::Mul(d_, hn::Set(kDF, kFloatsUnit));
     } else if constexpr (kFormat.scale == ScaleKind::kExponent) {
       d_ = HalvedPowersOf2(block + lane_);
     } else {
@@ -196,10 +202,28 @@ class PanelReader {
   }
 
   template <int kShift>
-  static HWY_INLINE VF NibblesAsF32(const uint8_t* bytes) {
+  static HWY_INLINE VI NibblesAsI32(const uint8_t* bytes) {
     const hn::Rebind<uint8_t, DF> d8;
     const VI wide = hn::PromoteTo(DI(), hn::LoadU(d8, bytes));
-    return hn::ConvertTo(kDF, hn::And(hn::ShiftRight<kShift>(wide), hn::Set(DI(), 0x0F)));
+    return hn::And(hn::ShiftRight<kShift>(wide), hn::Set(DI(), 0x0F));
+  }
+  template <int kShift>
+  static HWY_INLINE VF NibblesAsF32(const uint8_t* bytes) {
+    return hn::ConvertTo(kDF, NibblesAsI32<kShift>(bytes));
+  }
+
+  // Places in the table of nf4 as what they stand for.
+  static HWY_INLINE VF NF4Of(VI places) {
+    if constexpr (kLanes == 16) {
+      return hn::TableLookupLanes(hn::Load(kDF, kNF4Table), hn::IndicesFromVec(kDF, places));
+    } else if constexpr (kLanes == 8) {
+      const auto in_half = hn::IndicesFromVec(kDF, hn::And(places, hn::Set(DI(), 7)));
+      const auto is_upper = hn::RebindMask(kDF, hn::Gt(places, hn::Set(DI(), 7)));
+      return hn::IfThenElse(is_upper, hn::TableLookupLanes(hn::Load(kDF, kNF4Table + 8), in_half),
+                            hn::TableLookupLanes(hn::Load(kDF, kNF4Table), in_half));
+    } else {
+      return hn::GatherIndex(kDF, kNF4Table, places);
+    }
   }
 
   // Bits of every byte, from bit kFrom on, moved to bit kTo on. Shifts are of 16 bits; the mask drops what comes over
@@ -220,6 +244,25 @@ class PanelReader {
   // Likewise of mxfp4.
   alignas(16) static constexpr uint8_t kMXFP4Table[16] = {128, 129, 130, 131, 132, 134, 136, 140,
                                                           128, 127, 126, 125, 124, 122, 120, 116};
+  // The levels of nf4.
+  alignas(64) static constexpr float kNF4Table[16] = {
+      -1.0f,
+      -0.6961928009986877f,
+      -0.5250730514526367f,
+      -0.39491748809814453f,
+      -0.28444138169288635f,
+      -0.18477343022823334f,
+      -0.09105003625154495f,
+      0.0f,
+      0.07958029955625534f,
+      0.16093020141124725f,
+      0.24611230194568634f,
+      0.33791524171829224f,
+      0.44070982933044434f,
+      0.5626170039176941f,
+      0.7229568362236023f,
+      1.0f,
+  };
 
   const uint8_t* panel_;
   int64_t lane_;

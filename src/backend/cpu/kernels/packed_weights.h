@@ -4,13 +4,13 @@
 // Along K a panel is cut into runs of 32 elements, and these into 8 quads. A quad is 64 bytes, [16 outputs][4 elements
 // of K], the operand of one int8 dot instruction. What its codes stand for:  value = a * (code - offset) + b  with `a`
 // and `b` of the (output, run); q2_k, q3_k and q6_k have an `a` per half run, only formats with minima or zero points
-// have a `b`. Of f8_e4m3 a quad is [4 elements of K][16 outputs], operands of conversions.
+// have a `b`. Of f8_e4m3 and nf4 a quad is [4 elements of K][16 outputs], operands of conversions.
 //
 //   panel:    stretches, one behind the other: memory is read as one stream
 //   stretch:  scales of its blocks | codes of their runs      both 64-byte aligned; so few blocks that scales are whole
 //             lines (1, 2 or 4); the last stretch may have fewer, its scales take as much space
-//   scales of one block:  f16 d[16] (of mxfp4 the exponent, u8; of f8_e4m3 f32), f16 min[16] where the format has
-//   minima (of u4 the zero point, u8); then where it has scales of scales, per run:
+//   scales of one block:  f16 d[16] (of mxfp4 the exponent, u8; of f8_e4m3 and nf4 f32), f16 min[16] where the format
+//   has minima (of u4 the zero point, u8); then where it has scales of scales, per run:
 //           u8 scale[16], u8 min[16] (q4_k, q5_k), i8 scale[2 halves][16] (q6_k, q3_k), i8 scale[16] (iq4_xs), or
 //           u8 scale + 16 min [2 halves][16] (q2_k)
 //   codes of one run:
@@ -50,15 +50,16 @@ enum class WeightType : uint8_t {
   kTQ2_0,  // and tq1_0
   kU4,
   kF8E4M3,
+  kNF4,
 };
 // Always inlined, here and below: kernels are compiled once per instruction set, and a copy out of line that the linker
 // chose for everyone could hold instructions that a machine lacks (tests/kernel_symbols_test.sh).
 [[gnu::always_inline]] constexpr bool IsPacked(WeightType type) {
   return type >= WeightType::kQ8_0;
 }
-// Whether codes are whole numbers, which products in int8 want.
+// Whether codes are whole numbers, or stand for some: products in int8 want that.
 [[gnu::always_inline]] constexpr bool HasWholeCodes(WeightType type) {
-  return IsPacked(type) && type != WeightType::kF8E4M3;
+  return IsPacked(type) && type != WeightType::kF8E4M3 && type != WeightType::kNF4;
 }
 
 inline constexpr int64_t kPanelRows = 16;    // outputs of a panel
@@ -116,6 +117,8 @@ struct PackedFormat {
       return {.bits = 4, .has_min = true, .has_zero = true};
     case WeightType::kF8E4M3:
       return {.bits = 8, .scale = ScaleKind::kFloat, .block_runs = 2};
+    case WeightType::kNF4:
+      return {.bits = 4, .scale = ScaleKind::kFloat, .block_runs = 2};
     default:
       return {};
   }
