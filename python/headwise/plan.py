@@ -59,6 +59,7 @@ def duo(
     train_sink: int | None = None,
     train_recent: int | None = None,
     memory_bytes: int | str | None = None,
+    compute: str | None = None,
     data: str | None = None,
     text: StrPath | None = None,
     min_tokens: int | None = None,
@@ -91,6 +92,7 @@ def duo(
     train_sink: First tokens that a gate of 0 reads while heads are identified. By default 128.
     train_recent: Last tokens that a gate of 0 reads while heads are identified. By default 256.
     memory_bytes: Activations of the samples that run at once, as 4G; 0: no limit. By default 0.
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     data: passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on). By default
         passkeys.
     text: UTF-8 file that the samples' text comes from; without it text is generated.
@@ -119,6 +121,7 @@ def duo(
         "train-sink": train_sink,
         "train-recent": train_recent,
         "memory-bytes": memory_bytes,
+        "compute": compute,
         "data": data,
         "text": text,
         "min-tokens": min_tokens,
@@ -152,6 +155,7 @@ def zigzag(
     train_sink: int | None = None,
     train_recent: int | None = None,
     memory_bytes: int | str | None = None,
+    compute: str | None = None,
     data: str | None = None,
     text: StrPath | None = None,
     min_tokens: int | None = None,
@@ -185,6 +189,7 @@ def zigzag(
     train_sink: First tokens that a gate of 0 reads while heads are identified. By default 128.
     train_recent: Last tokens that a gate of 0 reads while heads are identified. By default 256.
     memory_bytes: Activations of the samples that run at once, as 4G; 0: no limit. By default 0.
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     data: passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on). By default
         passkeys.
     text: UTF-8 file that the samples' text comes from; without it text is generated.
@@ -214,6 +219,7 @@ def zigzag(
         "train-sink": train_sink,
         "train-recent": train_recent,
         "memory-bytes": memory_bytes,
+        "compute": compute,
         "data": data,
         "text": text,
         "min-tokens": min_tokens,
@@ -239,6 +245,7 @@ def razor(
     seed: int | None = None,
     epsilon: float | None = None,
     context: int | None = None,
+    compute: str | None = None,
     kv_ratio: float | None = None,
     at: int | None = None,
     kv_bytes_at: str | None = None,
@@ -258,6 +265,7 @@ def razor(
     seed: Seed of everything that is drawn. By default 0.
     epsilon: ALiBi: attention weights below this may be dropped. By default 0.001.
     context: ALiBi: a window of so many tokens means full. By default (the trained length).
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
@@ -273,6 +281,7 @@ def razor(
         "seed": seed,
         "epsilon": epsilon,
         "context": context,
+        "compute": compute,
         "kv-ratio": kv_ratio,
         "at": at,
         "kv-bytes-at": kv_bytes_at,
@@ -298,6 +307,7 @@ def moa(
     text: StrPath | None = None,
     prompts: StrPath | None = None,
     seed: int | None = None,
+    compute: str | None = None,
     kv_ratio: float | None = None,
     at: int | None = None,
     kv_bytes_at: str | None = None,
@@ -326,6 +336,7 @@ def moa(
     text: UTF-8 file that the samples' text comes from; without it text is generated.
     prompts: JSONL file of {"prompt": ...} to calibrate on, in place of generated ones.
     seed: Seed of everything that is drawn. By default 0.
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
@@ -346,6 +357,7 @@ def moa(
         "text": text,
         "prompts": prompts,
         "seed": seed,
+        "compute": compute,
         "kv-ratio": kv_ratio,
         "at": at,
         "kv-bytes-at": kv_bytes_at,
@@ -364,6 +376,7 @@ def profile(
     positions: str | None = None,
     from_: str | None = None,
     compensate: bool | None = None,
+    compute: str | None = None,
     sparsity: float | None = None,
     threshold: float | None = None,
     kv_ratio: float | None = None,
@@ -391,6 +404,7 @@ def profile(
     positions: text, or cache: distances inside the cache. By default text.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
     compensate: true: fold dropped tokens into one mean token. By default false.
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     sparsity: Share of heads that are bounded. By default 0.5.
     threshold: Heads with a gate below this are bounded.
     kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
@@ -415,6 +429,7 @@ def profile(
         "positions": positions,
         "from": from_,
         "compensate": compensate,
+        "compute": compute,
         "sparsity": sparsity,
         "threshold": threshold,
         "kv-ratio": kv_ratio,

@@ -31,8 +31,9 @@ std::vector<ResolvedRule> RulesOfLayers(const HeadRule& rule, const ModelConfig&
 
 }  // namespace
 
-std::string GradArithmetic() {
-  return fmt::format("{}, {}", cpu::AvailableKernelTables().front()->isa, BlasName());
+std::string GradArithmetic(Compute compute) {
+  return fmt::format("{}, {}{}", cpu::AvailableKernelTables().front()->isa, BlasName(),
+                     compute == Compute::kBF16 ? ", weights multiplied in bf16" : "");
 }
 
 Status CheckHasGradients(const ModelConfig& config, std::string_view what) {
@@ -44,7 +45,7 @@ Status CheckHasGradients(const ModelConfig& config, std::string_view what) {
 }
 
 // The numbers of one layer both ways, as Activations, and of what is saved, with gates and with influence.
-int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number) {
+int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number, Compute compute) {
   const int64_t q_dim = config.num_q_heads * config.head_dim;
   const int64_t kv_dim = config.num_kv_heads * config.head_dim;
   const bool has_norms_before = config.norm_places != NormPlaces::kAfter;
@@ -57,7 +58,9 @@ int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t b
                       (IsGated(config.mlp) ? 3 : 2) * config.ffn_dim + 5 * config.num_q_heads + num_angles;
   if (KeepsRaw(config)) per_token += q_dim + kv_dim;
   const int64_t widened = std::max({config.ffn_dim, config.vocab_size, q_dim}) * config.model_dim;
-  return (per_token * num_tokens + widened) * bytes_per_number;
+  const int64_t rounded =
+      compute == Compute::kBF16 ? std::max({config.ffn_dim, config.model_dim, q_dim}) * num_tokens * 2 : 0;
+  return (per_token * num_tokens + widened) * bytes_per_number + rounded;
 }
 
 template <typename Real>
@@ -77,10 +80,10 @@ double AttentionView<Real>::Probability(int64_t q_head, int64_t query, int64_t k
 }
 
 template <typename Real>
-GradDecoder<Real>::GradDecoder(const Model& model, ThreadPool& pool)
+GradDecoder<Real>::GradDecoder(const Model& model, ThreadPool& pool, Compute compute, const cpu::KernelTable* kernels)
     : model_(&model),
       pool_(&pool),
-      linear_(pool),
+      linear_(pool, compute, kernels),
       a_(std::make_unique<Activations>()),
       saved_(std::make_unique<Saved>()) {}
 

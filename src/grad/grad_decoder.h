@@ -29,14 +29,16 @@ namespace headwise {
 
 // The code that gradients are computed with on this machine: "avx512, OpenBLAS SkylakeX". Where it differs, results
 // differ in their last digits.
-std::string GradArithmetic();
+std::string GradArithmetic(Compute compute = Compute::kF32);
 
 // Not OK for a model with experts, which have a way forward alone: what needs a gradient cannot run on it. `what` names
 // it: "plan duo".
 Status CheckHasGradients(const ModelConfig& config, std::string_view what);
 
-// What a GradDecoder holds at most after texts of `num_tokens` tokens, in bytes: activations and a widened matrix.
-int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number);
+// What a GradDecoder holds at most after texts of `num_tokens` tokens, in bytes: activations and a widened matrix; with
+// products in bf16, what they read too.
+int64_t GradMemoryBytes(const ModelConfig& config, int64_t num_tokens, int64_t bytes_per_number,
+                        Compute compute = Compute::kF32);
 
 // The output of query head q in layer l becomes g * full + (1 - g) * bounded, g = values[l * Hkv + q / G], before the
 // output projection [duo §2.2 eq.1].
@@ -64,8 +66,10 @@ struct AttentionView {
 template <typename Real>
 class GradDecoder {
  public:
-  // Requires: weights in host memory (the cpu and ref backends).
-  GradDecoder(const Model& model, ThreadPool& pool);
+  // Requires: weights in host memory (the cpu and ref backends). `compute` is that of products with weights, as
+  // LinearRunner says; all else is in Real.
+  GradDecoder(const Model& model, ThreadPool& pool, Compute compute = Compute::kF32,
+              const cpu::KernelTable* kernels = nullptr);
   ~GradDecoder();
 
   struct ForwardArgs {

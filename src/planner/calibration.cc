@@ -42,8 +42,15 @@ Status CheckLengths(const CalibrationOptions& options, const PlannerModel& model
 
 }  // namespace
 
+Result<Compute> ReadGradCompute(const NamedOptions& options) {
+  static constexpr std::string_view kChoices[] = {"f32", "bf16"};
+  HW_RETURN_IF_ERROR(options.ChoiceOr("compute", kChoices).status());
+  return options.StringOr("compute", "f32") == "bf16" ? Compute::kBF16 : Compute::kF32;
+}
+
 Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   PlannerModel opened;
+  HW_ASSIGN_OR_RETURN(opened.compute, ReadGradCompute(input.options));
   opened.num_threads = input.num_threads > 0 ? input.num_threads : NumUsableCores();
   // Only its memory is used: gradients have code of their own, which reads weights as they lie in the file.
   HW_ASSIGN_OR_RETURN(opened.backend, MakeBackend({.name = "ref"}));

@@ -25,7 +25,11 @@ struct PlannerModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> start_ids;  // what a text begins with
   int num_threads = 1;
+  Compute compute = Compute::kF32;  // of products with weights, as GradDecoder takes it
 };
+
+// "compute": f32, or bf16.
+Result<Compute> ReadGradCompute(const NamedOptions& options);
 
 // Loads input.model. Errors: those of loading, a model without gradients, a model without a tokenizer.
 Result<PlannerModel> OpenPlannerModel(const PlannerInput& input);

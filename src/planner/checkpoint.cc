@@ -7,6 +7,11 @@
 #include "grad/grad_decoder.h"
 
 namespace headwise {
+namespace {
+
+constexpr const char* kUsualCompute = "f32";
+
+}  // namespace
 
 Checkpoint::Checkpoint(const PlannerInput& input, Json identity)
     : path_(input.checkpoint),
@@ -14,8 +19,10 @@ Checkpoint::Checkpoint(const PlannerInput& input, Json identity)
       should_stop_(input.should_stop),
       on_warning_(input.on_warning),
       identity_(std::move(identity)),
-      arithmetic_({GradArithmetic()}) {
+      compute_(input.options.StringOr("compute", kUsualCompute)),
+      arithmetic_({GradArithmetic(compute_ == kUsualCompute ? Compute::kF32 : Compute::kBF16)}) {
   identity_["source_hash"] = input.source_hash ? Json(*input.source_hash) : Json();
+  identity_["compute"] = compute_;
 }
 
 Result<std::optional<Json>> Checkpoint::Load() {
@@ -27,7 +34,9 @@ Result<std::optional<Json>> Checkpoint::Load() {
   }
   const Json& found = object.At("identity");
   for (const auto& [key, expected] : identity_.items()) {
-    const Json value = found.is_object() && found.contains(key) ? found.at(key) : Json();
+    // Older files do not name what was the only one.
+    const Json absent = key == "compute" ? Json(kUsualCompute) : Json();
+    const Json value = found.is_object() && found.contains(key) ? found.at(key) : absent;
     if (value == expected) continue;
     return Status::InvalidInput(fmt::format("{}: was made with {} {}, this run has {}; expected the same to resume",
                                             path_, key, value.dump(), expected.dump()));

@@ -50,6 +50,7 @@ class Checkpoint {
   std::function<bool()> should_stop_;
   std::function<void(std::string_view)> on_warning_;
   Json identity_;
+  std::string compute_;                  // --compute
   std::vector<std::string> arithmetic_;  // of all runs so far (GradArithmetic), each once; the last is this one's
   Clock::time_point last_save_ = Clock::now();
 };

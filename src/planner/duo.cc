@@ -106,7 +106,7 @@ Status TrainGates(const Model& model, const DuoOptions& options, const SampleMak
   const ModelConfig& config = model.config;
   const auto num_gates = static_cast<size_t>(config.num_layers * config.num_kv_heads);
   if (state.gates.empty()) state.gates.assign(num_gates, 1.0);
-  const int64_t memory_needed = GradMemoryBytes(config, options.max_tokens, sizeof(float));
+  const int64_t memory_needed = GradMemoryBytes(config, options.max_tokens, sizeof(float), options.compute);
   if (options.memory_bytes > 0 && options.memory_bytes < memory_needed) {
     return Status::InvalidInput(fmt::format("--memory-bytes: found {}, expected at least {} for one text of {} tokens",
                                             options.memory_bytes, memory_needed, options.max_tokens));
@@ -114,7 +114,8 @@ Status TrainGates(const Model& model, const DuoOptions& options, const SampleMak
   GradLanes lanes(model, {.num_threads = options.num_threads,
                           .max_texts = options.samples_per_step,
                           .max_tokens = options.max_tokens,
-                          .memory_bytes = options.memory_bytes});
+                          .memory_bytes = options.memory_bytes,
+                          .compute = options.compute});
   const AdamW optimiser;
   const double seconds_before = state.seconds;
   const Clock::time_point start = Clock::now();

@@ -37,6 +37,7 @@ struct DuoOptions {
   int num_threads = 1;
   int64_t max_tokens = 0;    // of the longest sample
   int64_t memory_bytes = 0;  // for activations; 0: no limit
+  Compute compute = Compute::kF32;
 };
 
 // Everything that a run needs to go on: written to a checkpoint and read back, it continues bit for bit.

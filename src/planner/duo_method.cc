@@ -94,6 +94,7 @@ Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel&
   HW_ASSIGN_OR_RETURN(duo.train_rule.recent, options.IntOr("train-recent", duo.train_rule.recent, 1, kMaxTokens));
   HW_ASSIGN_OR_RETURN(duo.memory_bytes, options.BytesOr("memory-bytes", 0));
   duo.num_threads = model.num_threads;
+  duo.compute = model.compute;
   duo.max_tokens = samples.max_tokens();
   return duo;
 }

@@ -27,7 +27,7 @@ struct GateRun {
 
 // The options of training, calibration's included.
 inline constexpr std::string_view kTrainingOptions[] = {"steps",      "batch",        "learning-rate", "lambda",
-                                                        "train-sink", "train-recent", "memory-bytes"};
+                                                        "train-sink", "train-recent", "memory-bytes",  "compute"};
 
 // DuoOptions from those options; lengths are the samples'.
 Result<DuoOptions> ReadDuoOptions(const PlannerInput& input, const PlannerModel& model,

@@ -21,10 +21,11 @@ class GradLanes {
     int64_t max_texts = 1;     // texts that ever run at once
     int64_t max_tokens = 0;    // of the longest
     int64_t memory_bytes = 0;  // for activations of all lanes; 0: no limit but one text always runs
+    Compute compute = Compute::kF32;
   };
 
   GradLanes(const Model& model, const Options& options) {
-    const int64_t per_text = GradMemoryBytes(model.config, options.max_tokens, sizeof(float));
+    const int64_t per_text = GradMemoryBytes(model.config, options.max_tokens, sizeof(float), options.compute);
     const int64_t by_memory =
         options.memory_bytes > 0 ? options.memory_bytes / std::max<int64_t>(1, per_text) : options.max_texts;
     const int64_t num_lanes =
@@ -33,7 +34,7 @@ class GradLanes {
     for (int64_t lane = 0; lane < num_lanes; ++lane) {
       const auto threads = static_cast<int>((options.num_threads - lane + num_lanes - 1) / num_lanes);
       pools_.push_back(std::make_unique<ThreadPool>(std::max(1, threads)));
-      decoders_.push_back(std::make_unique<GradDecoder<float>>(model, *pools_.back()));
+      decoders_.push_back(std::make_unique<GradDecoder<float>>(model, *pools_.back(), options.compute));
     }
   }
 

@@ -183,7 +183,7 @@ Result<ProfileState> ProfileLengths(const PlannerInput& input, const MoaOptions&
     HW_ASSIGN_OR_RETURN(state, ProfileState::FromJson(*saved, input.checkpoint + ": state", state));
   }
   ThreadPool pool(model.num_threads);
-  GradDecoder<float> decoder(*model.model, pool);
+  GradDecoder<float> decoder(*model.model, pool, model.compute);
   const int64_t total = options.samples_per_length * static_cast<int64_t>(options.lengths.size());
   ProgressBar progress(input.progress, "influence", total);
   while (state.num_done < total) {
@@ -475,7 +475,8 @@ const PlannerMethod kMoaMethod = {
     .options = JoinLists<std::string_view>(
         std::to_array<std::string_view>({"lengths", "validation-length", "samples", "validation-samples",
                                          "answer-tokens", "density", "intervals", "max-rules-per-layer", "spans",
-                                         "influence", "integration-points", "data", "text", "prompts", "seed"}),
+                                         "influence", "integration-points", "data", "text", "prompts", "seed",
+                                         "compute"}),
         kBudgetOptions),
     .make = MakeMoa,
     .runs = PlannerMethod::Runs::kModelResumably,

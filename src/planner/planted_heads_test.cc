@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "planner/duo.h"
@@ -67,6 +69,28 @@ TEST(PlantedHeads, DuoFindsThem) {
     if (state.gates[head] > 0.5) large.push_back(static_cast<int64_t>(head));
   }
   EXPECT_THAT(large, UnorderedElementsAre(kEcho, kInduction)) << testing::PrintToString(state.gates);
+}
+
+// Gates in descending order, those that differ by less than a hundredth in that of the heads.
+std::vector<size_t> Ranking(const std::vector<double>& gates) {
+  std::vector<size_t> order(gates.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t head) { return std::round(100 * gates[head]); });
+  return order;
+}
+
+TEST(PlantedHeads, DuoRanksThemInBF16AsInF32) {
+  const PlantedModel planted;
+  DuoOptions options = FastDuo();
+  DuoState exact;
+  ASSERT_TRUE(TrainGates(planted.model(), options, SampleOfStep, Ignore, exact).ok());
+  options.compute = Compute::kBF16;
+  DuoState rounded;
+  ASSERT_TRUE(TrainGates(planted.model(), options, SampleOfStep, Ignore, rounded).ok());
+  EXPECT_EQ(Ranking(rounded.gates), Ranking(exact.gates));
+  for (size_t head = 0; head < exact.gates.size(); ++head) {
+    EXPECT_NEAR(rounded.gates[head], exact.gates[head], 0.02) << "head " << head;
+  }
 }
 
 TEST(Duo, LossFallsAgainOnceOnlyUselessHeadsAreClosed) {

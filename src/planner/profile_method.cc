@@ -70,7 +70,7 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const CalibrationSamples samples, CalibrationSamples::Open(model, calibration));
   log.EndStep("load");
   ThreadPool pool(model.num_threads);
-  GradDecoder<float> decoder(*model.model, pool);
+  GradDecoder<float> decoder(*model.model, pool, model.compute);
   std::vector<double> mass(static_cast<size_t>(input.shape.num_layers * input.shape.num_q_heads));
   ProgressBar progress(input.progress, "profile", num_samples);
   for (int64_t i = 0; i < num_samples; ++i) {
@@ -104,10 +104,10 @@ Result<HeadPlan> MakeProfile(const PlannerInput& input) {
 const PlannerMethod kProfileMethod = {
     .name = "profile",
     .description = "heads with the most attention beyond sinks and window stay full: the baseline of [duo §3.5]",
-    .options =
-        JoinLists<std::string_view>(std::to_array<std::string_view>({"samples", "train-sink", "train-recent", "sink",
-                                                                     "recent", "positions", "from", "compensate"}),
-                                    kSelectionOptions, kCalibrationOptions),
+    .options = JoinLists<std::string_view>(
+        std::to_array<std::string_view>(
+            {"samples", "train-sink", "train-recent", "sink", "recent", "positions", "from", "compensate", "compute"}),
+        kSelectionOptions, kCalibrationOptions),
     .make = MakeProfile,
     .runs = PlannerMethod::Runs::kModel,
     .refit = {.make = RefitGates, .replaced = {"sparsity", "threshold"}},

@@ -120,7 +120,7 @@ Result<HeadPlan> PlanByScores(const PlannerInput& input, const PlannerModel& mod
   HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       MakeRepeatedTokens(tokens_per_repetition, config.vocab_size, is_ordinary, model.start_ids, rng));
   ThreadPool pool(model.num_threads);
-  GradDecoder<float> decoder(*model.model, pool);
+  GradDecoder<float> decoder(*model.model, pool, model.compute);
   ProgressBar progress(input.progress, "razor", config.num_layers);
   const RetrievalScores scores = ScoreRepeatedTokens(decoder, ids, tokens_per_repetition,
                                                      [&](int64_t layer_idx) { progress.Update(layer_idx + 1); });
@@ -256,7 +256,7 @@ const PlannerMethod kRazorMethod = {
     .description = "echo and induction heads stay full, the others fold what they drop; needs no training [razor]",
     .options = JoinLists<std::string_view>(
         std::to_array<std::string_view>({"induction-share", "echo-share", "sink", "min-recent", "divisor", "compensate",
-                                         "from", "seed", "epsilon", "context"}),
+                                         "from", "seed", "epsilon", "context", "compute"}),
         kBudgetOptions),
     .make = MakeRazor,
     .runs = PlannerMethod::Runs::kModel,

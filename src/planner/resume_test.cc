@@ -113,6 +113,10 @@ TEST_P(ResumeTest, ACheckpointOfAnotherRunIsRefused) {
   refused = MakePlan(GetParam().name, input);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("seed"));
+  input.options = NamedOptions(options_).With("compute", "bf16");
+  refused = MakePlan(GetParam().name, input);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("compute"));
 
   ASSERT_TRUE(WriteFileAtomically(input.checkpoint, "{\"identity\": 3}").ok());
   EXPECT_FALSE(MakePlan(GetParam().name, input).ok());

@@ -214,11 +214,34 @@ int64_t RowBlockBegin(int64_t block, int64_t num_blocks, int64_t num_rows) {
   return block == num_blocks ? num_rows : block * CeilDiv(num_rows, kUnit) / num_blocks * kUnit;
 }
 
+// Outputs of a task on tile registers: as many as the kernel takes, or half of that or a quarter where threads would
+// wait for each other. What the smaller ones read more of x costs about as much as is said here.
+int64_t TaskOutputs(const MatMulJob& job, const TileLimits& limits, int num_threads) {
+  int64_t best = limits.num_outputs;
+  double best_share = 0;
+  double cost = 1;
+  for (const int64_t outputs : {limits.num_outputs, limits.num_outputs / 2, limits.num_outputs / 4}) {
+    int64_t num_tasks = 0;
+    for (size_t part_idx = 0; part_idx < job.args.parts.size(); ++part_idx) {
+      num_tasks += CeilDiv(job.args.parts[part_idx].weight.shape[0], outputs) *
+                   CeilDiv(job.RowsOf(part_idx).count, limits.num_rows);
+    }
+    const double share = static_cast<double>(num_tasks) / static_cast<double>(CeilDiv(num_tasks, num_threads)) / cost;
+    if (share > best_share) best = outputs;
+    best_share = std::max(best_share, share);
+    cost *= 1.1;
+  }
+  return best;
+}
+
 void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
               RowSums sums) {
   const int64_t depth = job.args.x.shape[1];
   const TileInput input = TileInputOf(job, kernels, pool, scratch, sums);
-  const TileLimits& step_limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
+  TileLimits step_limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
+  if (step_limits.num_outputs > kTileOutputs) {
+    step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
+  }
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t products = 0;

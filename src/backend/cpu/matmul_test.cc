@@ -298,10 +298,10 @@ TEST(TileRegisters, EmulatedOnesGiveTheSameBits) {
   std::mt19937 rng(5);
   const Matrix x = Matrix::Random(DType::kF32, {50, 1100}, rng);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    const Matrix weight = Matrix::Random(dtype, {150, 1100}, rng);
+    const Matrix weight = Matrix::Random(dtype, {300, 1100}, rng);
     std::vector<std::vector<uint32_t>> found;
     for (const KernelTable* kernels : {*real, *emulated}) {
-      const Matrix out(DType::kF32, {50, 150});
+      const Matrix out(DType::kF32, {50, 300});
       const MatMulPart part{ConstTensorView(weight.view()), {}, out.view()};
       ThreadPool pool(2);
       MatMulScratch scratch;

@@ -163,7 +163,7 @@ TEST_P(PackedWeights, ProductsEqualThoseInDouble) {
     SCOPED_TRACE(kernels->isa);
     std::mt19937 rng(2);
     for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
-      for (const int64_t num_rows : {1, 2, 3, 5, 8, 9, 13, 20, 40}) {
+      for (const int64_t num_rows : {1, 2, 3, 5, 8, 9, 13, 20, 40, 100}) {
         const int64_t num_outputs = 16 * num_rows % 90 + num_rows % 5;
         // Also an odd number of blocks, where these are short: panels end within a stretch.
         const int64_t odd = BlockElements(GetParam()) < 256 ? BlockElements(GetParam()) : 0;
@@ -180,7 +180,7 @@ TEST_P(PackedWeights, ARowDoesNotDependOnItsNeighbours) {
   for (const KernelTable* kernels : AvailableKernelTables()) {
     SCOPED_TRACE(kernels->isa);
     std::mt19937 rng(3);
-    const int64_t depth = 512, num_outputs = 37;
+    const int64_t depth = 1280, num_outputs = 37;
     const Packed weight(GetParam(), {num_outputs, depth}, rng);
     const std::vector<float> bias = Normal(num_outputs, rng);
     for (const Compute compute : {Compute::kF32, Compute::kInt8}) {
@@ -192,6 +192,17 @@ TEST_P(PackedWeights, ARowDoesNotDependOnItsNeighbours) {
             Product({num_rows, num_outputs, depth, compute}, weight, {x.begin(), x.begin() + num_rows * depth}, bias,
                     std::vector<float>(static_cast<size_t>(num_rows * num_outputs)), kernels->matmul);
         for (size_t i = 0; i < alone.size(); ++i) ASSERT_EQ(together[i], alone[i]) << "rows " << num_rows;
+      }
+      if (compute != Compute::kInt8 || !HasWholeCodes(WeightTypeOf(GetParam()))) continue;
+      // More rows go another way, by the same sums.
+      for (const int64_t num_rows : {9, 23}) {
+        std::vector<float> more = Normal(num_rows * depth, rng);
+        std::copy_n(x.begin(), depth, more.end() - depth);
+        const std::vector<float> together =
+            Product({num_rows, num_outputs, depth, compute}, weight, more, bias,
+                    std::vector<float>(static_cast<size_t>(num_rows * num_outputs)), kernels->matmul);
+        const size_t last = together.size() - alone.size();
+        for (size_t i = 0; i < alone.size(); ++i) ASSERT_EQ(together[last + i], alone[i]) << "rows " << num_rows;
       }
     }
   }

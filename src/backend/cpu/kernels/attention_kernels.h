@@ -145,7 +145,7 @@ inline constexpr int64_t kPrefillBlockRows = 32;  // that are multiplied togethe
 // Rows of q (bf16 or f32) and out, key and value tiles, scores: see attention_prefill.cc.
 inline int64_t PrefillScratchBytes(int64_t num_rows, int64_t padded_dim) {
   const int64_t rows = num_rows + kPrefillBlockRows;  // a block of rows may run over the end
-  return 4 * (rows * padded_dim * 3 + 2 * kPrefillTileKeys * padded_dim + 2 * kPrefillBlockRows * kPrefillKeys +
+  return 4 * (rows * padded_dim * 3 + 2 * kPrefillTileKeys * padded_dim + 3 * kPrefillBlockRows * kPrefillKeys +
               (4 + kGroupTokens) * rows) +
          1024;
 }

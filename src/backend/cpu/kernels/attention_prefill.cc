@@ -155,8 +155,10 @@ class QueryTile {
     out_ = {take(rows * padded_dim_), padded_dim_};
     k_tile_ = take(Products::kTileKeys * q_steps_);
     v_tile_ = take(Products::kTileKeys / Steps::kPerStep * padded_dim_);
-    scores_ = {take(kPrefillBlockRows * kPrefillKeys), kPrefillKeys};
-    p_ = {take(kPrefillBlockRows * kPrefillKeys / Steps::kPerStep), kPrefillKeys / Steps::kPerStep};
+    for (int i = 0; i < (Products::kBesideVectors ? 2 : 1); ++i) {
+      scores_[i] = {take(kPrefillBlockRows * kPrefillKeys), kPrefillKeys};
+      p_[i] = {take(kPrefillBlockRows * kPrefillKeys / Steps::kPerStep), kPrefillKeys / Steps::kPerStep};
+    }
     max_ = take(rows);
     sum_ = take(rows * kLanes);
     for (int64_t i = 0; i < rows * padded_dim_; ++i) out_.data[i] = 0.0f;
@@ -230,39 +232,143 @@ class QueryTile {
     // What pads the values of an odd number of groups to whole steps is multiplied by zeros, and must be numbers.
     const int64_t num_steps = num_groups_ * kGroupTokens / Steps::kPerStep;
     for (int64_t i = num_steps * padded_dim_; i < Products::WholeSteps(num_steps) * padded_dim_; ++i) v_tile_[i] = 0.0f;
-    for (int64_t row = 0; row < num_rows_; row += Products::kRows) {
-      const int64_t block_rows = num_rows_ - row < Products::kRows ? num_rows_ - row : Products::kRows;
-      for (int64_t first = 0; first < num_groups_; first += kBlockGroups) {
-        const int64_t num = num_groups_ - first < kBlockGroups ? num_groups_ - first : kBlockGroups;
-        AddBlock(q, row, block_rows, {first, num});
+    if constexpr (Products::kBesideVectors) {
+      AddBlocksInTurns(q);
+    } else {
+      for (int64_t row = 0; row < num_rows_; row += Products::kRows) {
+        for (int64_t first = 0; first < num_groups_; first += kBlockGroups) {
+          const Block block = BlockAt(row, first, /*buffer=*/0);
+          if (block.visible == Visible::kNothing) continue;
+          ForScores(q, block, Whole());
+          for (int64_t r = 0; r < block.num_rows; ++r) ScoresToProbabilities(block, r);
+          ForValues(block, Whole());
+        }
       }
     }
     num_groups_ = 0;
   }
 
-  // Groups of the tile that are worked on together: the scores of a row's keys, up to 64, lie side by side.
+  enum class Visible { kNothing, kSome, kEverything };
+
+  // Rows and groups of the tile that are worked on together: the scores of a row's keys, up to 64, lie side by side.
   struct Block {
+    int64_t row;
+    int64_t num_rows;
     int64_t first_group;
     int64_t num_groups;
+    Visible visible;
+    int buffer;  // of scores and probabilities
+    int64_t num_keys() const { return num_groups * kGroupTokens; }
+    int64_t first_key() const { return first_group * kGroupTokens; }
   };
+  Block BlockAt(int64_t row, int64_t first_group, int buffer) const {
+    Block block = {.row = row,
+                   .num_rows = num_rows_ - row < Products::kRows ? num_rows_ - row : Products::kRows,
+                   .first_group = first_group,
+                   .num_groups = num_groups_ - first_group < kBlockGroups ? num_groups_ - first_group : kBlockGroups,
+                   .visible = Visible::kNothing,
+                   .buffer = buffer};
+    block.visible = VisibleTo(TokenOf(row), TokenOf(row + block.num_rows - 1), block);
+    return block;
+  }
 
-  void AddBlock(const Matrix& q, int64_t row, int64_t block_rows, const Block& block) {
-    const Visible visible = VisibleTo(TokenOf(row), TokenOf(row + block_rows - 1), block);
-    if (visible == Visible::kNothing) return;
-    const int64_t num_keys = block.num_groups * kGroupTokens;
-    const int64_t first_key = block.first_group * kGroupTokens;
-    products_.Multiply({q.data + row * q.stride, q.stride}, {k_tile_ + first_key * q_steps_, kPrefillKeys}, scores_,
-                       block_rows, q_steps_, num_keys);
-    for (int64_t r = 0; r < block_rows; ++r) {
-      float* scores = scores_.data + r * scores_.stride;
-      if (args_.score_cap != 0.0f) CapScores(scores, num_keys);
-      if (args_.slopes != nullptr) AddAlibi(row + r, scores, block);
-      const bool masked = visible == Visible::kSome && MaskRow(row + r, scores, block);
-      SoftmaxRow(row + r, scores, r, num_keys, masked);
+  // The two products of a block, as a whole or the part at a column.
+  struct Whole {};
+  struct PartAt {
+    int64_t column;
+  };
+  template <Start kStart, typename... Sizes>
+  HWY_INLINE void Multiply(Whole, const Matrix& a, const Matrix& b, const Matrix& c, Sizes... sizes) {
+    if constexpr (kStart == Start::kZero) {
+      products_.Multiply(a, b, c, sizes...);
+    } else {
+      products_.MultiplyAdd(a, b, c, sizes...);
     }
-    products_.MultiplyAdd(p_, {v_tile_ + first_key / Steps::kPerStep * padded_dim_, padded_dim_},
-                          {out_.data + row * padded_dim_, padded_dim_}, block_rows,
-                          Products::WholeSteps(num_keys / Steps::kPerStep), padded_dim_);
+  }
+  template <Start kStart, typename... Sizes>
+  HWY_INLINE void Multiply(PartAt part, const Matrix& a, const Matrix& b, const Matrix& c, Sizes... sizes) {
+    products_.template Part<kStart>(a, b, c, sizes..., part.column);
+  }
+  template <typename Extent>
+  HWY_INLINE void ForScores(const Matrix& q, const Block& block, Extent extent) {
+    Multiply<Start::kZero>(extent, {q.data + block.row * q.stride, q.stride},
+                           {k_tile_ + block.first_key() * q_steps_, kPrefillKeys}, scores_[block.buffer],
+                           block.num_rows, q_steps_, block.num_keys());
+  }
+  template <typename Extent>
+  HWY_INLINE void ForValues(const Block& block, Extent extent) {
+    Multiply<Start::kLoad>(extent, p_[block.buffer],
+                           {v_tile_ + block.first_key() / Steps::kPerStep * padded_dim_, padded_dim_},
+                           {out_.data + block.row * padded_dim_, padded_dim_}, block.num_rows,
+                           Products::WholeSteps(block.num_keys() / Steps::kPerStep), padded_dim_);
+  }
+  HWY_INLINE void ScoresToProbabilities(const Block& block, int64_t r) {
+    float* scores = scores_[block.buffer].data + r * scores_[block.buffer].stride;
+    if (args_.score_cap != 0.0f) CapScores(scores, block.num_keys());
+    if (args_.slopes != nullptr) AddAlibi(block.row + r, scores, block);
+    const bool masked = block.visible == Visible::kSome && MaskRow(block.row + r, scores, block);
+    SoftmaxRow(block.row + r, scores, p_[block.buffer].data + r * p_[block.buffer].stride, block.num_keys(), masked);
+  }
+
+  // While vectors make probabilities of a block's scores, tile registers multiply, part by part, those of the block
+  // before with its values and the queries of the next with its keys. Neighbours in this order are of different rows,
+  // as far as there are any, because a row's outputs must be there before its maximum rises.
+  void AddBlocksInTurns(const Matrix& q) {
+    const int64_t num_row_blocks = (num_rows_ + Products::kRows - 1) / Products::kRows;
+    const int64_t num_key_blocks = (num_groups_ + kBlockGroups - 1) / kBlockGroups;
+    const int64_t num_pairs = (num_row_blocks + 1) / 2;
+    int64_t at = 0;
+    int buffer = 0;
+    // The next block that somebody reads; without rows: there is none.
+    const auto next_block = [&]() HW_INLINE_LAMBDA {
+      for (; at < num_pairs * num_key_blocks * 2; ++at) {
+        const int64_t row_block = at / (2 * num_key_blocks) * 2 + at % 2;
+        if (row_block >= num_row_blocks) continue;
+        const Block block = BlockAt(row_block * Products::kRows, at / 2 % num_key_blocks * kBlockGroups, buffer);
+        if (block.visible == Visible::kNothing) continue;
+        ++at;
+        buffer ^= 1;
+        return block;
+      }
+      return Block{};
+    };
+    Block before = {};
+    Block block = next_block();
+    if (block.num_rows > 0) ForScores(q, block, Whole());
+    while (block.num_rows > 0) {
+      const Block next = next_block();
+      if (before.num_rows > 0 && before.row == block.row) {
+        ForValues(before, Whole());
+        before = {};
+      }
+      RunBeside(q, before, block, next);
+      before = block;
+      block = next;
+    }
+    if (before.num_rows > 0) ForValues(before, Whole());
+  }
+
+  HWY_INLINE void RunBeside(const Matrix& q, const Block& before, const Block& block, const Block& next) {
+    constexpr int64_t kColumns = TilePartColumns();
+    const int64_t value_parts = before.num_rows > 0 ? (padded_dim_ + kColumns - 1) / kColumns : 0;
+    const int64_t score_parts = next.num_rows > 0 ? (next.num_keys() + kColumns - 1) / kColumns : 0;
+    const int64_t num_parts = value_parts + score_parts;
+    int64_t part = 0;
+    for (int64_t r = 0; r <= block.num_rows; ++r) {
+      // Evenly, the first before the first row, and all of them in the end.
+      for (; part < num_parts && (part * block.num_rows <= r * num_parts || r == block.num_rows); ++part) {
+        if (part < value_parts) {
+          ForValues(before, PartAt{part * kColumns});
+        } else {
+          ForScores(q, next, PartAt{(part - value_parts) * kColumns});
+        }
+      }
+      if (r < block.num_rows) ScoresToProbabilities(block, r);
+    }
+  }
+  static constexpr int64_t TilePartColumns() {
+    if constexpr (Products::kBesideVectors) return Products::kPartColumns;
+    return 1;
   }
 
   struct TileGroup {
@@ -279,7 +385,6 @@ class QueryTile {
 
   // What the queries from token_begin to token_end read of the block: most of a causal tile's upper right is read by
   // none of them, most of the rest by all.
-  enum class Visible { kNothing, kSome, kEverything };
   Visible VisibleTo(int64_t token_begin, int64_t token_end, const Block& block) const {
     bool any = false;
     bool all = true;
@@ -346,7 +451,7 @@ class QueryTile {
 
   // Online softmax of one row: scores -> p, and the row's sum. p is 2^(score - max) for a max that may lag behind the
   // largest score by kMaxSlack: most tiles then neither look for a maximum nor rescale what they add to.
-  void SoftmaxRow(int64_t row, const float* scores, int64_t block_row, int64_t num_keys, bool masked) {
+  void SoftmaxRow(int64_t row, const float* scores, float* probabilities, int64_t num_keys, bool masked) {
     VF highest = hn::Load(kDF, scores);
     for (int64_t i = kLanes; i < num_keys; i += kLanes) highest = hn::Max(highest, hn::Load(kDF, scores + i));
     if (!hn::AllFalse(kDF, hn::Gt(highest, hn::Set(kDF, max_[row] + kMaxSlack)))) {
@@ -374,16 +479,16 @@ class QueryTile {
         // The sum is of what the values are multiplied with, rounded: a row that looks at one key gets just its value.
         const VF pairs = PackBF16Sequence(p[0], p[1]);
         sum = Steps::Dot(pairs, ones, sum);
-        hn::Store(pairs, kDF, p_.data + block_row * p_.stride + i / 2);
+        hn::Store(pairs, kDF, probabilities + i / 2);
       } else {
         sum = Steps::kAsDecode ? hn::Add(hn::Add(sum, p[0]), p[1]) : hn::Add(sum, hn::Add(p[0], p[1]));
-        hn::Store(p[0], kDF, p_.data + block_row * p_.stride + i);
-        if (i + kLanes < num_keys) hn::Store(p[1], kDF, p_.data + block_row * p_.stride + i + kLanes);
+        hn::Store(p[0], kDF, probabilities + i);
+        if (i + kLanes < num_keys) hn::Store(p[1], kDF, probabilities + i + kLanes);
       }
     }
     hn::Store(sum, kDF, sum_ + row * kLanes);
     const int64_t num_steps = num_keys / Steps::kPerStep;
-    for (int64_t i = num_steps; i < Products::WholeSteps(num_steps); ++i) p_.data[block_row * p_.stride + i] = 0.0f;
+    for (int64_t i = num_steps; i < Products::WholeSteps(num_steps); ++i) probabilities[i] = 0.0f;
   }
 
   // What the row has summed so far, to a new and larger max.
@@ -433,8 +538,8 @@ class QueryTile {
   Matrix out_;         // [rows, Dp]
   float* k_tile_;      // [blocks][steps of Dp][64 keys]
   float* v_tile_;      // [steps of keys][Dp]
-  Matrix scores_;      // [block rows, 64]
-  Matrix p_;           // [block rows, steps of 64]
+  Matrix scores_[2];   // [block rows, 64]; two where products run beside
+  Matrix p_[2];        // [block rows, steps of 64]
   float* max_;         // [rows]
   float* sum_;         // [rows, lanes]: a row's sum is that of its lanes
   TileGroup tile_[Products::kTileKeys / kGroupTokens];

@@ -139,6 +139,7 @@ class VectorProducts {
  public:
   static constexpr int64_t kRows = kBlockRows;        // of one call, at most
   static constexpr int64_t kTileKeys = kPrefillKeys;  // that are converted together
+  static constexpr bool kBesideVectors = false;       // products run while vectors do something else
   // What steps are padded to, with zeros.
   static constexpr int64_t WholeSteps(int64_t num_steps) { return num_steps; }
 
@@ -164,6 +165,7 @@ class TileProducts {
   static constexpr int64_t kRows = 2 * kRegisterRows;
   // The outputs of kRows rows stay in the first-level cache while these go by.
   static constexpr int64_t kTileKeys = kPrefillTileKeys;
+  static constexpr bool kBesideVectors = true;
   static constexpr int64_t WholeSteps(int64_t num_steps) {
     return (num_steps + kRegisterSteps - 1) / kRegisterSteps * kRegisterSteps;
   }
@@ -177,21 +179,29 @@ class TileProducts {
     Columns<Start::kLoad>(a, b, c, num_rows, num_steps, num_columns);
   }
 
+  // Either of them in parts, of kPartColumns columns each.
+  static constexpr int64_t kPartColumns = 2 * kRegisterSteps;
+  template <Start kStart>
+  void Part(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps, int64_t num_columns,
+            int64_t column) {
+    const bool two_rows = num_rows > kRegisterRows;
+    const Matrix columns_b = {b.data + column, b.stride};
+    const Matrix columns_c = {c.data + column, c.stride};
+    if (column + kRegisterSteps < num_columns) {
+      two_rows ? Registers<kStart, 2, 2>(a, columns_b, columns_c, num_steps)
+               : Registers<kStart, 1, 2>(a, columns_b, columns_c, num_steps);
+    } else {
+      two_rows ? Registers<kStart, 2, 1>(a, columns_b, columns_c, num_steps)
+               : Registers<kStart, 1, 1>(a, columns_b, columns_c, num_steps);
+    }
+  }
+
  private:
   template <Start kStart>
   void Columns(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
                int64_t num_columns) {
-    const bool two_rows = num_rows > kRegisterRows;
-    for (int64_t column = 0; column < num_columns; column += 2 * kRegisterSteps) {
-      const Matrix columns_b = {b.data + column, b.stride};
-      const Matrix columns_c = {c.data + column, c.stride};
-      if (column + kRegisterSteps < num_columns) {
-        two_rows ? Registers<kStart, 2, 2>(a, columns_b, columns_c, num_steps)
-                 : Registers<kStart, 1, 2>(a, columns_b, columns_c, num_steps);
-      } else {
-        two_rows ? Registers<kStart, 2, 1>(a, columns_b, columns_c, num_steps)
-                 : Registers<kStart, 1, 1>(a, columns_b, columns_c, num_steps);
-      }
+    for (int64_t column = 0; column < num_columns; column += kPartColumns) {
+      Part<kStart>(a, b, c, num_rows, num_steps, num_columns, column);
     }
   }
 

@@ -1,5 +1,6 @@
 // The matmul kernels of one instruction set: dispatch on the weights' type.
 #include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/matmul_amx_int8-inl.h"
 #include "backend/cpu/kernels/matmul_few_rows-inl.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/kernels/matmul_packed-inl.h"
@@ -43,13 +44,13 @@ template <typename Steps>
 void TileBy(const TileArgs& args) {
   switch (args.type) {
     case WeightType::kF32:
-      return TileOf<Steps, PackBlock<Steps, WeightType::kF32>>(args);
+      return TileOf<Steps, PlainWeights<Steps, WeightType::kF32>>(args);
     case WeightType::kF16:
-      return TileOf<Steps, PackBlock<Steps, WeightType::kF16>>(args);
+      return TileOf<Steps, PlainWeights<Steps, WeightType::kF16>>(args);
     case WeightType::kBF16:
-      return TileOf<Steps, PackBlock<Steps, WeightType::kBF16>>(args);
+      return TileOf<Steps, PlainWeights<Steps, WeightType::kBF16>>(args);
     default:
-      HW_WITH_PACKED_TYPE(args.type, (TileOf<Steps, PackPanels<Steps, kType>>(args)));
+      HW_WITH_PACKED_TYPE(args.type, (TileOf<Steps, PanelWeights<Steps, kType>>(args)));
   }
 }
 
@@ -84,8 +85,21 @@ void PackedFewRows(const PackedArgs& args) {
   HW_WITH_PACKED_TYPE(args.type, PackedFewRowsOf<kType>(args));
 }
 
+namespace {
+
+template <WeightType kType>
+void PackedTileBy(const PackedArgs& args, void* scratch) {
+#if HW_TILES
+  AmxPackedTileOf<kType>(args, scratch);
+#else
+  PackedTileOf<kType>(args, scratch);
+#endif
+}
+
+}  // namespace
+
 void PackedTile(const PackedArgs& args, void* scratch) {
-  HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) PackedTileOf<kType>(args, scratch));
+  HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) PackedTileBy<kType>(args, scratch));
 }
 
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {

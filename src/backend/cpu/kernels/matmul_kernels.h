@@ -106,17 +106,21 @@ struct TileLimits {
 };
 inline constexpr TileLimits kVectorTileLimits = {kTileOutputs, 256, kTileScratchBytes};
 
-// Fewer rows in int8 are faster as products of bytes than reordered to bf16 for tile registers: of 16 rows by a tenth,
-// of 64 slower by a third.
-inline constexpr int64_t kMinRegisterRows = 24;
+// Fewer rows in int8 are faster as products of bytes than reordered to bf16: on 16 threads of a Xeon 32 rows by a half,
+// 64 by a tenth; of 128 they are slower by a fifth.
+inline constexpr int64_t kMinRegisterRows = 96;
 
-// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block, whose reordered weights and
-// sums are its scratch.
-inline constexpr int64_t kAmxOutputs = 128;
+// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block. Two blocks of reordered
+// weights and the sums are its scratch, 1 MiB, which with a block of x stays in the second-level cache (2 MiB). Of 32
+// rows a block of x is 32 KiB, which stay in the first level while weights pass it by. On 16 threads of a Xeon this was
+// the best of what was tried: half the outputs and twice the steps took half as much time again in q8_0 (with weights
+// unpacked before they are multiplied); 64 rows or 32 outputs in the first level, and weights asked for ahead into the
+// first or the second, were slower too.
+inline constexpr int64_t kAmxOutputs = 256;
 inline constexpr int64_t kAmxRows = 512;
-inline constexpr int64_t kAmxBlockSteps = 512;
+inline constexpr int64_t kAmxBlockSteps = 256;
 inline constexpr TileLimits kAmxTileLimits = {kAmxOutputs, kAmxRows,
-                                              (kAmxOutputs * kAmxBlockSteps + kAmxRows * kAmxOutputs) * 4};
+                                              (2 * kAmxOutputs * kAmxBlockSteps + kAmxRows * kAmxOutputs) * 4};
 
 struct MatMulKernels {
   // Row r of the result does not depend on num_rows, bit for bit: a token decoded in a batch equals it alone.
@@ -134,9 +138,9 @@ struct MatMulKernels {
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
   TileLimits bf16_tile_limits;  // of steps of bf16 pairs; others have kVectorTileLimits
-  // Products of bf16 steps run on tile registers: x of `tile` is in their order, and block formats take them from
-  // kMinRegisterRows on with Compute::kInt8 too, because products of bytes, whose sums are scaled every 32 elements,
-  // are slower.
+  // Products run on tile registers: x of `tile` with bf16 steps is in their order, and block formats take those from
+  // kMinRegisterRows on with Compute::kInt8 too, because the sums of bytes are scaled every 32 elements, which takes
+  // longer than their products.
   bool has_tiles;
   bool has_bf16_dot;  // Compute::kBF16 is faster than f32 here; elsewhere it is computed in f32
   bool has_int8_dot;

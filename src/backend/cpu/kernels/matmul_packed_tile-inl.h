@@ -249,6 +249,65 @@ void PackPanels(const TileArgs& args, int64_t begin, int64_t num_steps) {
   }
 }
 
+#if HW_TILES
+
+// Of weights in panels: a run of one.
+template <WeightType kType>
+class PanelRegister {
+ public:
+  HWY_INLINE PanelRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to) : to_(to) {
+    const uint8_t* panel =
+        static_cast<const uint8_t*>(args.weight) + first_output / kPanelRows * PanelBytes(kType, args.depth);
+    const int64_t run = step * BF16Steps::kPerStep / kRunElements;
+    HW_UNROLL
+    for (int64_t sub = 0; sub < kSubPanels; ++sub) {
+      Part& part = parts_[sub];
+      part.reader = PanelReader<kType>(panel, sub);
+      if (run % BlockRuns(kType) != 0) part.reader.BeginRun(run - run % BlockRuns(kType));
+      part.reader.BeginRun(run);
+      part.a[0] = part.reader.template A<0>();
+      part.a[1] = part.reader.template A<1>();
+      part.b[0] = part.b[1] = hn::Zero(kDF);
+      if constexpr (FormatOf(kType).has_min) {
+        part.b[0] = part.reader.template B<0>();
+        part.b[1] = part.reader.template B<1>();
+      }
+    }
+  }
+  template <int kQuad>
+  HWY_INLINE void Fill() const {
+    HW_UNROLL
+    for (int64_t sub = 0; sub < kSubPanels; ++sub) {
+      const Part& part = parts_[sub];
+      VF w[4];
+      part.reader.template Levels<kQuad>(w);
+      HW_UNROLL
+      for (int i = 0; i < 4; ++i) w[i] = hn::MulAdd(part.a[kQuad / 4], w[i], part.b[kQuad / 4]);
+      StoreSteps<BF16Steps>(w, to_ + kQuad * 2 * kRegisterSteps + sub * kLanes);
+    }
+  }
+
+ private:
+  struct Part {
+    PanelReader<kType> reader;
+    VF a[2], b[2];
+  };
+  Part parts_[kSubPanels];
+  float* to_;
+};
+
+#endif
+
+template <typename Steps, WeightType kType>
+struct PanelWeights {
+  static void Pack(const TileArgs& args, int64_t begin, int64_t num_steps) {
+    PackPanels<Steps, kType>(args, begin, num_steps);
+  }
+#if HW_TILES
+  using Register = PanelRegister<kType>;
+#endif
+};
+
 }  // namespace
 }  // namespace headwise::cpu::HW_ISA
 

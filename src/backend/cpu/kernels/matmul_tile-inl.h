@@ -66,7 +66,8 @@ HWY_INLINE void Transpose(VF (&x)[kLanes]) {
 
 // Reorders kLanes rows of W from element `begin`, num_steps steps, into columns of a panel; missing rows are 0.
 // `ahead` is where the next kLanes rows begin, asked for early: 16 streams are more than the hardware follows well.
-template <typename Steps, WeightType kType>
+enum class AskAhead { kNo, kYes };
+template <typename Steps, WeightType kType, AskAhead kAsk = AskAhead::kYes>
 HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin, int64_t num_steps,
                          const Element<kType>* ahead, float* to) {
   using T = Element<kType>;
@@ -82,6 +83,7 @@ HWY_INLINE void PackRows(const TileArgs& args, int64_t first_row, int64_t begin,
       HW_UNROLL
       for (int64_t r = 0; r < kLanes; ++r) {
         rows[r] = Steps::template Load<kType>(from + r * args.depth + element);
+        if constexpr (kAsk == AskAhead::kNo) continue;
         HW_UNROLL
         for (int64_t i = 0; i < kElements; i += kLineElements) PrefetchToL2(ahead + r * args.depth + element + i);
       }
@@ -117,6 +119,43 @@ void PackBlock(const TileArgs& args, int64_t begin, int64_t num_steps) {
     }
   }
 }
+
+#if HW_TILES
+
+// Of plain weights: 16 rows of W, of which the parts before the last do nothing.
+template <WeightType kType>
+class PlainRegister {
+ public:
+  HWY_INLINE PlainRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to)
+      : args_(&args), first_output_(first_output), begin_(step * BF16Steps::kPerStep), to_(to) {}
+  template <int kPart>
+  HWY_INLINE void Fill() const {
+    if constexpr (kPart == 7) {
+      for (int64_t output = 0; output < kRegisterSteps; output += kLanes) {
+        PackRows<BF16Steps, kType, AskAhead::kNo>(*args_, first_output_ + output, begin_, kRegisterSteps, nullptr,
+                                                  to_ + output);
+      }
+    }
+  }
+
+ private:
+  const TileArgs* args_;
+  int64_t first_output_, begin_;
+  float* to_;
+};
+
+#endif
+
+// How weights of one type become the steps of a tile.
+template <typename Steps, WeightType kType>
+struct PlainWeights {
+  static void Pack(const TileArgs& args, int64_t begin, int64_t num_steps) {
+    PackBlock<Steps, kType>(args, begin, num_steps);
+  }
+#if HW_TILES
+  using Register = PlainRegister<kType>;
+#endif
+};
 
 struct MicroArgs {
   const float* x;       // [rows, x_stride], at this block's first step
@@ -236,11 +275,12 @@ void MultiplyBlock(const TileArgs& args, int64_t first_step, int64_t num_steps, 
   }
 }
 
-// kPack(args, first element, steps) fills scratch with a block of the tile's weights.
-template <typename Steps, void (*kPack)(const TileArgs&, int64_t, int64_t)>
+// Weights::Pack(args, first element, steps) fills scratch with a block of the tile's weights; Weights::Register is one
+// register of them.
+template <typename Steps, typename Weights>
 void TileOf(const TileArgs& args) {
 #if HW_TILES
-  if constexpr (Steps::kInTiles) return AmxTileOf<kPack>(args);
+  if constexpr (Steps::kInTiles) return AmxTileOf<typename Weights::Register>(args);
 #endif
   alignas(64) float bias[kTileOutputs];
   for (int64_t i = 0; i < kTileOutputs; ++i) bias[i] = args.bias != nullptr && i < args.num_outputs ? args.bias[i] : 0;
@@ -248,7 +288,7 @@ void TileOf(const TileArgs& args) {
   // One pass even without steps: the bias has to be written.
   for (int64_t first = 0; first == 0 || first < num_steps; first += kBlockSteps) {
     const int64_t block_steps = num_steps - first < kBlockSteps ? num_steps - first : kBlockSteps;
-    kPack(args, first * Steps::kPerStep, block_steps);
+    Weights::Pack(args, first * Steps::kPerStep, block_steps);
     MultiplyBlock<Steps>(args, first, block_steps, bias, args.add || first > 0);
     if (first == 0) {
       for (float& value : bias) value = 0;

@@ -42,7 +42,7 @@ class PanelReader {
   // 1.5 KiB are too little for some formats; behind 6 KiB all get slower.
   static constexpr int64_t kBytesAhead = kFormat.has_super ? 6144 : 4096;
 
-  HWY_INLINE PanelReader(const void* panel, int64_t sub)
+  HWY_INLINE explicit PanelReader(const void* panel = nullptr, int64_t sub = 0)
       : panel_(static_cast<const uint8_t*>(panel)), lane_(sub * kLanes) {}
 
   // Requires: `run` is the first of a block, or the block has been begun.

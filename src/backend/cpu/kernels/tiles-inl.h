@@ -5,6 +5,7 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_TILES_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_TILES_INL_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/cpu/kernels/native-inl.h"
@@ -22,18 +23,21 @@ constexpr int64_t kRegisterSteps = kRegisterBytes / 4;  // 32-bit steps of a row
 constexpr bool kHasTiles = true;
 
 // Configures all tiles as 16 rows of 64 bytes while it lives, and gives the registers back: what a thread does not hold
-// is not saved when it is interrupted. Every product below is between constructor and destructor of one of these.
+// is not saved when it is interrupted. Every product below is between constructor and destructor of one of these. For
+// shorter sums rows of tiles 4 and 5, left operands, may have fewer bytes, and tiles 6 and 7, right ones, as many fewer
+// rows.
 //
 // Instructions are written out: in the intrinsics of GCC 12 a tile's memory and the configuration are an operand of 8
 // bytes, or none, and stores to the rest of it are left out as dead.
 class Tiles {
  public:
-  HWY_INLINE Tiles() {
+  HWY_INLINE explicit Tiles(int64_t left_bytes = kRegisterBytes) {
     Configuration configuration = {};
     configuration.palette = 1;
     for (int i = 0; i < 8; ++i) {
-      configuration.row_bytes[i] = kRegisterBytes;
-      configuration.rows[i] = kRegisterRows;
+      const bool is_left = i == 4 || i == 5;
+      configuration.row_bytes[i] = static_cast<uint16_t>(is_left ? left_bytes : kRegisterBytes);
+      configuration.rows[i] = static_cast<uint8_t>(i >= 6 ? left_bytes / 4 : kRegisterRows);
     }
     asm volatile("ldtilecfg %0" : : "m"(configuration));
   }
@@ -88,7 +92,7 @@ constexpr bool kHasTiles = true;
 
 class Tiles {
  public:
-  Tiles() = default;
+  explicit Tiles(int64_t left_bytes = kRegisterBytes) : left_bytes_(left_bytes) {}
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
@@ -96,10 +100,13 @@ class Tiles {
   void Zero() {
     for (Row& row : rows_[kTile]) row = {};
   }
+  // What a tile does not have of a whole one stays zero, and adds nothing.
   template <int kTile>
   void Load(const void* rows, int64_t stride) {
-    for (int64_t i = 0; i < kRegisterRows; ++i) {
-      __builtin_memcpy(&rows_[kTile][i], static_cast<const uint8_t*>(rows) + i * stride, kRegisterBytes);
+    const int64_t num_rows = kTile >= 6 ? left_bytes_ / 4 : kRegisterRows;
+    const auto num_bytes = static_cast<size_t>(kTile == 4 || kTile == 5 ? left_bytes_ : kRegisterBytes);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      __builtin_memcpy(&rows_[kTile][i], static_cast<const uint8_t*>(rows) + i * stride, num_bytes);
     }
   }
   template <int kTile>
@@ -161,6 +168,7 @@ class Tiles {
   static float NoSubnormal(float x) { return NoSubnormal(__builtin_bit_cast(uint32_t, x)); }
 
   Row rows_[8][kRegisterRows] = {};
+  int64_t left_bytes_;
 };
 
 #else
