@@ -85,6 +85,19 @@ void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
   }
 }
 
+// Heads that share do so alike, and there is room to say how.
+void CheckShares(const KvStep& step, int64_t layer_idx, int64_t idx) {
+  HW_CHECK(static_cast<int64_t>(step.gained.size()) == step.num_heads() * step.num_layers, "{} shares",
+           step.gained.size());
+  const HeadWork work = step.Head(layer_idx, idx);
+  HW_CHECK(work.selection->floor >= 0 && work.selection->floor <= 1, "floor {}", work.selection->floor);
+  for (int64_t other = idx - work.kv_head; other < idx; ++other) {
+    const HeadWork before = step.Head(layer_idx, other);
+    HW_CHECK(!before.SharesNow() || *before.selection == *work.selection, "KV heads {} and {}", before.kv_head,
+             work.kv_head);
+  }
+}
+
 }  // namespace
 
 std::string_view NameOf(Compute compute) {
@@ -259,6 +272,7 @@ void Validate(const KvStep& step) {
       const HeadWork work = step.Head(layer_idx, i);
       CheckHead(work);
       HW_CHECK(work.layout().head_dim == step.spaces[0].layout.head_dim, "D {}", work.layout().head_dim);
+      if (work.SharesNow()) CheckShares(step, layer_idx, i);
       HW_CHECK(
           work.head->state == kNoPage || (step.states >= 0 && static_cast<size_t>(step.states) < step.spaces.size()),
           "states in space {}", step.states);
