@@ -17,7 +17,7 @@ WHOLE = {"sink", "recent", "at", "seed", "steps", "batch", "train-sink", "train-
          "num-lengths", "passkeys", "passkey-words", "samples", "validation-length", "validation-samples",
          "answer-tokens", "budget", "integration-points", "intervals", "kernel", "max-rules-per-layer",
          "retrain-steps", "min-recent", "context", "window"}
-REAL = {"sparsity", "steepness", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
+REAL = {"sparsity", "steepness", "floor", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
         "induction-share", "echo-share", "recent-share", "divisor", "epsilon"}
 FLAGS = {"compensate"}
 LISTS = {"lengths"}
@@ -25,7 +25,7 @@ FILES = {"base", "text", "prompts", "rules"}
 BYTES = {"memory-bytes"}
 KEYWORDS = {"from", "lambda"}
 # Whose "from" says when rules begin to hold; that of others is a file.
-START_METHODS = {"streaming", "uniform", "random", "razor", "profile", "moa", "h2o", "tova", "knorm"}
+START_METHODS = {"streaming", "uniform", "random", "razor", "profile", "moa", "h2o", "tova", "knorm", "keydiff"}
 
 HEAD = '''"""Planners: each makes a head plan for a model, as `headwise plan METHOD` does. docs/planners.md compares them.
 

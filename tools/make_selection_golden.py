@@ -33,6 +33,7 @@ POLICIES = {
     ],
     "knorm": [{"recent": 20, "by": "knorm"}] * 2,
     "knorm_after": [{"recent": 24, "from": "end_of_prompt", "by": "knorm"}] * 2,
+    "keydiff": [{"sink": 2, "recent": 18, "by": "keydiff"}] * 2,
 }
 
 
@@ -42,12 +43,14 @@ class Policy:
     def __init__(self, rule, prompt_tokens, margins):
         self.rule, self.prompt_tokens, self.margins = rule, prompt_tokens, margins
         self.starts = prompt_tokens if rule.get("from") == "end_of_prompt" else 0
-        self.scores = {}
+        self.scores, self.keys = {}, {}
 
     def note(self, t, key, seen):
         """The token at t has come; `seen`: what each kept token got from its queries, all of the group together."""
         by = self.rule["by"]
-        if by == "knorm":
+        if by == "keydiff":
+            self.keys[t] = key / np.sqrt(np.dot(key, key))
+        elif by == "knorm":
             self.scores[t] = -np.sqrt(np.dot(key, key))
         elif by == "tova":
             self.scores = dict(seen)
@@ -55,19 +58,33 @@ class Policy:
             for j, weight in seen.items():
                 self.scores[j] = self.scores.get(j, 0.0) + weight
 
-    def going(self, kept, end):
-        """Of the tokens that are kept once `end` of the text are in."""
-        sink, budget = self.rule.get("sink", 0), self.rule.get("sink", 0) + self.rule["recent"]
+    def budget(self):
+        return self.rule.get("sink", 0) + self.rule["recent"]
+
+    def cuts(self, kept, end):
         by = self.rule["by"]
-        if end < self.starts or len(kept) <= budget or (by == "snapkv" and end != self.prompt_tokens):
-            return []
-        newest = {"h2o": int(self.rule.get("recent_share", 0) * self.rule["recent"]), "snapkv": self.rule.get("window")}
-        limit = end - newest.get(by, 0)
-        scores = {j: self.scores.get(j, 0.0) for j in kept if j < limit}
+        return end >= self.starts and len(kept) > self.budget() and (
+            by != "snapkv" or end == self.prompt_tokens)
+
+    def counting(self, kept, end):
+        """The scores of the tokens that may go."""
+        by = self.rule["by"]
+        newest = int(self.rule.get("recent_share", 0) * self.rule["recent"]) if by == "h2o" else self.rule.get("window", 0)
+        if by == "keydiff":
+            mean = np.mean([self.keys[j] for j in kept], axis=0)
+            self.scores = {j: -self.keys[j] @ mean / np.sqrt(mean @ mean) for j in kept}
+        scores = {j: self.scores.get(j, 0.0) for j in kept if j < end - newest}
         if by == "snapkv":
             scores = self.pooled(scores)
-        order = sorted((j for j in scores if j >= sink), key=lambda j: (scores[j], j))
-        num_going = len(kept) - budget
+        return {j: score for j, score in scores.items() if j >= self.rule.get("sink", 0)}
+
+    def going(self, kept, end):
+        """Of the tokens that are kept once `end` of the text are in."""
+        if not self.cuts(kept, end):
+            return []
+        scores = self.counting(kept, end)
+        order = sorted(scores, key=lambda j: (scores[j], j))
+        num_going = len(kept) - self.budget()
         if num_going < len(order):
             lower, upper = scores[order[num_going - 1]], scores[order[num_going]]
             # Tokens that share the largest of their neighbours are tied by nature, and the earlier goes: then it is the

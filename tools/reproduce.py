@@ -17,6 +17,7 @@ import tarfile
 import time
 
 RATIOS = "0.5,0.25,0.125"
+SELECTORS = ("h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff")
 METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "moa-integrated", "random")
 # Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
 SIZES = ("--sink", 16, "--recent", 128)
@@ -63,6 +64,15 @@ class Reproduction:
         self.plan("moa", *moa, "--influence", "integrated", name="moa-integrated")
         self.plan("streaming", "--kv-ratio", 0.25, "--at", 8192)
         self.plan("random", "--kv-ratio", 0.25, "--at", 8192, *SIZES)
+        for method in SELECTORS:
+            self.plan(method, "--kv-ratio", 0.25, "--at", 8192)
+        # SnapKV's kernel as wide as a line of the records; and heads that choose in place of a plan's windows.
+        self.plan("snapkv", "--kernel", 41, "--kv-ratio", 0.25, "--at", 8192, name="snapkv-41")
+        self.plan("adakv", "--kernel", 41, "--kv-ratio", 0.25, "--at", 8192, name="adakv-41")
+        for ratio in RATIOS.split(","):
+            base = self.plan("duo", "--from", duo, "--kv-ratio", ratio, "--at", 3600, *SIZES, name=f"duo-{ratio}")
+            for method in ("h2o", "snapkv"):
+                self.plan(method, "--base", base, "--at", 3600, name=f"duo-{method}-{ratio}")
 
     def book(self):
         """The text that perplexity and fidelity are measured on, or None."""
@@ -134,6 +144,20 @@ class Reproduction:
         for task in ("variables", "words"):
             self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
 
+    def run_selectors(self):
+        """Heads that choose by score, with the question in the prompt and a turn later."""
+        mixed = [option for ratio in RATIOS.split(",") for method in ("h2o", "snapkv")
+                 for option in ("--plan", self.out / "plans" / f"duo-{method}-{ratio}.json")]
+        methods = (*SELECTORS, "snapkv-41", "adakv-41")
+        lines = ("--num-lines", 200, "--num-cases", 20, "--seed", 6)
+        for turns in ("one", "later", "next"):
+            self.evaluate(f"selectors-{turns}", "lines", *lines, "--turns", turns, methods=("duo", *methods))
+            self.evaluate(f"selectors-mixed-{turns}", "lines", *lines, "--turns", turns, *mixed, methods=())
+        self.evaluate("selectors-passkey", "passkey", "--lengths", 4096, "--num-cases", 20, "--seed", 3,
+                      methods=methods)
+        self.evaluate("selectors-cost", "cost", "--lengths", 16384, "--num-cases", 2, ratios="0.125",
+                      methods=("streaming", *SELECTORS))
+
     def run_text(self):
         book = self.book()
         if book is None:
@@ -163,7 +187,8 @@ class Reproduction:
         gates = ("--gates", self.out / "plans" / "duo.json")
         needed = {"sinks": ("--text", self.book()), "windows": ("--text", self.book()), "duo-sizes": gates,
                   "identification": gates, "razor-share": (), "razor-heads": (), "compensation": (), "omega": gates,
-                  "moa-spans": (), "moa-text": (), "moa-influence": ()}
+                  "moa-spans": (), "moa-text": (), "moa-influence": (), "duo-baselines": gates, "razor-baselines": (),
+                  "moa-baselines": (), "selectors": ()}
         for name, options in needed.items():
             if None in options or not self.wants(f"ablation-{name}"):
                 continue
@@ -201,6 +226,7 @@ def main():
     reproduction.make_plans()
     reproduction.run_cost()  # first, as long as the machine is cool and alone
     reproduction.run_retrieval()
+    reproduction.run_selectors()
     reproduction.run_text()
     reproduction.run_sinks()
     if args.ablations:

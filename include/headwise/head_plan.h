@@ -35,14 +35,21 @@ struct TokenSelector {
     kSnapKv,   // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
                // the prompt is kept on top of that [snapkv]
     kKeyNorm,  // the shortest keys, whatever is asked [knorm]
+    kAdaKv,    // as kSnapKv, and the heads of a layer share their budgets by these sums, in whole pages [adakv]
+    kKeyDiff,  // the keys that point least where keys point on the whole, whatever is asked [keydiff]
   };
   enum class Pooling { kMax, kMean };
 
   Kind kind = Kind::kPosition;
   double recent_share = 0.5;  // kH2o: of `recent`; half and half in the paper
-  int64_t window = 32;        // kSnapKv: the queries that are observed, whose tokens are always kept
-  int64_t kernel = 7;         // kSnapKv: positions that are pooled, an odd number
+  // kSnapKv and kAdaKv:
+  int64_t window = 32;  // the queries that are observed, whose tokens are always kept
+  int64_t kernel = 7;   // positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
+  double floor = 0.2;  // kAdaKv: of a budget, what does not depend on the other heads
+
+  // Whether tokens go once, at the end of the prompt, by what its last queries say.
+  bool CutsOnce() const { return kind == Kind::kSnapKv || kind == Kind::kAdaKv; }
 
   friend bool operator==(const TokenSelector&, const TokenSelector&) = default;
 };

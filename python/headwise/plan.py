@@ -31,7 +31,9 @@ __all__ = [
     "tova",
     "snapkv",
     "pyramidkv",
+    "adakv",
     "knorm",
+    "keydiff",
     "import_duo",
     "import_moa",
     "refit",
@@ -714,6 +716,46 @@ def pyramidkv(
     return _make("pyramidkv", model, given, out=out)
 
 
+def adakv(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    floor: float | None = None,
+    window: int | None = None,
+    kernel: int | None = None,
+    pooling: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """As snapkv, and the heads of a layer share their budgets by what the prompt's last queries see [adakv].
+
+    budget: Tokens that a head keeps. By default 1024.
+    floor: Share of a head's budget that does not depend on the other heads of its layer. By default 0.2.
+    window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
+    kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
+    pooling: How they are pooled: max, or mean. By default max.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "floor": floor,
+        "window": window,
+        "kernel": kernel,
+        "pooling": pooling,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("adakv", model, given, out=out)
+
+
 def knorm(
     model: StrPath,
     *,
@@ -743,6 +785,37 @@ def knorm(
         "kv-bytes-at": kv_bytes_at,
     }
     return _make("knorm", model, given, out=out)
+
+
+def keydiff(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    from_: str | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps the tokens whose keys point least where all keys point [keydiff].
+
+    budget: Tokens that a head keeps. By default 1024.
+    from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
+    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "from": from_,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("keydiff", model, given, out=out)
 
 
 def import_duo(

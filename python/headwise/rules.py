@@ -10,7 +10,20 @@ from typing import Any, Literal, Union
 
 from .errors import InvalidInput
 
-__all__ = ["Full", "Stream", "ElasticMoa", "ElasticRazor", "Rule", "H2o", "Tova", "SnapKv", "Knorm", "Selector"]
+__all__ = [
+    "Full",
+    "Stream",
+    "ElasticMoa",
+    "ElasticRazor",
+    "Rule",
+    "H2o",
+    "Tova",
+    "SnapKv",
+    "AdaKv",
+    "Knorm",
+    "KeyDiff",
+    "Selector",
+]
 
 Positions = Literal["text", "cache"]
 From = Literal["first_token", "end_of_prompt"]
@@ -38,11 +51,27 @@ class SnapKv:
 
 
 @dataclass(frozen=True)
+class AdaKv:
+    """As SnapKv, and the heads of a layer that do so share their budgets by these scores, in whole pages."""
+
+    window: int = 32
+    kernel: int = 7
+    pooling: Literal["max", "mean"] = "max"
+    floor: float = 0.2
+    """Share of a head's budget that does not depend on the other heads."""
+
+
+@dataclass(frozen=True)
 class Knorm:
     """Tokens are kept by the length of their keys: the shortest."""
 
 
-Selector = Union[H2o, Tova, SnapKv, Knorm]
+@dataclass(frozen=True)
+class KeyDiff:
+    """Tokens are kept by how far their keys point from where keys point on the whole."""
+
+
+Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff]
 
 
 @dataclass(frozen=True)
@@ -102,18 +131,30 @@ def _selector_to_json(selector: Selector) -> dict[str, Any]:
         return {"by": "tova"}
     if isinstance(selector, SnapKv):
         return {"by": "snapkv", "window": selector.window, "kernel": selector.kernel, "pooling": selector.pooling}
+    if isinstance(selector, AdaKv):
+        return {
+            "by": "adakv",
+            "window": selector.window,
+            "kernel": selector.kernel,
+            "pooling": selector.pooling,
+            "floor": selector.floor,
+        }
     if isinstance(selector, Knorm):
         return {"by": "knorm"}
-    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv or Knorm")
+    if isinstance(selector, KeyDiff):
+        return {"by": "keydiff"}
+    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm or KeyDiff")
 
 
 def _selector_from_json(value: dict[str, Any]) -> Selector:
     options = {key: value[key] for key in value if key != "by"}
-    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv] | type[Knorm]] = {
+    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv] | type[AdaKv] | type[Knorm] | type[KeyDiff]] = {
         "h2o": H2o,
         "tova": Tova,
         "snapkv": SnapKv,
+        "adakv": AdaKv,
         "knorm": Knorm,
+        "keydiff": KeyDiff,
     }
     return kinds[value["by"]](**options)
 

@@ -53,6 +53,7 @@ struct KvSelection {
     kSum,      // a token's is the sum over all queries that were observed, in this step and before
     kLast,     // a token's is what the step's last query gives it
     kKeyNorm,  // a token's is minus the length of its key, whatever is asked
+    kKeyDiff,  // a token's is minus the cosine of its key with the mean direction of all keys, whatever is asked
   };
   enum class Pooling : uint8_t { kMax, kMean };
 
@@ -63,7 +64,11 @@ struct KvSelection {
   int64_t keep_newest = 0;    // and its newest
   int64_t observe_begin = 0;  // kSum: queries at text positions [observe_begin, observe_end) are observed
   int64_t observe_end = kNoLimit;
-  int64_t most = kNoLimit;  // tokens that are kept when the step is over
+  int64_t most = kNoLimit;  // tokens that are kept when the step is over,
+  // by a head that shares of the mean of the layer's heads that do, which have the same selection; `floor` of a head's
+  // places do not depend on the others. It matters where tokens go.
+  bool shares = false;
+  double floor = 0;
   // The first token of a step that begins at position t has slot FirstSlot(t): `dropped` tokens are gone for good, or
   // as many as leave `slot_limit`.
   int64_t dropped = 0;
@@ -182,6 +187,9 @@ struct KvStep {
   std::span<const uint32_t> pages = {};
   std::span<const PageSpace> spaces = {};
   int32_t states = -1;  // the space of compensation tokens: pages of [2, D] f32, mean key and mean value; -1: none
+  // [B, L * Hkv], or empty where no head comes to share in this step: pages that SelectKv gives each head beyond those
+  // that the plan left it, below 0 where it gives them up. Read on the host before the next step is planned.
+  std::span<int32_t> gained = {};
   // Places in the tables that differ from the step before; what is new and what changed.
   std::span<const uint32_t> changed_heads = {};
   std::span<const uint32_t> changed_selections = {};
@@ -194,6 +202,12 @@ struct KvStep {
   // (sequence, KV head) pairs of a layer: the units of work of all cache operations.
   int64_t num_heads() const { return static_cast<int64_t>(sequences.size()) * num_kv_heads; }
   inline HeadWork Head(int64_t layer_idx, int64_t idx) const;
+  // Of the KV heads of a layer, [Hkv]; empty where nothing is shared.
+  std::span<int32_t> GainedOf(int64_t layer_idx, int64_t sequence_idx) const {
+    if (gained.empty()) return {};
+    return gained.subspan(static_cast<size_t>((sequence_idx * num_layers + layer_idx) * num_kv_heads),
+                          static_cast<size_t>(num_kv_heads));
+  }
   std::span<const PageMove> AgesOf(int64_t layer_idx) const {
     if (age_ends.empty()) return {};
     const auto at = [&](int64_t layer) {
@@ -230,6 +244,9 @@ struct HeadWork {
   bool Selects() const { return selection != nullptr; }
   int64_t num_slots() const { return first_pos + num_rows; }  // before the step has dropped any
   int64_t num_kept() const { return num_slots() < selection->most ? num_slots() : selection->most; }
+  int64_t num_pages_kept() const { return (num_kept() + page_tokens() - 1) / page_tokens(); }
+  // Whether tokens go, and the layer's scores say of which of its heads.
+  bool SharesNow() const { return Selects() && selection->shares && num_kept() < num_slots(); }
   KvNotes Notes(int64_t page_idx) const {
     std::byte* notes = Page(page_idx) + newest().page_bytes - KvNotesBytes(page_tokens());
     return {reinterpret_cast<int32_t*>(notes), reinterpret_cast<float*>(notes) + page_tokens()};

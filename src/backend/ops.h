@@ -267,7 +267,9 @@ struct CompensateArgs {
 //    p = exp(score - lse), summed over the G query heads of the group. kSum adds that of every query at
 //    observe_begin <= t < observe_end to what the token has, query by query; kLast sets it to that of the last query.
 //    kLast only where tokens go, which nobody could tell from the outside. kKeyNorm gives the step's own tokens minus
-//    the Euclidean length of their keys as they are stored, and looks at no query.
+//    the Euclidean length of their keys as they are stored, and looks at no query. Neither does kKeyDiff, which, where
+//    tokens go, gives each minus the cosine between its key k and the sum of k / |k| over all slots; 0 where one of the
+//    two has no length.
 // 3. Where there are more than `most` tokens, num_slots - most of them go: those of the lowest scores, the earlier in
 //    the text where scores are equal. Tokens before position keep_first and the keep_newest newest stay. With a kernel
 //    of k > 1 a token's score is the largest, or the mean, of those (k - 1) / 2 slots around it, itself included, and
@@ -275,6 +277,13 @@ struct CompensateArgs {
 //    all scores. Requires there: slots are in the order of the text, as they are while nothing was dropped.
 // 4. Tokens in slots from `most` on that stay move into the slots of those that go, both ascending, bit for bit: their
 //    codes, positions and scores.
+//
+// Where tokens go of heads that share (KvSelection::shares), `most` is what these heads have on average, and a head's
+// own is `most` and P times the pages that it gains, GainedPages in backend/page_shares.h. What is counted there of
+// each head are those of the highest scores among the tokens of all these heads that may go, as many as all of
+// them may keep; of equal scores the earlier in the text goes, then that of the lower head. Behind step 4 the pages
+// of heads that gain change places with pages that others gave up (ForGivenPages there): the content of the former is
+// in the latter, and `gained` of the step says how many.
 struct SelectKvArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;

@@ -86,6 +86,19 @@ void CheckMoves(const KvStep& step, std::span<const PageMove> moves) {
   }
 }
 
+// Heads that share do so alike, and there is room to say how.
+void CheckShares(const KvStep& step, int64_t layer_idx, int64_t idx) {
+  HW_CHECK(static_cast<int64_t>(step.gained.size()) == step.num_heads() * step.num_layers, "{} shares",
+           step.gained.size());
+  const HeadWork work = step.Head(layer_idx, idx);
+  HW_CHECK(work.selection->floor >= 0 && work.selection->floor <= 1, "floor {}", work.selection->floor);
+  for (int64_t other = idx - work.kv_head; other < idx; ++other) {
+    const HeadWork before = step.Head(layer_idx, other);
+    HW_CHECK(!before.SharesNow() || *before.selection == *work.selection, "KV heads {} and {}", before.kv_head,
+             work.kv_head);
+  }
+}
+
 // What all sequences of a step share.
 void CheckShape(const KvStep& step) {
   HW_CHECK(step.num_layers > 0 && step.num_kv_heads > 0, "{} layers of {}", step.num_layers, step.num_kv_heads);
@@ -97,9 +110,11 @@ void CheckShape(const KvStep& step) {
 void CheckHeads(const KvStep& step, int64_t sequence_idx) {
   for (int64_t layer_idx = 0; layer_idx < step.num_layers; ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < step.num_kv_heads; ++kv_head) {
-      const HeadWork work = step.Head(layer_idx, sequence_idx * step.num_kv_heads + kv_head);
+      const int64_t idx = sequence_idx * step.num_kv_heads + kv_head;
+      const HeadWork work = step.Head(layer_idx, idx);
       CheckHead(work);
       HW_CHECK(work.layout().head_dim == step.spaces[0].layout.head_dim, "D {}", work.layout().head_dim);
+      if (work.SharesNow()) CheckShares(step, layer_idx, idx);
       HW_CHECK(
           work.head->state == kNoPage || (step.states >= 0 && static_cast<size_t>(step.states) < step.spaces.size()),
           "states in space {}", step.states);

@@ -126,7 +126,7 @@ Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
       return "cannot be combined with the layer's sliding window; expected a rule by position, or a full head, which "
              "keeps that window";
     }
-    if (is_batch_invariant_ && rule.select.kind != TokenSelector::Kind::kSnapKv) {
+    if (is_batch_invariant_ && !rule.select.CutsOnce()) {
       return "keep other tokens where a text is cut into other steps, which batch_invariant excludes";
     }
     return "";

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 #include "eval/ablation.h"
 
@@ -171,6 +173,33 @@ std::vector<AblationVariant> MoaInfluence(const AblationInput& input) {
   return variants;
 }
 
+// What dropped tokens by score, or by position, in the tables that a paper compares itself in, at equal bytes.
+std::vector<AblationVariant> Beside(AblationVariant paper, const AblationInput& input,
+                                    std::initializer_list<const char*> others) {
+  std::vector<AblationVariant> variants = {std::move(paper)};
+  for (const char* method : others) variants.push_back({.label = method, .method = method, .options = Budget(input)});
+  return variants;
+}
+
+std::vector<AblationVariant> DuoBaselines(const AblationInput& input) {
+  return Beside({.label = "duo", .method = "duo", .options = With(Budget(input), {{"from", input.gates}})}, input,
+                {"h2o", "tova", "streaming"});
+}
+
+std::vector<AblationVariant> RazorBaselines(const AblationInput& input) {
+  return Beside({.label = "razor", .method = "razor", .options = Budget(input)}, input, {"h2o", "streaming"});
+}
+
+std::vector<AblationVariant> MoaBaselines(const AblationInput& input) {
+  return Beside({.label = "moa", .method = "moa", .options = With(Budget(input), MoaLengths(input))}, input,
+                {"h2o", "streaming"});
+}
+
+std::vector<AblationVariant> Selectors(const AblationInput& input) {
+  return Beside({.label = "streaming", .method = "streaming", .options = Budget(input)}, input,
+                {"h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff"});
+}
+
 }  // namespace
 
 std::span<const Ablation> Ablations() {
@@ -234,6 +263,27 @@ std::span<const Ablation> Ablations() {
        .title = "What tells MoA what a span costs",
        .description = "the loss's first order, a margin's, integrated gradients, or measured losses",
        .variants = MoaInfluence,
+       .tasks = Retrieval},
+      {.name = "duo-baselines",
+       .title = "DuoAttention beside heads that drop tokens alike",
+       .description = "H2O, TOVA and StreamingLLM at equal bytes [duo §A.3]; FastGen is not there",
+       .needs_gates = true,
+       .variants = DuoBaselines,
+       .tasks = Retrieval},
+      {.name = "razor-baselines",
+       .title = "RazorAttention beside heads that drop tokens alike",
+       .description = "H2O and StreamingLLM at equal bytes [razor table 3]",
+       .variants = RazorBaselines,
+       .tasks = Retrieval},
+      {.name = "moa-baselines",
+       .title = "MoA beside heads that drop tokens alike",
+       .description = "H2O and StreamingLLM at equal bytes [moa table 3]; InfLLM is not there",
+       .variants = MoaBaselines,
+       .tasks = Retrieval},
+      {.name = "selectors",
+       .title = "What says which tokens stay",
+       .description = "every policy that chooses tokens by score, in every head, and a window",
+       .variants = Selectors,
        .tasks = Retrieval},
   };
   return kTable;

@@ -59,6 +59,11 @@ void CacheStep::Begin() {
   step_.copies = copies_;
   step_.ages = ages_;
   step_.age_ends = age_ends_;
+  gained_.clear();
+  if (std::any_of(caches_.begin(), caches_.end(), [](const KvCache* cache) { return cache->SharesInStep(); })) {
+    gained_.assign(static_cast<size_t>(step_.num_layers * step_.num_heads()), 0);
+  }
+  step_.gained = gained_;
   backend_->BeginStep(step_);
   // Only now: of a step that did not begin the next one has to tell.
   tables.heads.ForgetChanges();
@@ -111,7 +116,13 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
 }
 
 void CacheStep::Finish() {
-  for (KvCache* cache : caches_) cache->FinishStep();
+  // What heads came to share only the device knows.
+  if (!gained_.empty() && !backend_->device().Wait().ok()) return Abandon();
+  const auto num_heads = static_cast<size_t>(step_.num_layers * step_.num_kv_heads);
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    caches_[i]->FinishStep(gained_.empty() ? std::span<const int32_t>()
+                                           : std::span(gained_).subspan(i * num_heads, num_heads));
+  }
   caches_.clear();
   rows_.clear();
 }

@@ -43,7 +43,8 @@ class CacheStep {
   void Begin();
   // In order of layers.
   void RunLayer(int64_t layer_idx, const CacheLayerArgs& args);
-  // The caches go on to the next step. What this one put on the queue need not be done.
+  // The caches go on to the next step. What this one put on the queue need not be done, but where heads come to share
+  // their budgets in it: then it is waited for, and where it fails the caches are lost.
   void Finish();
   // In place of all that was not done since the first Add: the caches of the step are lost. Requires: nothing of it is
   // on the queue any more.
@@ -64,6 +65,7 @@ class CacheStep {
   std::vector<PageMove> copies_, ages_;
   std::vector<int64_t> age_ends_;
   std::vector<uint32_t> changed_heads_, changed_selections_, changed_pages_;
+  std::vector<int32_t> gained_;  // as KvStep::gained
 };
 
 }  // namespace headwise

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/page_shares.h"
 #include "base/no_memory.h"
 
 namespace headwise {
@@ -122,6 +123,11 @@ bool KvCache::IsWide(int64_t num_new) const {
   return num_new > 1 || num_tokens_ == 0 || MaxStepTokens() == 1;
 }
 
+bool KvCache::SharesInStep() const {
+  return std::any_of(selecting_.begin(), selecting_.end(),
+                     [&](size_t idx) { return headwise::SharesInStep(heads_[idx].rule, num_tokens_, planned_); });
+}
+
 bool KvCache::SinksLeave(int64_t num_tokens) const {
   return std::any_of(watched_.begin(), watched_.end(),
                      [&](size_t idx) { return !LostSinks(heads_[idx], num_tokens).empty(); });
@@ -180,7 +186,7 @@ Status KvCache::PlanStep(int64_t num_new) {
   });
   if (status.ok()) return status;
   aside_ = false;
-  Entries().SettleLater(std::exchange(num_reserved_later_, 0));
+  SettleLater();
   for (PagePool* pool : AllPools()) {
     if (pool != nullptr) pool->FreeEmptyExtents();
   }
@@ -418,10 +424,32 @@ StepRows KvCache::Rows(int64_t first_row) const {
   return rows;
 }
 
-void KvCache::FinishStep() noexcept {
+// Pages change their heads, and from here on these have so many more tokens, or fewer.
+void KvCache::TakeShares(std::span<const int32_t> gained) {
+  for (int64_t layer_idx = 0; layer_idx < num_layers(); ++layer_idx) {
+    const std::span<const int32_t> of_layer =
+        gained.subspan(static_cast<size_t>(layer_idx * num_kv_heads_), static_cast<size_t>(num_kv_heads_));
+    int64_t num_pages = 0;
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      const Head& head = At(layer_idx, kv_head);
+      if (headwise::SharesInStep(head.rule, num_tokens_, planned_)) num_pages = EndPage(head, num_tokens_ + planned_);
+    }
+    ForGivenPages(of_layer, num_pages, [&](int64_t from_head, int64_t from_page, int64_t to_head, int64_t to_page) {
+      const size_t place = At(layer_idx, to_head).PlaceOf(to_page);
+      Entries().Set(place, PageOf(At(layer_idx, from_head), from_page));
+    });
+    for (int64_t kv_head = 0; kv_head < num_kv_heads_; ++kv_head) {
+      At(layer_idx, kv_head).rule.shared = of_layer[static_cast<size_t>(kv_head)] * page_tokens_;
+    }
+  }
+  DescribeHeads();
+}
+
+void KvCache::FinishStep(std::span<const int32_t> gained) noexcept {
   HW_CHECK(planned_ > 0, "no step is planned");
   for (const LaterEntry& entry : later_) Entries().Set(entry.place, entry.page);
-  Entries().SettleLater(std::exchange(num_reserved_later_, 0));
+  if (SharesInStep() && !gained.empty()) TakeShares(gained);
+  SettleLater();
   for (PagePool* pool : AllPools()) {
     if (pool == nullptr) continue;
     for (const PageUse use : {PageUse::kGrowing, PageUse::kSliding}) {

@@ -87,8 +87,11 @@ class KvCache {
   Result<std::vector<int32_t>> KeptPositions(int64_t layer_idx, int64_t kv_head) const;
   // Whether a head of the layer counts positions in its cache, and has sinks that it reads so.
   bool CountsPositions(int64_t layer_idx) const { return counts_positions_[static_cast<size_t>(layer_idx)] != 0; }
-  // Once the planned step is on its way to the device: what it dropped may be used by steps behind it.
-  void FinishStep() noexcept;
+  // Whether heads of a layer come to share their budgets in the planned step.
+  bool SharesInStep() const;
+  // Once the planned step is on its way to the device: what it dropped may be used by steps behind it. Where heads
+  // share in it, once it is over, with its own of KvStep::gained, [L * Hkv].
+  void FinishStep(std::span<const int32_t> gained = {}) noexcept;
   // In place of FinishStep where the planned step does not run: its pages hold no tokens, and the cache can only be
   // given up. PlanStep says so from then on.
   void AbandonStep() noexcept;
@@ -135,6 +138,7 @@ class KvCache {
     int64_t ring_pages = kNoLimit;  // afterwards
     int64_t keep_begin = 0;         // Head::begin afterwards
     int64_t keep_end = 0;           // one past the last page afterwards
+    int64_t may_gain = 0;           // pages on top of that which other heads may come to give this one
     PageRange ages;
     PageRange aged;                   // Head::aged afterwards
     std::vector<int64_t> lost_sinks;  // pages of sinks that nobody reads afterwards
@@ -214,6 +218,8 @@ class KvCache {
   void TakeRegions(std::vector<Change>& changes, size_t num_places, NewRegions& regions);
   // Entries that a head needs for its first `num_pages` pages, but in a ring of `ring_pages`; 0 where it has as many.
   static int64_t PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pages);
+  // The same of a head that changes so.
+  static int64_t NewPlaces(const Head& head, const Change& change);
   static int64_t RingPagesAt(const ResolvedRule& rule, int64_t num_tokens, int64_t page_tokens);
   // What follows fails no more.
   void Commit(const std::vector<Change>& changes) noexcept;
@@ -225,6 +231,7 @@ class KvCache {
   void SettleAside(Head& head, const Change& change, uint32_t place);
   void UpdateState(Head& head, const Change& change);
   void DropSinks(Head& head, const Change& change);
+  void TakeShares(std::span<const int32_t> gained);
   // To a region with more places, where the change has one.
   void MoveEntries(Head& head, const Change& change);
   uint32_t PageOrNone(const Head& head, int64_t page_idx) const;
@@ -234,6 +241,8 @@ class KvCache {
   // Of a restored cache: what its heads are, and room for their pages; then these.
   Status PlaceSaved(const KvSnapshot& from);
   void TakeSaved(const KvSnapshot& from);
+  // Nothing more comes of what was reserved.
+  void SettleLater();
   StepHead Described(const Head& head, int64_t num_new) const;
   void DescribeHeads();
 
@@ -272,7 +281,11 @@ class KvCache {
   std::vector<PageMove> copies_;
   std::vector<LayerMove> ages_;
   std::vector<LaterEntry> later_;
-  size_t num_reserved_later_ = 0;  // changes of tables that `later_` may come to make
+  // Changes of tables that are made once the step has run.
+  struct Later {
+    size_t entries = 0, heads = 0, selections = 0;
+  };
+  Later reserved_later_;
   // Scratch of the plan, of one layer.
   std::vector<LaterEntry> aged_pages_;        // by page index, of one head after the other
   std::vector<uint32_t> places_;              // of each head, in the step's own table

@@ -16,6 +16,10 @@ std::unique_ptr<KvCache> KvCache::ForkAs(std::vector<ResolvedRule> rules) const 
   HW_CHECK(rules.size() == heads_.size(), "{} rules for {} heads", rules.size(), heads_.size());
   for (size_t i = 0; i < heads_.size(); ++i) {
     const Head& head = heads_[i];
+    // A plan does not say what heads came to share.
+    if (rules[i].select == head.rule.select && rules[i].holds_from == head.rule.holds_from) {
+      rules[i].shared = head.rule.shared;
+    }
     if (!SamePast(head.rule, rules[i], num_tokens_) || head.pools != PoolsOf(rules[i])) return nullptr;
     if (head.pools.aged == nullptr) continue;
     const PageRange aged = AgedPages(rules[i], num_tokens_, page_tokens_);

@@ -1,5 +1,6 @@
 // All of a step's plan that may fail: what it changes, and the memory that this takes.
 #include <algorithm>
+#include <utility>
 
 #include "base/no_memory.h"
 #include "kv/kv_cache.h"
@@ -47,6 +48,10 @@ KvCache::Change KvCache::ChangeOf(const Head& head, int64_t num_new) const {
   change.ring_pages = RingPagesAt(head.rule, end_tokens, page_tokens_);
   change.keep_begin = std::max(head.begin, change.joins.end - change.ring_pages);
   change.keep_end = EndPage(head, end_tokens);
+  // No head can come to have more than its layer's others give up, nor than it has tokens for.
+  if (headwise::SharesInStep(head.rule, num_tokens_, num_new)) {
+    change.may_gain = std::min(change.joins.end - change.keep_end, (num_kv_heads_ - 1) * change.keep_end);
+  }
   change.aged = head.aged;
   if (head.pools.aged != nullptr) {
     change.aged = AgedPages(head.rule, end_tokens, page_tokens_);
@@ -81,8 +86,7 @@ PageRange KvCache::WrittenPages(const Head& head, int64_t num_new) const {
 bool KvCache::MayStayShared(const Head& head, int64_t num_new) const {
   const PageRange written = WrittenPages(head, num_new);
   const bool all = written.begin == 0 && written.end == EndPage(head, num_tokens_);
-  const bool drops_no_more =
-      head.rule.select.kind == TokenSelector::Kind::kSnapKv && num_tokens_ >= head.rule.holds_from;
+  const bool drops_no_more = head.rule.select.CutsOnce() && num_tokens_ >= head.rule.holds_from;
   return !all && !drops_no_more;
 }
 
@@ -158,7 +162,7 @@ Status KvCache::MakeRoom(const std::vector<Change>& changes) {
 
 // Room in every list that Commit and FinishStep write to; counted from above.
 void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places) {
-  size_t num_copies = 0, num_ages = 0, num_lost = 0, num_entries = 2 * num_places;
+  size_t num_copies = 0, num_ages = 0, num_lost = 0, num_entries = 2 * num_places, num_given = 0;
   std::vector<size_t> num_spare(spare_.size());
   const auto add_spare = [&](const PagePool* pool, size_t num) {
     // Of which use a page is does not matter here.
@@ -176,8 +180,9 @@ void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places
     num_copies += 1 + written;
     num_ages += ages;
     num_lost += change.lost_sinks.size();
+    if (change.may_gain > 0) num_given += static_cast<size_t>(change.keep_end);
     // The page that joins and those that are copied, and the head's entries where they move.
-    num_entries += 1 + written + (PlacesFor(head, change.ring_pages, change.keep_end) > 0 ? head.region.size : 0);
+    num_entries += 1 + written + (NewPlaces(head, change) > 0 ? head.region.size : 0);
     add_spare(head.pools.newest, leave + ages + change.lost_sinks.size() + written);
     add_spare(head.pools.aged, leave);
     add_spare(pools_.states, 1);
@@ -190,10 +195,22 @@ void KvCache::ReserveNotes(const std::vector<Change>& changes, size_t num_places
   ReserveMore(places_, static_cast<size_t>(num_kv_heads_));
   ReserveMore(later_, num_ages + num_lost);
   for (size_t i = 0; i < spare_.size(); ++i) ReserveMore(spare_[i], num_spare[i]);
-  pools_.tables->heads.Reserve(2 * heads_.size());
-  pools_.tables->selections.Reserve(2 * selections_.size);
-  Entries().Reserve(num_entries + num_ages, num_ages + num_lost);
-  num_reserved_later_ = num_ages + num_lost;
+  const Later later{.entries = num_ages + num_lost + num_given,
+                    .heads = num_given > 0 ? heads_.size() : 0,
+                    .selections = num_given > 0 ? selections_.size : size_t{0}};
+  pools_.tables->heads.Reserve(2 * heads_.size(), later.heads);
+  reserved_later_.heads = later.heads;
+  pools_.tables->selections.Reserve(2 * selections_.size, later.selections);
+  reserved_later_.selections = later.selections;
+  Entries().Reserve(num_entries + num_ages, later.entries);
+  reserved_later_.entries = later.entries;
+}
+
+void KvCache::SettleLater() {
+  const Later later = std::exchange(reserved_later_, {});
+  pools_.tables->heads.SettleLater(later.heads);
+  pools_.tables->selections.SettleLater(later.selections);
+  Entries().SettleLater(later.entries);
 }
 
 int64_t KvCache::PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pages) {
@@ -205,10 +222,14 @@ int64_t KvCache::PlacesFor(const Head& head, int64_t ring_pages, int64_t num_pag
   return ring_pages < kNoLimit ? std::min(places, head.sink_pages + ring_pages) : places;
 }
 
+int64_t KvCache::NewPlaces(const Head& head, const Change& change) {
+  return PlacesFor(head, change.ring_pages, change.keep_end + change.may_gain);
+}
+
 void KvCache::TakeRegions(std::vector<Change>& changes, size_t num_places, NewRegions& regions) {
   regions.of_heads.reserve(heads_.size());
   for (size_t i = 0; i < heads_.size(); ++i) {
-    const int64_t places = PlacesFor(heads_[i], changes[i].ring_pages, changes[i].keep_end);
+    const int64_t places = NewPlaces(heads_[i], changes[i]);
     if (places == 0) continue;
     changes[i].region = Entries().Take(static_cast<size_t>(places), kNoPage);
     regions.of_heads.push_back(changes[i].region);

@@ -173,11 +173,12 @@ Status ValidateSelector(const HeadRule& rule) {
   TokenSelector used;  // what its kind has
   used.kind = select.kind;
   if (select.kind == Kind::kH2o) used.recent_share = select.recent_share;
-  if (select.kind == Kind::kSnapKv) {
+  if (select.CutsOnce()) {
     used.window = select.window;
     used.kernel = select.kernel;
     used.pooling = select.pooling;
   }
+  if (select.kind == Kind::kAdaKv) used.floor = select.floor;
   if (!(used == select)) {
     return Status::InvalidInput("the selector carries options that its kind does not have, expected them unset");
   }
@@ -195,7 +196,13 @@ Status ValidateSelector(const HeadRule& rule) {
       return Status::InvalidInput(fmt::format("\"recent_share\" is {}, expected 0 to 1", select.recent_share));
     }
   }
-  if (select.kind != Kind::kSnapKv) return Status::Ok();
+  if (select.kind == Kind::kAdaKv) {
+    HW_RETURN_IF_ERROR(CheckNumber("floor", select.floor, 0));
+    if (select.floor > 1) {
+      return Status::InvalidInput(fmt::format("\"floor\" is {}, expected 0 to 1", select.floor));
+    }
+  }
+  if (!select.CutsOnce()) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckLength("window", select.window, 1));
   constexpr int64_t kMaxKernel = 1023;
   if (select.kernel < 1 || select.kernel > kMaxKernel || select.kernel % 2 == 0) {
@@ -204,7 +211,26 @@ Status ValidateSelector(const HeadRule& rule) {
   }
   if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
   return Status::InvalidInput(
-      "\"select\" by \"snapkv\" needs \"from\": \"end_of_prompt\": it looks at a prompt's last queries");
+      fmt::format("\"select\" by \"{}\" needs \"from\": \"end_of_prompt\": it looks at a prompt's last queries",
+                  select.kind == Kind::kAdaKv ? "adakv" : "snapkv"));
+}
+
+// Heads of a layer that share their budgets share one.
+Status CheckSharing(const HeadPlan& plan) {
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    int64_t first = -1;
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const HeadRule& rule = plan.At(layer_idx, kv_head);
+      if (rule.select.kind != TokenSelector::Kind::kAdaKv) continue;
+      if (first < 0) first = kv_head;
+      if (rule == plan.At(layer_idx, first)) continue;
+      return Status::InvalidInput(
+          fmt::format("layer {}: KV heads {} and {} select by \"adakv\" and have different rules, expected one: they "
+                      "share their budgets",
+                      layer_idx, first, kv_head));
+    }
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -268,6 +294,7 @@ Status ValidatePlan(const HeadPlan& plan, const std::string& origin) {
                            .Annotate(fmt::format("{}: layer {}, KV head {}", origin, i / plan.shape.num_kv_heads,
                                                  i % plan.shape.num_kv_heads)));
   }
+  HW_RETURN_IF_ERROR(CheckSharing(plan).Annotate(origin));
   if (!plan.scores.empty() && static_cast<int64_t>(plan.scores.size()) != num_heads) {
     return Status::InvalidInput(fmt::format("{}: {} scores, expected none or one per layer and KV head, {} in all",
                                             origin, plan.scores.size(), num_heads));

@@ -111,6 +111,31 @@ TEST(PlanIo, RoundTripsHeadsThatSelectByScore) {
   EXPECT_THAT(SerializeHeadPlan(EveryKind()), HasSubstr("\"headwise_plan\": 1,"));
 }
 
+TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
+  HeadPlan plan = EverySelector();
+  for (int64_t kv_head = 0; kv_head < 2; ++kv_head) {
+    plan.At(0, kv_head) = HeadRule::Stream(2, 100);
+    plan.At(0, kv_head).start = RuleStart::kEndOfPrompt;
+    plan.At(0, kv_head).select = {.kind = TokenSelector::Kind::kAdaKv, .window = 16, .floor = 0.5};
+  }
+  plan.At(1, 1).select.kind = TokenSelector::Kind::kKeyDiff;
+  const std::string text = SerializeHeadPlan(plan);
+  EXPECT_THAT(text, HasSubstr("\"select\": {\"by\": \"adakv\", \"window\": 16, \"kernel\": 7, \"pooling\": \"max\", "
+                              "\"floor\": 0.5}"));
+  EXPECT_THAT(text, HasSubstr("{\"by\": \"keydiff\"}"));
+  const auto read = ParseHeadPlan(text, "plan");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->rules, plan.rules);
+  plan.At(0, 1).recent = 101;
+  EXPECT_THAT(ParseHeadPlan(SerializeHeadPlan(plan), "plan").status().message(),
+              HasSubstr("layer 0: KV heads 0 and 1 select by \"adakv\" and have different rules"));
+  plan.At(0, 1) = plan.At(0, 0);
+  plan.At(0, 1).select.floor = 1.5;
+  EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("\"floor\" is 1.5"));
+  plan.At(0, 1).select = {.kind = TokenSelector::Kind::kSnapKv, .floor = 0.5};
+  EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("options that its kind does not have"));
+}
+
 TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
   struct Row {
     const char* pointer;

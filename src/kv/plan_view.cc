@@ -27,8 +27,17 @@ std::string DescribeSelector(const TokenSelector& selector) {
       return fmt::format(", as many by the attention of the prompt's last {} queries, pooled over {} ({}) (snapkv)",
                          selector.window, selector.kernel,
                          selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+    case TokenSelector::Kind::kAdaKv:
+      return fmt::format(
+          ", as many on average over the layer's heads by the attention of the prompt's last {} queries, pooled over "
+          "{} "
+          "({}), {} of them each for itself (adakv)",
+          selector.window, selector.kernel, selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max",
+          selector.floor);
     case TokenSelector::Kind::kKeyNorm:
       return ", as many by the length of their keys (knorm)";
+    case TokenSelector::Kind::kKeyDiff:
+      return ", as many by how far their keys point from where all do (keydiff)";
   }
   return "";
 }

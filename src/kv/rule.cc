@@ -14,6 +14,24 @@ int64_t FloorToTokens(double value) {
   return static_cast<int64_t>(std::clamp(std::floor(value), 0.0, static_cast<double>(kNoLimit)));
 }
 
+KvSelection::Scores ScoresOf(TokenSelector::Kind kind) {
+  switch (kind) {
+    case TokenSelector::Kind::kPosition:
+      return KvSelection::Scores::kNone;
+    case TokenSelector::Kind::kH2o:
+    case TokenSelector::Kind::kSnapKv:
+    case TokenSelector::Kind::kAdaKv:
+      return KvSelection::Scores::kSum;
+    case TokenSelector::Kind::kTova:
+      return KvSelection::Scores::kLast;
+    case TokenSelector::Kind::kKeyNorm:
+      return KvSelection::Scores::kKeyNorm;
+    case TokenSelector::Kind::kKeyDiff:
+      return KvSelection::Scores::kKeyDiff;
+  }
+  return KvSelection::Scores::kNone;
+}
+
 // Of SnapKV: where the queries begin whose attention it observes.
 int64_t ObserveBegin(const ResolvedRule& rule) {
   return std::max<int64_t>(0, rule.holds_from - rule.select.window);
@@ -22,7 +40,7 @@ int64_t ObserveBegin(const ResolvedRule& rule) {
 // Whether what a head that selects by score has noted so far is the same under every other budget.
 bool NothingObserved(const ResolvedRule& rule, int64_t num_tokens) {
   if (NumKeptTokens(rule, num_tokens) < num_tokens) return false;
-  return rule.select.kind != TokenSelector::Kind::kSnapKv || num_tokens <= ObserveBegin(rule);
+  return !rule.select.CutsOnce() || num_tokens <= ObserveBegin(rule);
 }
 
 }  // namespace
@@ -118,7 +136,7 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens) {
   if (rule.SelectsByScore()) {
     if (num_tokens < rule.holds_from) return num_tokens;
-    if (rule.select.kind != TokenSelector::Kind::kSnapKv) return std::min(num_tokens, rule.Budget());
+    if (!rule.select.CutsOnce()) return std::min(num_tokens, rule.Budget());
     // What comes behind the prompt stays.
     return num_tokens - rule.holds_from + std::min(rule.holds_from, rule.Budget());
   }
@@ -137,7 +155,13 @@ bool SelectsByScore(const HeadPlan& plan) {
 }
 
 bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens) {
-  return rule.SelectsByScore() && rule.select.kind != TokenSelector::Kind::kSnapKv && num_tokens >= rule.holds_from;
+  return rule.SelectsByScore() && !rule.select.CutsOnce() && num_tokens >= rule.holds_from;
+}
+
+bool SharesInStep(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new) {
+  const int64_t end_tokens = num_tokens + num_new;
+  return rule.select.kind == TokenSelector::Kind::kAdaKv && num_tokens < rule.holds_from &&
+         NumKeptTokens(rule, end_tokens) < end_tokens;
 }
 
 KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new) {
@@ -145,9 +169,7 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   KvSelection selection;
   if (!rule.SelectsByScore()) return selection;
   const bool holds = num_tokens + num_new >= rule.holds_from;
-  selection.scores = rule.select.kind == Kind::kTova      ? KvSelection::Scores::kLast
-                     : rule.select.kind == Kind::kKeyNorm ? KvSelection::Scores::kKeyNorm
-                                                          : KvSelection::Scores::kSum;
+  selection.scores = ScoresOf(rule.select.kind);
   if (DropsEveryStep(rule, num_tokens)) {
     selection.slot_limit = rule.Budget();
   } else {
@@ -158,13 +180,15 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   if (rule.select.kind == Kind::kH2o) {
     selection.keep_newest = FloorToTokens(rule.select.recent_share * static_cast<double>(rule.recent));
   }
-  if (rule.select.kind != Kind::kSnapKv) return selection;
+  if (!rule.select.CutsOnce()) return selection;
   selection.keep_newest = std::min(rule.select.window, rule.recent);
   selection.observe_begin = ObserveBegin(rule);
   selection.observe_end = rule.holds_from;
   selection.kernel = static_cast<int32_t>(rule.select.kernel);
   selection.pooling =
       rule.select.pooling == TokenSelector::Pooling::kMean ? KvSelection::Pooling::kMean : KvSelection::Pooling::kMax;
+  selection.shares = rule.select.kind == Kind::kAdaKv;
+  if (selection.shares) selection.floor = rule.select.floor;
   if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
   return selection;
 }

@@ -34,10 +34,13 @@ struct ResolvedRule {
   // By score: the head keeps as many tokens, but chooses which. Its keys are in slots (backend/kv_step.h), in what
   // follows too: MaskAt and KeptRanges are about these.
   TokenSelector select = {};
+  // Of heads that share: what the cut gave this one beyond its budget, or took. 0 until then, and in what is worked out
+  // without running a plan, which is right for the layer: whole pages, 0 in all over its heads.
+  int64_t shared = 0;
 
   bool SelectsByScore() const { return select.kind != TokenSelector::Kind::kPosition; }
   // Tokens that a head which selects by score keeps once it has come to choose.
-  int64_t Budget() const { return sink + recent; }
+  int64_t Budget() const { return sink + recent + shared; }
   bool Bounded() const { return recent < kNoLimit; }
   // The position that the query at `pos` has for sink keys: inside the cache it stays put once the window slides
   // [streaming-llm §3.2]: sink key j is at distance min(t, s + w - 1) - j.
@@ -81,7 +84,7 @@ std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens)
 bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens);
 
 // Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
-// By score too it follows from the length alone.
+// By score too it follows from the length alone; where heads of a layer share, in all over these.
 int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
 
 // Slots that a head which selects by score has pages for once `num_tokens` are in: those of its tokens, and where it
@@ -93,6 +96,9 @@ bool SelectsByScore(const HeadPlan& plan);
 
 // Whether a head which selects by score, once `num_tokens` are in, is one that cuts back to its budget in every step.
 bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens);
+
+// Whether the step that adds `num_new` to `num_tokens` is one in which a head shares its budget with others.
+bool SharesInStep(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new);
 
 // What the operations of a step are told of a head that selects by score; `num_tokens` are in, `num_new` come.
 KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new);

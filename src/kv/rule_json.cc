@@ -60,12 +60,16 @@ std::string_view NameOf(SelectorKind kind) {
       return "snapkv";
     case SelectorKind::kKeyNorm:
       return "knorm";
+    case SelectorKind::kAdaKv:
+      return "adakv";
+    case SelectorKind::kKeyDiff:
+      return "keydiff";
   }
   return "";
 }
 
 // {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
-// {"by": "knorm"}
+// {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
   HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
@@ -78,19 +82,26 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   } else if (by == "tova") {
     selector.kind = SelectorKind::kTova;
     HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
-  } else if (by == "snapkv") {
-    selector.kind = SelectorKind::kSnapKv;
-    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling"}));
+  } else if (by == "snapkv" || by == "adakv") {
+    const bool shares = by == "adakv";
+    selector.kind = shares ? SelectorKind::kAdaKv : SelectorKind::kSnapKv;
+    HW_RETURN_IF_ERROR(shares
+                           ? RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling", "floor"})
+                           : RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling"}));
+    if (shares) {
+      HW_ASSIGN_OR_RETURN(selector.floor, object.DoubleOr("floor", selector.floor));
+    }
     HW_ASSIGN_OR_RETURN(selector.window, object.IntOr("window", selector.window));
     HW_ASSIGN_OR_RETURN(selector.kernel, object.IntOr("kernel", selector.kernel));
     HW_ASSIGN_OR_RETURN(const bool is_mean, ReadChoice(object, "pooling", {"max", "mean"}));
     if (is_mean) selector.pooling = TokenSelector::Pooling::kMean;
-  } else if (by == "knorm") {
-    selector.kind = SelectorKind::kKeyNorm;
+  } else if (by == "knorm" || by == "keydiff") {
+    selector.kind = by == "knorm" ? SelectorKind::kKeyNorm : SelectorKind::kKeyDiff;
     HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
   } else {
     return Status::InvalidInput(
-        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\" or \"knorm\"", object.origin(), by));
+        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\" or \"keydiff\"",
+                    object.origin(), by));
   }
   return selector;
 }
@@ -99,10 +110,11 @@ std::string FormatSelector(const TokenSelector& selector) {
   std::string options;
   if (selector.kind == SelectorKind::kH2o) {
     options = fmt::format(R"(, "recent_share": {})", FormatNumber(selector.recent_share));
-  } else if (selector.kind == SelectorKind::kSnapKv) {
+  } else if (selector.CutsOnce()) {
     options = fmt::format(R"(, "window": {}, "kernel": {}, "pooling": "{}")", selector.window, selector.kernel,
                           selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
   }
+  if (selector.kind == SelectorKind::kAdaKv) options += fmt::format(R"(, "floor": {})", FormatNumber(selector.floor));
   return fmt::format(R"(, "select": {{"by": "{}"{}}})", NameOf(selector.kind), options);
 }
 

@@ -69,6 +69,23 @@ TEST(SelectingRule, HowManyAreKeptFollowsFromTheLength) {
   EXPECT_EQ(NumOwnedSlots(once, 300), 100);
 }
 
+TEST(SelectingRule, WhatHeadsShareIsOnTopOfTheirBudget) {
+  ResolvedRule rule = Selecting(TokenSelector::Kind::kAdaKv, 300, RuleStart::kEndOfPrompt);
+  const int64_t budget = rule.Budget();
+  EXPECT_EQ(NumKeptTokens(rule, 310), budget + 10);
+  EXPECT_FALSE(SharesInStep(rule, 0, 299));
+  EXPECT_TRUE(SharesInStep(rule, 200, 100));
+  EXPECT_FALSE(SharesInStep(rule, 300, 1));
+  EXPECT_TRUE(SelectionOf(rule, 200, 100).shares);
+  EXPECT_EQ(SelectionOf(rule, 200, 100).most, budget);
+  rule.shared = 32;
+  EXPECT_EQ(NumKeptTokens(rule, 310), budget + 42);
+  EXPECT_EQ(SelectionOf(rule, 310, 1).FirstSlot(310), budget + 42);
+  rule.shared = 0;
+  rule.holds_from = budget;
+  EXPECT_FALSE(SharesInStep(rule, 0, budget)) << "nothing goes";
+}
+
 TEST(SelectingRule, PastsAreTheSameWhereTheSameWasObservedAndNothingDropped) {
   const auto at = [](TokenSelector::Kind kind, int64_t prompt) {
     return Selecting(kind, prompt, RuleStart::kEndOfPrompt);

@@ -19,7 +19,9 @@ extern const PlannerMethod kH2oMethod;
 extern const PlannerMethod kTovaMethod;
 extern const PlannerMethod kSnapKvMethod;
 extern const PlannerMethod kPyramidKvMethod;
+extern const PlannerMethod kAdaKvMethod;
 extern const PlannerMethod kKnormMethod;
+extern const PlannerMethod kKeyDiffMethod;
 extern const PlannerMethod kImportDuoMethod;
 extern const PlannerMethod kImportMoaMethod;
 

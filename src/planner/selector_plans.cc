@@ -34,12 +34,15 @@ Result<HeadRule> RuleFromOptions(const NamedOptions& options, Kind kind) {
   rule.select.kind = kind;
   HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
   TokenSelector& select = rule.select;
-  if (kind == Kind::kSnapKv) {
+  if (select.CutsOnce()) {
     rule.start = RuleStart::kEndOfPrompt;
     HW_ASSIGN_OR_RETURN(select.window, options.IntOr("window", select.window, 1, kMaxTokens));
     HW_ASSIGN_OR_RETURN(select.kernel, options.IntOr("kernel", select.kernel, 1, 1023));
     HW_ASSIGN_OR_RETURN(const bool is_mean, SecondIsChosen(options, "pooling", "max", "mean"));
     if (is_mean) select.pooling = TokenSelector::Pooling::kMean;
+    if (kind == Kind::kAdaKv) {
+      HW_ASSIGN_OR_RETURN(select.floor, options.DoubleOr("floor", select.floor, 0.0, 1.0));
+    }
   } else {
     HW_ASSIGN_OR_RETURN(const bool from_end, SecondIsChosen(options, "from", "first_token", "end_of_prompt"));
     if (from_end) rule.start = RuleStart::kEndOfPrompt;
@@ -74,6 +77,21 @@ HeadRule InPlaceOf(const HeadRule& bounded, const HeadRule& selecting, const Mod
   return rule;
 }
 
+// Heads of a layer that share their budgets share one: where one fits a page more than another, that page stays free.
+void LevelSharing(HeadPlan& plan) {
+  for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
+    const auto for_sharing = [&](const auto& body) {
+      for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+        HeadRule& rule = plan.At(layer_idx, kv_head);
+        if (rule.select.kind == Kind::kAdaKv && rule.kind == HeadRule::Kind::kStream) body(rule);
+      }
+    };
+    int64_t least = kMaxTokens;
+    for_sharing([&](const HeadRule& rule) { least = std::min(least, rule.recent); });
+    for_sharing([&](HeadRule& rule) { rule.recent = least; });
+  }
+}
+
 Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) {
   const NamedOptions& options = input.options;
   for (const char* other : {"budget", "kv-ratio", "kv-bytes-at"}) {
@@ -93,6 +111,7 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) 
     rule = InPlaceOf(rule, selecting, plan.shape, at_tokens);
     ++num_selecting;
   }
+  LevelSharing(plan);
   plan.notes.push_back(
       fmt::format("{} of {} KV heads of {} ({}) select by score in place of a window, with no more bytes",
                   num_selecting, plan.rules.size(), path, plan.method));
@@ -153,6 +172,7 @@ Result<HeadPlan> Make(const PlannerInput& input) {
         return with_budget;
       },
       *budget));
+  LevelSharing(plan);
   plan.notes.push_back(DescribeBudget(plan, *budget));
   return plan;
 }
@@ -244,6 +264,21 @@ const PlannerMethod kPyramidKvMethod = {
     .options = {"budget", "steepness", "window", "kernel", "pooling", "kv-ratio", "at", "kv-bytes-at"},
     .make = MakePyramid,
     .refit = {.make = MakePyramidAgain, .replaced = {"budget"}},
+};
+const PlannerMethod kAdaKvMethod = {
+    .name = "adakv",
+    .description =
+        "as snapkv, and the heads of a layer share their budgets by what the prompt's last queries see [adakv]",
+    .options = {"budget", "floor", "window", "kernel", "pooling", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kAdaKv>,
+    .refit = {.make = MakeAgain<Kind::kAdaKv>, .replaced = {"budget"}},
+};
+const PlannerMethod kKeyDiffMethod = {
+    .name = "keydiff",
+    .description = "every head keeps the tokens whose keys point least where all keys point [keydiff]",
+    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
+    .make = Make<Kind::kKeyDiff>,
+    .refit = {.make = MakeAgain<Kind::kKeyDiff>, .replaced = {"budget"}},
 };
 const PlannerMethod kKnormMethod = {
     .name = "knorm",

@@ -15,146 +15,16 @@
 #include "support/backends.h"
 #include "support/random_attention.h"
 #include "support/random_rows.h"
+#include "support/selection_simulation.h"
 #include "support/tolerance.h"
 
 namespace headwise {
 namespace {
 
-using Row = std::vector<double>;
-
-Row Rotated(const AttentionCase& test_case, const AttentionData& data, const float* x, int64_t pos) {
-  const int64_t half = test_case.head_dim / 2;
-  Row out(static_cast<size_t>(test_case.head_dim));
-  for (int64_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(pos) * data.frequencies[static_cast<size_t>(i)];
-    out[static_cast<size_t>(i)] = x[i] * std::cos(angle) - x[i + half] * std::sin(angle);
-    out[static_cast<size_t>(i + half)] = x[i + half] * std::cos(angle) + x[i] * std::sin(angle);
-  }
-  return out;
-}
-
-// One KV head of a text under one policy.
-class Simulation {
- public:
-  Simulation(const AttentionCase& test_case, const AttentionData& data, int64_t kv_head)
-      : case_(test_case),
-        rule_(test_case.rules[static_cast<size_t>(kv_head)]),
-        kv_head_(kv_head),
-        group_(test_case.num_q_heads / test_case.num_kv_heads) {
-    const int64_t dim = test_case.head_dim;
-    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
-      const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
-      keys_.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
-      values_.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t q = (t * test_case.num_q_heads + kv_head * group_ + g) * dim;
-        queries_.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
-      }
-    }
-  }
-
-  // Tokens [begin, end) come; their outputs go to rows of out, [num_tokens, Hq*D].
-  void Step(int64_t begin, int64_t end, std::vector<double>& out) {
-    for (int64_t t = begin; t < end; ++t) {
-      kept_.insert(t);
-      std::map<int64_t, double> seen;  // what the group's queries give each kept token
-      for (int64_t g = 0; g < group_; ++g) Attend(t, g, seen, out);
-      Observe(t, seen);
-    }
-    if (end < rule_.holds_from) return;
-    const auto budget = static_cast<size_t>(rule_.sink + rule_.recent);
-    if (rule_.select.kind == TokenSelector::Kind::kSnapKv) {
-      if (end == rule_.holds_from) CutAsSnapKv(end, budget);
-      return;
-    }
-    // As many of the newest as H2O keeps whatever they scored; TOVA keeps none for that.
-    const int64_t newest = rule_.select.kind == TokenSelector::Kind::kH2o
-                               ? static_cast<int64_t>(rule_.select.recent_share * static_cast<double>(rule_.recent))
-                               : 0;
-    while (kept_.size() > budget) {
-      int64_t lowest = -1;
-      for (const int64_t j : kept_) {
-        if (j < rule_.sink || j >= end - newest) continue;
-        if (lowest < 0 || scores_[j] < scores_[lowest]) lowest = j;
-      }
-      kept_.erase(lowest);
-    }
-  }
-
-  const std::set<int64_t>& kept() const { return kept_; }
-  double ScoreOf(int64_t j) { return scores_[j]; }
-
- private:
-  void Attend(int64_t t, int64_t g, std::map<int64_t, double>& seen, std::vector<double>& out) const {
-    std::map<int64_t, double> weights;
-    double denominator = 0;
-    for (const int64_t j : kept_) {
-      const Row& q = queries_[static_cast<size_t>(t * group_ + g)];
-      const Row& k = keys_[static_cast<size_t>(j)];
-      double score = std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / std::sqrt(case_.head_dim);
-      if (case_.score_cap > 0) score = case_.score_cap * std::tanh(score / case_.score_cap);
-      denominator += weights[j] = std::exp(score);
-    }
-    const int64_t row = (t * case_.num_q_heads + kv_head_ * group_ + g) * case_.head_dim;
-    for (const auto& [j, weight] : weights) {
-      seen[j] += weight / denominator;
-      for (int64_t d = 0; d < case_.head_dim; ++d) {
-        out[static_cast<size_t>(row + d)] +=
-            weight / denominator * values_[static_cast<size_t>(j)][static_cast<size_t>(d)];
-      }
-    }
-  }
-
-  void Observe(int64_t t, const std::map<int64_t, double>& seen) {
-    switch (rule_.select.kind) {
-      case TokenSelector::Kind::kKeyNorm: {
-        const Row& k = keys_[static_cast<size_t>(t)];
-        scores_[t] = -std::sqrt(std::inner_product(k.begin(), k.end(), k.begin(), 0.0));
-        break;
-      }
-      case TokenSelector::Kind::kTova:
-        scores_ = seen;
-        break;
-      case TokenSelector::Kind::kSnapKv:
-        if (t < rule_.holds_from - rule_.select.window || t >= rule_.holds_from) break;
-        [[fallthrough]];
-      default:
-        for (const auto& [j, weight] : seen) scores_[j] += weight;
-    }
-  }
-
-  void CutAsSnapKv(int64_t end, size_t budget) {
-    if (kept_.size() <= budget) return;
-    const int64_t window = std::min(rule_.select.window, rule_.recent);
-    const int64_t prefix = end - window;
-    const int64_t reach = rule_.select.kernel / 2;
-    std::vector<std::pair<double, int64_t>> pooled;
-    for (int64_t j = rule_.sink; j < prefix; ++j) {
-      double sum = 0, largest = 0;
-      for (int64_t i = std::max<int64_t>(0, j - reach); i <= std::min(prefix - 1, j + reach); ++i) {
-        sum += scores_[i];
-        largest = std::max(largest, scores_[i]);
-      }
-      pooled.push_back({rule_.select.pooling == TokenSelector::Pooling::kMean ? sum : largest, j});
-    }
-    std::sort(pooled.begin(), pooled.end());
-    for (size_t i = 0; kept_.size() > budget; ++i) kept_.erase(pooled[i].second);
-  }
-
-  const AttentionCase& case_;
-  const ResolvedRule rule_;
-  const int64_t kv_head_;
-  const int64_t group_;
-  std::vector<Row> keys_, values_;  // [n][D]
-  std::vector<Row> queries_;        // [n * G][D]
-  std::set<int64_t> kept_;
-  std::map<int64_t, double> scores_;
-};
-
 HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleStart start) {
   HeadRule rule = HeadRule::Stream(sink, recent);
   rule.select.kind = kind;
-  rule.start = kind == TokenSelector::Kind::kSnapKv ? RuleStart::kEndOfPrompt : start;
+  rule.start = rule.select.CutsOnce() ? RuleStart::kEndOfPrompt : start;
   return rule;
 }
 
@@ -162,8 +32,9 @@ HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleS
 HeadRule RandomSelector(std::mt19937_64& rng) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   constexpr TokenSelector::Kind kKinds[] = {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova,
-                                            TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kKeyNorm};
-  HeadRule rule = Selecting(kKinds[below(4)], below(3) == 0 ? below(20) : 0, 1 + below(90),
+                                            TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kKeyNorm,
+                                            TokenSelector::Kind::kKeyDiff};
+  HeadRule rule = Selecting(kKinds[below(5)], below(3) == 0 ? below(20) : 0, 1 + below(90),
                             below(2) == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
   if (rule.select.kind == TokenSelector::Kind::kH2o) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
   if (rule.select.kind == TokenSelector::Kind::kSnapKv) {
@@ -217,10 +88,22 @@ void CheckBytes(const KvCache& cache, const KvPools& pools) {
     ASSERT_EQ(static_cast<int64_t>(cache.KeptPositions(0, h)->size()), NumKeptTokens(rule, cache.num_tokens()));
   }
   ASSERT_EQ(cache.Bytes().total(), bytes);
+  // However heads share, the layer has what was worked out before.
+  int64_t num_pages = 0, num_planned = 0, num_kept = 0, num_kept_planned = 0;
+  for (int64_t h = 0; h < cache.num_kv_heads(); ++h) {
+    ResolvedRule planned = cache.rule(0, h);
+    num_pages += cache.NumPages(0, h).total();
+    num_kept += NumKeptTokens(planned, cache.num_tokens());
+    planned.shared = 0;
+    num_planned += KvPages(planned, cache.num_tokens(), cache.page_tokens()).total();
+    num_kept_planned += NumKeptTokens(planned, cache.num_tokens());
+  }
+  ASSERT_EQ(num_pages, num_planned);
+  ASSERT_EQ(num_kept, num_kept_planned);
 }
 
 // Whether two sets are alike but for tokens whose scores are as close as rounding to f32 brings them.
-bool DifferByTies(const std::vector<int32_t>& kept, Simulation& head) {
+bool DifferByTies(const std::vector<int32_t>& kept, SelectionSimulation& head) {
   std::vector<int64_t> differ;
   std::set_symmetric_difference(kept.begin(), kept.end(), head.kept().begin(), head.kept().end(),
                                 std::back_inserter(differ));
@@ -245,7 +128,7 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
     const AttentionData data(test_case);
     constexpr int64_t kMostInStep[] = {1, 7, 100};
     const std::vector<int64_t> chunks = RandomChunks(rng, test_case, kMostInStep[seed % 3]);
-    std::deque<Simulation> heads;
+    std::deque<SelectionSimulation> heads;
     for (int64_t h = 0; h < test_case.num_kv_heads; ++h) heads.emplace_back(test_case, data, h);
     std::vector<double> expected(data.q.size());
     int64_t done = 0;
@@ -255,7 +138,7 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
           CheckBytes(cache, pools);
           for (int64_t h = 0; h < test_case.num_kv_heads && !is_tied; ++h) {
             if (!cache.rule(0, h).SelectsByScore()) continue;
-            Simulation& head = heads[static_cast<size_t>(h)];
+            SelectionSimulation& head = heads[static_cast<size_t>(h)];
             head.Step(done, cache.num_tokens(), expected);
             const std::vector<int32_t> kept = Kept(cache, h);
             is_tied = !std::equal(kept.begin(), kept.end(), head.kept().begin(), head.kept().end());
@@ -280,8 +163,9 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
 
 TEST_F(Select, ABudgetThatKeepsAllIsDenseBitForBit) {
   for (const NamedBackend& named : AllBackends()) {
-    for (const TokenSelector::Kind kind : {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova,
-                                           TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kKeyNorm}) {
+    for (const TokenSelector::Kind kind :
+         {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv,
+          TokenSelector::Kind::kKeyNorm, TokenSelector::Kind::kKeyDiff, TokenSelector::Kind::kAdaKv}) {
       AttentionCase test_case{.num_tokens = 150};
       test_case.kv_formats = {KvFormat::kF16, KvFormat::kF16};
       const SequenceLimits limits{.prompt_tokens = 100, .max_tokens = 400};
@@ -360,10 +244,11 @@ TEST_F(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
 TEST_F(Select, OfEqualScoresTheEarlierTokenGoes) {
   for (const NamedBackend& named : AllBackends()) {
     for (const TokenSelector::Kind kind :
-         {TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kKeyNorm}) {
+         {TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kAdaKv,
+          TokenSelector::Kind::kKeyNorm, TokenSelector::Kind::kKeyDiff}) {
       AttentionCase test_case{.num_tokens = 90};
       HeadRule rule = Selecting(kind, 3, 40, RuleStart::kEndOfPrompt);
-      if (kind == TokenSelector::Kind::kSnapKv) rule.select = {.kind = kind, .window = 10, .kernel = 1};
+      if (rule.select.CutsOnce()) rule.select = {.kind = kind, .window = 10, .kernel = 1};
       test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 80, .max_tokens = 400}));
       AttentionData data(test_case);
       std::fill(data.k.begin(), data.k.end(), 0.0f);
@@ -424,14 +309,28 @@ std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const Atten
   return out.Read();
 }
 
+// Some heads look at few tokens and some at many, so that those that share do not share evenly.
+AttentionData UnevenData(const AttentionCase& test_case) {
+  AttentionData data(test_case);
+  for (size_t i = 0; i < data.q.size(); ++i) {
+    const auto head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
+    data.q[i] *= head % 4 < 2 ? 0.5f : 2.0f;
+  }
+  return data;
+}
+
 AttentionCase EveryPolicy(KvFormat format) {
-  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 8, .num_kv_heads = 4};
+  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 16, .num_kv_heads = 8, .page_tokens = 16};
   test_case.kv_formats = {format, format};
   const SequenceLimits limits{.prompt_tokens = 200, .max_tokens = 400};
   for (const HeadRule& rule : {Selecting(TokenSelector::Kind::kH2o, 0, 64, RuleStart::kFirstToken),
                                Selecting(TokenSelector::Kind::kTova, 4, 70, RuleStart::kEndOfPrompt),
                                Selecting(TokenSelector::Kind::kSnapKv, 0, 90, RuleStart::kEndOfPrompt),
-                               Selecting(TokenSelector::Kind::kTova, 0, 300, RuleStart::kFirstToken)}) {
+                               Selecting(TokenSelector::Kind::kTova, 0, 300, RuleStart::kFirstToken),
+                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
+                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
+                               Selecting(TokenSelector::Kind::kKeyDiff, 2, 80, RuleStart::kFirstToken),
+                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt)}) {
     test_case.rules.push_back(ResolveRule(rule, limits));
   }
   return test_case;
@@ -442,10 +341,10 @@ AttentionCase EveryPolicy(KvFormat format) {
 TEST_F(Select, AForkGoesOnAsTheOriginalWould) {
   for (const KvFormat format : {KvFormat::kF32, KvFormat::kQ8}) {
     const AttentionCase test_case = EveryPolicy(format);
-    const AttentionData data(test_case);
+    const AttentionData data = UnevenData(test_case);
     AttentionCase other_case = test_case;
     other_case.seed = 2;
-    const AttentionData other(other_case);
+    const AttentionData other = UnevenData(other_case);
     for (const NamedBackend& named : AllBackends()) {
       for (const int64_t fork_at : {150, 185, 200, 260}) {
         const KvPoolSet pools(
@@ -485,7 +384,7 @@ TEST_F(Select, AForkGoesOnAsTheOriginalWould) {
 
 TEST_F(Select, ASnapshotGoesOnAsItsOriginalWould) {
   const AttentionCase test_case = EveryPolicy(KvFormat::kF16);
-  const AttentionData data(test_case);
+  const AttentionData data = UnevenData(test_case);
   for (const NamedBackend& named : AllBackends()) {
     const KvPoolSet pools(
         *named.backend,
@@ -515,7 +414,7 @@ TEST_F(Select, ABatchIsEachAlone) {
   const AttentionCase test_case = EveryPolicy(KvFormat::kF16);
   std::vector<AttentionData> texts;
   AttentionCase of_text = test_case;
-  for (of_text.seed = 1; of_text.seed <= 3; ++of_text.seed) texts.emplace_back(of_text);
+  for (of_text.seed = 1; of_text.seed <= 3; ++of_text.seed) texts.push_back(UnevenData(of_text));
   constexpr int64_t kBefore[] = {180, 250, 0};
   constexpr int64_t kRows[] = {20, 1, 70};
   for (const NamedBackend& named : AllBackends()) {
@@ -554,8 +453,9 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
   test_case.num_tokens = 3000;
   test_case.rules[0] = ResolveRule(Selecting(TokenSelector::Kind::kH2o, 0, 2300, RuleStart::kFirstToken), {});
   test_case.rules[3] = ResolveRule(Selecting(TokenSelector::Kind::kTova, 0, 2300, RuleStart::kFirstToken), {});
-  test_case.rules[1].holds_from = test_case.rules[2].holds_from = 2500;
-  const AttentionData data(test_case);
+  test_case.rules[6] = ResolveRule(Selecting(TokenSelector::Kind::kKeyDiff, 0, 2300, RuleStart::kFirstToken), {});
+  for (const size_t head : {1, 2, 4, 5, 7}) test_case.rules[head].holds_from = 2500;
+  const AttentionData data = UnevenData(test_case);
   std::vector<int64_t> chunks(5, 500);
   chunks.push_back(499);
   chunks.push_back(1);
@@ -566,7 +466,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
     std::vector<int32_t> last;
     outputs.push_back(RunAttention(*backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
       last.clear();
-      for (int64_t h = 0; h < 4; ++h) {
+      for (int64_t h = 0; h < 8; ++h) {
         const std::vector<int32_t> of_head = cache.KeptPositions(0, h).value();
         last.insert(last.end(), of_head.begin(), of_head.end());
       }
@@ -583,7 +483,7 @@ TEST_F(Select, SnapKvKeepsTheSameInAnySteps) {
   const SequenceLimits limits{.prompt_tokens = 230, .max_tokens = 400};
   test_case.rules.assign(2,
                          ResolveRule(Selecting(TokenSelector::Kind::kSnapKv, 0, 70, RuleStart::kEndOfPrompt), limits));
-  const AttentionData data(test_case);
+  const AttentionData data = UnevenData(test_case);
   for (const NamedBackend& named : CpuBackends(/*batch_invariant=*/true)) {
     std::vector<std::vector<float>> outputs;
     std::vector<std::vector<int32_t>> kept;

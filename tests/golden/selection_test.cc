@@ -100,7 +100,8 @@ TEST_P(SelectionGolden, TheSameTokensAreKeptAtEveryStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, SelectionGolden,
-                         testing::Values("h2o", "h2o_sinks", "tova", "snapkv", "pyramidkv", "knorm", "knorm_after"),
+                         testing::Values("h2o", "h2o_sinks", "tova", "snapkv", "pyramidkv", "knorm", "knorm_after",
+                                         "keydiff"),
                          [](const auto& policy) { return std::string(policy.param); });
 
 }  // namespace

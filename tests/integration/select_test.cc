@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "kv/kv_bytes.h"
@@ -27,13 +28,13 @@ EngineOptions TinyOptions(const std::string& model = "llama-gqa") {
 HeadRule Selecting(Kind kind, int64_t budget, RuleStart start = RuleStart::kFirstToken) {
   HeadRule rule = HeadRule::Stream(0, budget);
   rule.select.kind = kind;
-  rule.start = kind == Kind::kSnapKv ? RuleStart::kEndOfPrompt : start;
+  rule.start = rule.select.CutsOnce() ? RuleStart::kEndOfPrompt : start;
   return rule;
 }
 
 // Heads of all kinds beside each other.
 std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShape& shape) {
-  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv};
+  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyDiff, Kind::kAdaKv};
   auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(shape));
   for (HeadRule& rule : plan->rules) {
     if (rng() % 5 == 0) continue;
@@ -41,9 +42,16 @@ std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShap
       rule = HeadRule::Stream(4, 20);
       continue;
     }
-    rule = Selecting(kKinds[rng() % 3], 1 + static_cast<int64_t>(rng() % 60),
+    rule = Selecting(kKinds[rng() % 5], 1 + static_cast<int64_t>(rng() % 60),
                      rng() % 2 == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
     rule.sink = static_cast<int64_t>(rng() % 2) * 3;
+  }
+  // Heads of a layer that share have one rule.
+  for (size_t i = 0; i < plan->rules.size(); ++i) {
+    const size_t first = i / static_cast<size_t>(shape.num_kv_heads) * static_cast<size_t>(shape.num_kv_heads);
+    for (size_t other = first; other < i && plan->rules[i].select.kind == Kind::kAdaKv; ++other) {
+      if (plan->rules[other].select.kind == Kind::kAdaKv) plan->rules[i] = plan->rules[other];
+    }
   }
   return plan;
 }
@@ -185,6 +193,48 @@ TEST_F(SelectEngine, AForkContinuesAsTheOriginalWouldBitForBit) {
     EXPECT_EQ(Read(*engine, second_fork, rest), expected) << "round " << round;
   }
   EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
+// On a model whose heads look at more or fewer tokens: each layer keeps what was worked out before, every head the
+// tokens that it says, and a fork goes on as its original, also under rules made anew of the plan.
+TEST_F(SelectEngine, EveryLayerSharesWhatWasPlanned) {
+  EngineOptions options = ExactOptions(SourcePath("models/headwise-17m"), {"cpu"});
+  options.page_tokens = 16;
+  options.chunk_tokens = 100;
+  const auto engine = MustCreate(options);
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  for (HeadRule& rule : plan->rules) rule = Selecting(Kind::kAdaKv, 90);
+  plan->rules[5] = HeadRule::Full();
+  const SequenceOptions of_text{.plan = plan, .prompt_tokens = 350, .max_tokens = 1000};
+  const auto sequence = *engine->NewSequence(of_text);
+  Read(*engine, sequence, IdsOf(1, 350));
+  const std::vector<int32_t> rest = IdsOf(2, 40);
+  const auto fork = *engine->Fork(*sequence);
+  const auto fork_of_plan = *engine->Fork(*sequence, of_text);
+  const std::vector<float> expected = Read(*engine, sequence, rest);
+  EXPECT_EQ(Read(*engine, fork, rest), expected);
+  EXPECT_EQ(Read(*engine, fork_of_plan, rest), expected);
+  const KvCache& cache = *sequence->cache;
+  int num_uneven = 0;
+  for (int64_t layer_idx = 0; layer_idx < cache.num_layers(); ++layer_idx) {
+    int64_t num_kept = 0, num_planned = 0;
+    for (int64_t kv_head = 0; kv_head < cache.num_kv_heads(); ++kv_head) {
+      ResolvedRule rule = cache.rule(layer_idx, kv_head);
+      if (!rule.SelectsByScore()) continue;
+      std::vector<int32_t> kept = cache.KeptPositions(layer_idx, kv_head).value();
+      std::sort(kept.begin(), kept.end());
+      EXPECT_EQ(std::adjacent_find(kept.begin(), kept.end()), kept.end());
+      EXPECT_EQ(kept.size(), NumKeptTokens(rule, 390));
+      // The observed tokens and what came behind the prompt.
+      EXPECT_EQ(kept[kept.size() - 72], 390 - 72);
+      num_uneven += rule.shared != 0 ? 1 : 0;
+      num_kept += static_cast<int64_t>(kept.size());
+      rule.shared = 0;
+      num_planned += NumKeptTokens(rule, 390);
+    }
+    EXPECT_EQ(num_kept, num_planned) << "layer " << layer_idx;
+  }
+  EXPECT_GE(num_uneven, 4);
 }
 
 // A dense prefix has no notes of what was seen.

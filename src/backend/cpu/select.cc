@@ -1,9 +1,11 @@
 // Which tokens a head keeps by attention score: see SelectKvArgs in backend/ops.h.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "backend/cpu/attention.h"
+#include "backend/page_shares.h"
 
 namespace headwise::cpu {
 namespace {
@@ -19,6 +21,7 @@ struct Selecting {
   int64_t first_row = 0;
   int64_t num_rows = 0;
   int64_t scores_begin = kNoLimit;  // slots from here on are scored; a multiple of a group
+  float* mean = nullptr;            // [D], of kKeyDiff: where keys point on the whole, of length 1 or 0
 
   bool SomeGo() const { return work.num_kept() < work.num_slots(); }
 };
@@ -34,6 +37,10 @@ Selecting Observed(const SelectKvArgs& args, const HeadWork& work) {
   Selecting selecting{.work = work};
   if (selection.scores == Scores::kKeyNorm) {
     selecting.scores_begin = work.first_pos / kGroupTokens * kGroupTokens;
+    return selecting;
+  }
+  if (selection.scores == Scores::kKeyDiff) {
+    if (selecting.SomeGo()) selecting.scores_begin = 0;
     return selecting;
   }
   if (!args.q.present()) return selecting;
@@ -66,6 +73,13 @@ void Score(const SelectKvArgs& args, const Selecting& head, const ScoreTask& tas
   if (work.selection->scores == Scores::kKeyNorm) {
     return kernels.attention.select_norm(
         {.pages = PagesOf(work), .begin = task.begin, .end = task.end, .tile = reinterpret_cast<float*>(tile)});
+  }
+  if (work.selection->scores == Scores::kKeyDiff) {
+    return kernels.attention.select_cosine({.pages = PagesOf(work),
+                                            .begin = task.begin,
+                                            .end = task.end,
+                                            .mean = head.mean,
+                                            .tile = reinterpret_cast<float*>(tile)});
   }
   const int64_t row = work.first_row + head.first_row;
   const int64_t q_head = work.kv_head * args.group();
@@ -120,11 +134,13 @@ std::vector<double> Pooled(const std::vector<float>& scores, const KvSelection& 
 struct Candidate {
   double score;  // a number
   int64_t position;
+  int64_t kv_head;
   int64_t slot;
 
   // Who goes first.
   bool operator<(const Candidate& other) const {
-    return score != other.score ? score < other.score : position < other.position;
+    if (score != other.score) return score < other.score;
+    return position != other.position ? position < other.position : kv_head < other.kv_head;
   }
 };
 
@@ -132,23 +148,16 @@ double NumberOf(double score) {
   return std::isnan(score) ? -INFINITY : score;
 }
 
-// Slots of the tokens that go, ascending.
-std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
+// Whether the token at `position` in the text may go.
+bool MayGo(const HeadWork& work, int64_t position) {
+  const KvSelection& selection = *work.selection;
+  return position >= selection.keep_first && position < work.text_pos + work.num_rows - selection.keep_newest;
+}
+
+// Tokens that may go, to the end of `candidates`.
+void AddCandidates(const HeadWork& work, std::vector<Candidate>& candidates) {
   const KvSelection& selection = *work.selection;
   const int64_t newest_begin = work.text_pos + work.num_rows - selection.keep_newest;
-  const auto is_candidate = [&](int64_t position) {
-    return position >= selection.keep_first && position < newest_begin;
-  };
-  const int64_t num_go = work.num_slots() - work.num_kept();
-  if (num_go == 1 && selection.kernel == 1) {
-    Candidate lowest{.score = 0, .position = 0, .slot = -1};
-    ForSlots(work, [&](int64_t slot, int64_t position, float score) {
-      if (!is_candidate(position)) return;
-      const Candidate candidate{NumberOf(score), position, slot};
-      if (lowest.slot < 0 || candidate < lowest) lowest = candidate;
-    });
-    return {lowest.slot};
-  }
   std::vector<double> pooled;
   if (selection.kernel > 1) {
     // Slots are positions here.
@@ -159,12 +168,29 @@ std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
     });
     pooled = Pooled(scores, selection);
   }
-  std::vector<Candidate> candidates;
-  candidates.reserve(static_cast<size_t>(work.num_slots()));
+  candidates.reserve(candidates.size() + static_cast<size_t>(work.num_slots()));
   ForSlots(work, [&](int64_t slot, int64_t position, float score) {
-    if (!is_candidate(position)) return;
-    candidates.push_back({NumberOf(pooled.empty() ? score : pooled[static_cast<size_t>(slot)]), position, slot});
+    if (!MayGo(work, position)) return;
+    candidates.push_back(
+        {NumberOf(pooled.empty() ? score : pooled[static_cast<size_t>(slot)]), position, work.kv_head, slot});
   });
+}
+
+// Slots of the tokens that go where `num_kept` stay, ascending.
+std::vector<int64_t> SlotsThatGo(const HeadWork& work, int64_t num_kept) {
+  const int64_t num_go = work.num_slots() - num_kept;
+  if (num_go == 0) return {};
+  if (num_go == 1 && work.selection->kernel == 1) {
+    Candidate lowest{.score = 0, .position = 0, .kv_head = 0, .slot = -1};
+    ForSlots(work, [&](int64_t slot, int64_t position, float score) {
+      if (!MayGo(work, position)) return;
+      const Candidate candidate{NumberOf(score), position, work.kv_head, slot};
+      if (lowest.slot < 0 || candidate < lowest) lowest = candidate;
+    });
+    return {lowest.slot};
+  }
+  std::vector<Candidate> candidates;
+  AddCandidates(work, candidates);
   std::nth_element(candidates.begin(), candidates.begin() + (num_go - 1), candidates.end());
   std::vector<int64_t> slots;
   slots.reserve(static_cast<size_t>(num_go));
@@ -173,11 +199,12 @@ std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
   return slots;
 }
 
-void Drop(const HeadWork& work, const KernelTable& kernels) {
-  const std::vector<int64_t> go = SlotsThatGo(work);
+// All but `num_kept` tokens.
+void Drop(const HeadWork& work, int64_t num_kept, const KernelTable& kernels) {
+  const std::vector<int64_t> go = SlotsThatGo(work, num_kept);
   std::vector<int64_t> from;
-  auto gone = std::lower_bound(go.begin(), go.end(), work.num_kept());
-  for (int64_t slot = work.num_kept(); slot < work.num_slots(); ++slot) {
+  auto gone = std::lower_bound(go.begin(), go.end(), num_kept);
+  for (int64_t slot = num_kept; slot < work.num_slots(); ++slot) {
     if (gone != go.end() && *gone == slot) {
       ++gone;
     } else {
@@ -189,6 +216,114 @@ void Drop(const HeadWork& work, const KernelTable& kernels) {
                                 .from = from.data(),
                                 .to = go.data(),  // as many as these are below num_kept, and come first
                                 .num_tokens = static_cast<int64_t>(from.size())});
+}
+
+// Heads of one sequence that share, where tokens go. heads[kv_head].
+struct Sharing {
+  std::vector<HeadWork> heads;
+  std::span<int32_t> gained;  // [Hkv]
+};
+
+std::vector<Sharing> SharingOf(const SelectKvArgs& args) {
+  const KvStep& step = *args.step;
+  std::vector<Sharing> all;
+  if (step.gained.empty()) return all;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const auto sequence_idx = static_cast<int64_t>(i);
+    Sharing sharing{.heads = {}, .gained = step.GainedOf(args.layer_idx, sequence_idx)};
+    for (int64_t kv_head = 0; kv_head < step.num_kv_heads; ++kv_head) {
+      const HeadWork work = step.Head(args.layer_idx, sequence_idx * step.num_kv_heads + kv_head);
+      if (work.SharesNow()) sharing.heads.push_back(work);
+    }
+    if (!sharing.heads.empty()) all.push_back(std::move(sharing));
+  }
+  return all;
+}
+
+// Settles how many pages each head gains.
+void Share(const Sharing& sharing) {
+  const HeadWork& first = sharing.heads.front();
+  const auto num_heads = static_cast<int64_t>(sharing.heads.size());
+  std::vector<Candidate> candidates;
+  for (const HeadWork& head : sharing.heads) AddCandidates(head, candidates);
+  const int64_t num_tokens = static_cast<int64_t>(candidates.size()) / num_heads;
+  const int64_t num_go = first.num_slots() - first.num_kept();
+  const auto stay = candidates.begin() + num_go * num_heads;
+  std::nth_element(candidates.begin(), stay, candidates.end());
+  std::vector<int64_t> best_of(sharing.gained.size());  // by KV head
+  for (auto it = stay; it != candidates.end(); ++it) ++best_of[static_cast<size_t>(it->kv_head)];
+  std::vector<int64_t> num_best;
+  for (const HeadWork& head : sharing.heads) num_best.push_back(best_of[static_cast<size_t>(head.kv_head)]);
+  const std::vector<int64_t> gained = GainedPages({.num_best = num_best,
+                                                   .places = num_tokens - num_go,
+                                                   .num_tokens = num_tokens,
+                                                   .page_tokens = first.page_tokens(),
+                                                   .floor = first.selection->floor});
+  for (size_t i = 0; i < gained.size(); ++i) {
+    sharing.gained[static_cast<size_t>(sharing.heads[i].kv_head)] = static_cast<int32_t>(gained[i]);
+  }
+}
+
+void MovePages(const Sharing& sharing) {
+  const auto head_of = [&](int64_t kv_head) -> const HeadWork& {
+    return *std::find_if(sharing.heads.begin(), sharing.heads.end(),
+                         [&](const HeadWork& head) { return head.kv_head == kv_head; });
+  };
+  ForGivenPages(sharing.gained, sharing.heads.front().num_pages_kept(),
+                [&](int64_t from_head, int64_t from_page, int64_t to_head, int64_t to_page) {
+                  const HeadWork& to = head_of(to_head);
+                  std::memcpy(head_of(from_head).Page(from_page), to.Page(to_page),
+                              static_cast<size_t>(to.newest().page_bytes));
+                });
+}
+
+void DropShared(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool) {
+  const std::vector<Sharing> all = SharingOf(args);
+  if (all.empty()) return;
+  pool.ParallelFor(static_cast<int64_t>(all.size()), [&](int64_t idx, int) { Share(all[static_cast<size_t>(idx)]); });
+  const int64_t num_kv_heads = args.step->num_kv_heads;
+  pool.ParallelFor(static_cast<int64_t>(all.size()) * num_kv_heads, [&](int64_t idx, int) {
+    const Sharing& sharing = all[static_cast<size_t>(idx / num_kv_heads)];
+    const auto i = static_cast<size_t>(idx % num_kv_heads);
+    if (i >= sharing.heads.size()) return;
+    const HeadWork& head = sharing.heads[i];
+    Drop(head, head.num_kept() + sharing.gained[static_cast<size_t>(head.kv_head)] * head.page_tokens(), kernels);
+  });
+  pool.ParallelFor(static_cast<int64_t>(all.size()),
+                   [&](int64_t idx, int) { MovePages(all[static_cast<size_t>(idx)]); });
+}
+
+// Where the keys of each head that scores by it point on the whole; task by task, and then in the order of tasks.
+void FindDirections(std::vector<Selecting>& heads, const std::vector<ScoreTask>& tasks, const KernelTable& kernels,
+                    ThreadPool& pool, AttentionScratch& scratch) {
+  const auto by_direction = [&](const ScoreTask& task) {
+    return heads[task.head_idx].work.selection->scores == Scores::kKeyDiff;
+  };
+  if (std::none_of(tasks.begin(), tasks.end(), by_direction)) return;
+  const auto dim = static_cast<size_t>(heads.front().work.layout().head_dim);
+  float* const sums = scratch.Shared((tasks.size() + heads.size()) * dim);
+  pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t idx, int thread_idx) {
+    const ScoreTask& task = tasks[static_cast<size_t>(idx)];
+    if (!by_direction(task)) return;
+    kernels.attention.select_directions({.pages = PagesOf(heads[task.head_idx].work),
+                                         .begin = task.begin,
+                                         .end = task.end,
+                                         .sums = sums + static_cast<size_t>(idx) * dim,
+                                         .tile = reinterpret_cast<float*>(scratch.OfThread(thread_idx))});
+  });
+  for (size_t i = 0; i < heads.size(); ++i) {
+    if (heads[i].work.selection->scores != Scores::kKeyDiff) continue;
+    heads[i].mean = sums + (tasks.size() + i) * dim;
+    std::vector<double> mean(dim);
+    for (size_t idx = 0; idx < tasks.size(); ++idx) {
+      for (size_t d = 0; d < dim && tasks[idx].head_idx == i; ++d) mean[d] += sums[idx * dim + d];
+    }
+    double squared = 0;
+    for (const double x : mean) squared += x * x;
+    for (size_t d = 0; d < dim; ++d) {
+      heads[i].mean[d] = squared > 0 ? static_cast<float>(mean[d] / std::sqrt(squared)) : 0.0f;
+    }
+  }
 }
 
 }  // namespace
@@ -211,14 +346,16 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
   if (heads.empty()) return;
   const auto tile_bytes = static_cast<size_t>(kSelectGroups * padded_dim * kGroupTokens) * sizeof(float);
   scratch.ReservePerThread(pool.num_threads(), tile_bytes);
+  FindDirections(heads, tasks, kernels, pool, scratch);
   pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t idx, int thread_idx) {
     const ScoreTask& task = tasks[static_cast<size_t>(idx)];
     Score(args, heads[task.head_idx], task, kernels, scratch.OfThread(thread_idx));
   });
   pool.ParallelFor(static_cast<int64_t>(heads.size()), [&](int64_t idx, int) {
     const Selecting& head = heads[static_cast<size_t>(idx)];
-    if (head.SomeGo()) Drop(head.work, kernels);
+    if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
   });
+  DropShared(args, kernels, pool);
 }
 
 }  // namespace headwise::cpu

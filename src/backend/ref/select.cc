@@ -1,9 +1,11 @@
 // Which tokens a head keeps by attention score, literally as backend/ops.h says: note, score, choose, move.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "backend/page_shares.h"
 #include "backend/ref/kv_page.h"
 #include "backend/ref/ref_ops.h"
 
@@ -61,6 +63,32 @@ void ScoreByKeyNorm(const HeadWork& work) {
   }
 }
 
+void ScoreByKeyDirection(const HeadWork& work) {
+  const SlotTokens tokens(work);
+  const int64_t dim = work.layout().head_dim;
+  const auto length = [&](int64_t slot) {
+    double sum = 0;
+    for (int64_t d = 0; d < dim; ++d) sum += static_cast<double>(tokens.Key(slot, d)) * tokens.Key(slot, d);
+    return std::sqrt(sum);
+  };
+  std::vector<double> mean(static_cast<size_t>(dim));
+  for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
+    const double key_length = length(slot);
+    for (int64_t d = 0; d < dim && key_length > 0; ++d) {
+      mean[static_cast<size_t>(d)] += tokens.Key(slot, d) / key_length;
+    }
+  }
+  double mean_length = 0;
+  for (const double x : mean) mean_length += x * x;
+  mean_length = std::sqrt(mean_length);
+  for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
+    double dot = 0;
+    for (int64_t d = 0; d < dim; ++d) dot += mean[static_cast<size_t>(d)] * tokens.Key(slot, d);
+    const double lengths = mean_length * length(slot);
+    tokens.Score(slot) = lengths > 0 ? static_cast<float>(-dot / lengths) : 0.0f;
+  }
+}
+
 void ScoreTokens(const SelectKvArgs& args, const HeadWork& work) {
   const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
@@ -95,32 +123,96 @@ double PooledScore(const HeadWork& work, int64_t slot) {
   return selection.pooling == KvSelection::Pooling::kMean ? sum / selection.kernel : largest;
 }
 
-// Slots of the tokens that go, ascending.
-std::vector<int64_t> SlotsThatGo(const HeadWork& work) {
+struct Candidate {
+  double score;
+  int64_t pos;
+  int64_t kv_head;
+  int64_t slot;
+
+  // Who goes first.
+  bool operator<(const Candidate& other) const {
+    if (score != other.score) return score < other.score;
+    return pos != other.pos ? pos < other.pos : kv_head < other.kv_head;
+  }
+};
+
+// Tokens that may go, those that go first in front.
+std::vector<Candidate> CandidatesOf(const HeadWork& work) {
   const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
   const int64_t end_pos = work.text_pos + work.num_rows;
-  struct Candidate {
-    double score;
-    int64_t pos;
-    int64_t slot;
-  };
   std::vector<Candidate> candidates;
   for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
     const int64_t pos = tokens.Position(slot);
     if (pos < selection.keep_first || pos >= end_pos - selection.keep_newest) continue;
     const double score = PooledScore(work, slot);
-    candidates.push_back({std::isnan(score) ? -INFINITY : score, pos, slot});
+    candidates.push_back({std::isnan(score) ? -INFINITY : score, pos, work.kv_head, slot});
   }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.score != b.score ? a.score < b.score : a.pos < b.pos;
-  });
-  std::vector<int64_t> slots;
-  for (int64_t i = 0; i < work.num_slots() - work.num_kept(); ++i) {
-    slots.push_back(candidates[static_cast<size_t>(i)].slot);
+  std::sort(candidates.begin(), candidates.end());
+  return candidates;
+}
+
+// Steps 3 and 4 for a head that keeps `num_kept` tokens.
+void Drop(const HeadWork& work, int64_t num_kept) {
+  const SlotTokens tokens(work);
+  const std::vector<Candidate> candidates = CandidatesOf(work);
+  std::vector<int64_t> go;
+  for (int64_t i = 0; i < work.num_slots() - num_kept; ++i) go.push_back(candidates[static_cast<size_t>(i)].slot);
+  std::sort(go.begin(), go.end());
+  auto freed = go.begin();
+  auto gone = std::lower_bound(go.begin(), go.end(), num_kept);
+  for (int64_t slot = num_kept; slot < work.num_slots(); ++slot) {
+    if (gone != go.end() && *gone == slot) {
+      ++gone;
+    } else {
+      tokens.Move(slot, *freed++);
+    }
   }
-  std::sort(slots.begin(), slots.end());
-  return slots;
+}
+
+// Of heads of one layer that share.
+std::vector<int64_t> GainedBy(const std::vector<HeadWork>& heads) {
+  const HeadWork& first = heads.front();
+  std::vector<Candidate> candidates;
+  for (const HeadWork& head : heads) {
+    const std::vector<Candidate> of_head = CandidatesOf(head);
+    candidates.insert(candidates.end(), of_head.begin(), of_head.end());
+  }
+  std::sort(candidates.begin(), candidates.end());
+  const auto num_heads = static_cast<int64_t>(heads.size());
+  const int64_t num_tokens = static_cast<int64_t>(candidates.size()) / num_heads;
+  const int64_t places = num_tokens - (first.num_slots() - first.num_kept());
+  std::vector<int64_t> num_best(heads.size());
+  for (size_t i = candidates.size() - static_cast<size_t>(places * num_heads); i < candidates.size(); ++i) {
+    for (size_t head = 0; head < heads.size(); ++head) num_best[head] += heads[head].kv_head == candidates[i].kv_head;
+  }
+  return GainedPages({.num_best = num_best,
+                      .places = places,
+                      .num_tokens = num_tokens,
+                      .page_tokens = first.page_tokens(),
+                      .floor = first.selection->floor});
+}
+
+// Of one sequence: the heads of the layer that share, where tokens go.
+void DropShared(const KvStep& step, int64_t layer_idx, int64_t sequence_idx) {
+  std::vector<HeadWork> heads;
+  for (int64_t kv_head = 0; kv_head < step.num_kv_heads; ++kv_head) {
+    const HeadWork work = step.Head(layer_idx, sequence_idx * step.num_kv_heads + kv_head);
+    if (work.SharesNow()) heads.push_back(work);
+  }
+  if (heads.empty()) return;
+  const std::vector<int64_t> of_heads = GainedBy(heads);
+  const std::span<int32_t> gained = step.GainedOf(layer_idx, sequence_idx);
+  for (size_t i = 0; i < heads.size(); ++i) {
+    gained[static_cast<size_t>(heads[i].kv_head)] = static_cast<int32_t>(of_heads[i]);
+    Drop(heads[i], heads[i].num_kept() + of_heads[i] * heads[i].page_tokens());
+  }
+  ForGivenPages(gained, heads.front().num_pages_kept(),
+                [&](int64_t from_head, int64_t from_page, int64_t to_head, int64_t to_page) {
+                  const HeadWork from = step.Head(layer_idx, sequence_idx * step.num_kv_heads + from_head);
+                  const HeadWork to = step.Head(layer_idx, sequence_idx * step.num_kv_heads + to_head);
+                  std::memcpy(from.Page(from_page), to.Page(to_page), static_cast<size_t>(to.newest().page_bytes));
+                });
 }
 
 void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
@@ -132,20 +224,12 @@ void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
   const bool some_go = work.num_kept() < work.num_slots();
   if (work.selection->scores == Scores::kKeyNorm) {
     ScoreByKeyNorm(work);
+  } else if (work.selection->scores == Scores::kKeyDiff) {
+    if (some_go) ScoreByKeyDirection(work);
   } else if (args.q.present() && (some_go || work.selection->scores == Scores::kSum)) {
     ScoreTokens(args, work);
   }
-  if (!some_go) return;
-  const std::vector<int64_t> go = SlotsThatGo(work);
-  auto freed = go.begin();
-  auto gone = std::lower_bound(go.begin(), go.end(), work.num_kept());
-  for (int64_t slot = work.num_kept(); slot < work.num_slots(); ++slot) {
-    if (gone != go.end() && *gone == slot) {
-      ++gone;
-    } else {
-      tokens.Move(slot, *freed++);
-    }
-  }
+  if (some_go && !work.selection->shares) Drop(work, work.num_kept());
 }
 
 }  // namespace
@@ -155,6 +239,9 @@ void SelectKv(const SelectKvArgs& args) {
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
     if (work.Selects() && work.num_rows > 0) SelectOfHead(args, work);
+  }
+  for (size_t i = 0; i < args.step->sequences.size() && !args.step->gained.empty(); ++i) {
+    DropShared(*args.step, args.layer_idx, static_cast<int64_t>(i));
   }
 }
 

@@ -195,6 +195,23 @@ struct SelectNormArgs {
   float* tile;         // [Dp, 16], 64-byte aligned
 };
 
+// The directions k / |k| of the keys in slots [begin, end), added up; those of no length count as 0.
+struct SelectDirectionsArgs {
+  KvPages pages;
+  int64_t begin, end;  // begin is a multiple of 16
+  float* sums;         // [D]
+  float* tile;         // [2, Dp, 16], 64-byte aligned
+};
+
+// Notes minus the cosine of its key with `mean` for every token in slots [begin, end), whole groups; 0 for keys of no
+// length.
+struct SelectCosineArgs {
+  KvPages pages;
+  int64_t begin, end;  // begin is a multiple of 16
+  const float* mean;   // [D], of length 1 or 0
+  float* tile;         // [Dp, 16], 64-byte aligned
+};
+
 // The tokens in slots from[i] into slots to[i], with what is noted of them.
 struct MoveSlotsArgs {
   KvPages pages;
@@ -211,6 +228,8 @@ struct AttentionKernels {
   void (*fold)(const FoldArgs& args);
   void (*select_score)(const SelectScoreArgs& args);
   void (*select_norm)(const SelectNormArgs& args);
+  void (*select_directions)(const SelectDirectionsArgs& args);
+  void (*select_cosine)(const SelectCosineArgs& args);
   void (*move_slots)(const MoveSlotsArgs& args);
   bool has_bf16_dot;
 };

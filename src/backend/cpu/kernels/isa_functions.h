@@ -20,6 +20,8 @@ void Prefill(const PrefillArgs& args);
 void Fold(const FoldArgs& args);
 void SelectScore(const SelectScoreArgs& args);
 void SelectNorm(const SelectNormArgs& args);
+void SelectDirections(const SelectDirectionsArgs& args);
+void SelectCosine(const SelectCosineArgs& args);
 void MoveSlots(const MoveSlotsArgs& args);
 
 void FewRows(const FewRowsArgs& args);

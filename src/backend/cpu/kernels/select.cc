@@ -93,6 +93,23 @@ HWY_INLINE VF Probability(const SelectScoreArgs& args, VF dot, float lse) {
   return hn::IfThenZeroElse(hn::Lt(exponent, lowest), p);
 }
 
+// Of 16 keys: the squares of their lengths.
+HWY_INLINE void SquaredLengths(const float* tile, int64_t dim, VF (&squares)[kSub]) {
+  for (int64_t s = 0; s < kSub; ++s) {
+    squares[s] = hn::Zero(kDF);
+    for (int64_t d = 0; d < dim; ++d) {
+      const VF key = hn::Load(kDF, tile + d * kGroupTokens + s * kLanes);
+      squares[s] = hn::MulAdd(key, key, squares[s]);
+    }
+  }
+}
+
+// 1 / sqrt, and 0 of 0.
+HWY_INLINE VF InverseLength(VF squared) {
+  const VF inverse = hn::Div(hn::Set(kDF, 1.0f), hn::Sqrt(squared));
+  return hn::IfThenZeroElse(hn::Eq(squared, hn::Zero(kDF)), inverse);
+}
+
 // Where the scores of the group at `slot` are noted.
 float* NotedScores(const KvPages& pages, int64_t slot) {
   const uint32_t page = pages.table[slot / pages.page_tokens];
@@ -195,13 +212,49 @@ void SelectNorm(const SelectNormArgs& args) {
   for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
     WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
     float* const scores = NotedScores(args.pages, slot);
+    VF squares[kSub];
+    SquaredLengths(args.tile, args.pages.dim, squares);
+    for (int64_t s = 0; s < kSub; ++s) hn::StoreU(hn::Neg(hn::Sqrt(squares[s])), kDF, scores + s * kLanes);
+  }
+}
+
+void SelectDirections(const SelectDirectionsArgs& args) {
+  const int64_t dim = args.pages.dim;
+  float* const sums = args.tile + args.pages.padded_dim * kGroupTokens;
+  for (int64_t i = 0; i < dim * kGroupTokens; i += kLanes) hn::Store(hn::Zero(kDF), kDF, sums + i);
+  for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
+    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    VF squares[kSub];
+    SquaredLengths(args.tile, dim, squares);
     for (int64_t s = 0; s < kSub; ++s) {
-      VF sum = hn::Zero(kDF);
-      for (int64_t d = 0; d < args.pages.dim; ++d) {
-        const VF key = hn::Load(kDF, args.tile + d * kGroupTokens + s * kLanes);
-        sum = hn::MulAdd(key, key, sum);
+      const VF inverse = InverseLength(squares[s]);
+      const VF lane = hn::Iota(kDF, static_cast<float>(s * kLanes));
+      const auto is_there = hn::Lt(lane, hn::Set(kDF, static_cast<float>(args.end - slot)));
+      for (int64_t d = 0; d < dim; ++d) {
+        const int64_t at = d * kGroupTokens + s * kLanes;
+        const VF direction = hn::Mul(hn::Load(kDF, args.tile + at), inverse);
+        hn::Store(hn::Add(hn::Load(kDF, sums + at), hn::IfThenElseZero(is_there, direction)), kDF, sums + at);
       }
-      hn::StoreU(hn::Neg(hn::Sqrt(sum)), kDF, scores + s * kLanes);
+    }
+  }
+  for (int64_t d = 0; d < dim; ++d) {
+    args.sums[d] = 0;
+    for (int64_t lane = 0; lane < kGroupTokens; ++lane) args.sums[d] += sums[d * kGroupTokens + lane];
+  }
+}
+
+void SelectCosine(const SelectCosineArgs& args) {
+  for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
+    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    float* const scores = NotedScores(args.pages, slot);
+    VF squares[kSub];
+    SquaredLengths(args.tile, args.pages.dim, squares);
+    for (int64_t s = 0; s < kSub; ++s) {
+      VF dot = hn::Zero(kDF);
+      for (int64_t d = 0; d < args.pages.dim; ++d) {
+        dot = hn::MulAdd(hn::Load(kDF, args.tile + d * kGroupTokens + s * kLanes), hn::Set(kDF, args.mean[d]), dot);
+      }
+      hn::StoreU(hn::Neg(hn::Mul(dot, InverseLength(squares[s]))), kDF, scores + s * kLanes);
     }
   }
 }

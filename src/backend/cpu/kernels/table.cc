@@ -30,6 +30,8 @@ constexpr KernelTable kKernelTable = {
                   .fold = Fold,
                   .select_score = SelectScore,
                   .select_norm = SelectNorm,
+                  .select_directions = SelectDirections,
+                  .select_cosine = SelectCosine,
                   .move_slots = MoveSlots,
                   .has_bf16_dot = kMultipliesBF16},
     .elementwise = {.norm_row = NormRow,
