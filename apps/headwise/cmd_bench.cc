@@ -58,7 +58,9 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   Backend& backend = *parts.memory->backend;
   HW_ASSIGN_OR_RETURN(const DType weights, RandomWeightsByName(options.weights));
   if (options.shape.empty()) {
-    HW_ASSIGN_OR_RETURN(parts.model, LoadModel(options.engine.model, backend));
+    HW_ASSIGN_OR_RETURN(
+        parts.model, LoadModel(options.engine.model, backend,
+                               options.engine.use_mmap ? FileAccess::kMap : FileAccess::kRead, options.engine.on_load));
   } else {
     HW_ASSIGN_OR_RETURN(parts.model, MakeRandomModel({.shape = options.shape,
                                                       .weights = weights,
