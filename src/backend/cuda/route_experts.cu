@@ -250,7 +250,8 @@ void RouteRows(const ExpertsArgs& args, const RoutedRows& routed, CudaDevice& de
   const auto num_rows = static_cast<size_t>(params.rows_of_block);
   // Of very many experts fewer rows at a time.
   const size_t num_warps = std::clamp<size_t>(kRankedBytes / ranked_bytes, 1, num_rows);
-  const size_t chosen_bytes = num_rows * static_cast<size_t>(routed.num_chosen) * sizeof(int32_t);
+  // In whole 16 bytes: the compiler reads what is left of a loop so.
+  const size_t chosen_bytes = (num_rows * static_cast<size_t>(routed.num_chosen) * sizeof(int32_t) + 15) / 16 * 16;
   const LaunchShape shape =
       Overlapping(Blocks(routed.num_rows, params.rows_of_block), static_cast<unsigned>(num_warps) * kWarp,
                   num_warps * ranked_bytes + chosen_bytes);
