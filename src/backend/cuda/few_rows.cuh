@@ -174,37 +174,42 @@ __device__ float AddOverLanes(float x) {
   }
   return x;
 }
-// 1 / rms of rows warp, warp + 8, ... by its warp, into shared memory. K is a multiple of 64.
+// 1 / rms of rows warp, warp + 8, ... by its warp, into shared memory, in two steps: what is loaded is on its way while
+// x is. K is a multiple of 64.
 template <int kGroups>
-__device__ void InvertRoots(const FewRowsParams& p, const float* squares, float* inverses) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int warp = static_cast<int>(threadIdx.x / kWarp);
-  const int num_quads = p.depth / kSquared / 4;
-  float sums[kGroups];
+struct RootsOfRows {
+  float4 loaded[kGroups][kQuadsOfSquares];
+
+  static __device__ int RowOf(int i) { return static_cast<int>(threadIdx.x / kWarp) + i * kNumShares; }
+  __device__ void Load(const FewRowsParams& p, const float* squares) {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int num_quads = p.depth / kSquared / 4;
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int row = warp + i * kNumShares;
-    const auto* quads = reinterpret_cast<const float4*>(squares + static_cast<int64_t>(row) * (p.depth / kSquared));
-    float4 loaded[kQuadsOfSquares];
+    for (int i = 0; i < kGroups; ++i) {
+      const int row = RowOf(i);
+      const auto* quads = reinterpret_cast<const float4*>(squares + static_cast<int64_t>(row) * (p.depth / kSquared));
 #pragma unroll
-    for (int j = 0; j < kQuadsOfSquares; ++j) {
-      const int quad = lane + j * static_cast<int>(kWarp);
-      loaded[j] = {0, 0, 0, 0};
-      if (row < p.num_rows && quad < num_quads) loaded[j] = quads[quad];
-    }
-    sums[i] = 0;
-#pragma unroll
-    for (int j = 0; j < kQuadsOfSquares; ++j) {
-      sums[i] += (loaded[j].x + loaded[j].y) + (loaded[j].z + loaded[j].w);
+      for (int j = 0; j < kQuadsOfSquares; ++j) {
+        const int quad = lane + j * static_cast<int>(kWarp);
+        loaded[i][j] = {0, 0, 0, 0};
+        if (row < p.num_rows && quad < num_quads) loaded[i][j] = quads[quad];
+      }
     }
   }
+  __device__ void Invert(const FewRowsParams& p, float* inverses) const {
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int row = warp + i * kNumShares;
-    const float sum = SumOfWarp(sums[i]);
-    if (lane == 0 && row < p.num_rows) inverses[row] = InverseRoot(sum, p.depth, p.norm_eps);
+    for (int i = 0; i < kGroups; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < kQuadsOfSquares; ++j) {
+        sum += (loaded[i][j].x + loaded[i][j].y) + (loaded[i][j].z + loaded[i][j].w);
+      }
+      sum = SumOfWarp(sum);
+      const int row = RowOf(i);
+      if (threadIdx.x % kWarp == 0 && row < p.num_rows) inverses[row] = InverseRoot(sum, p.depth, p.norm_eps);
+    }
   }
-}
+};
 
 // How x lies in a block's shared memory: its slices, of each four turns, of each the columns, of each the four chunks
 // of 16 bytes that its lanes take.

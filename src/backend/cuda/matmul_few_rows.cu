@@ -65,17 +65,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const staged = reinterpret_cast<uint4*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
   __shared__ __align__(16) float squares[kMaxStagedNumbers / kSquared];
   __shared__ float inverses[kMaxColumns];
+  RootsOfRows<kGroups> roots;
   if (rounded != nullptr) {
     WaitForEarlier();
+    if (p.divides_sums) roots.Load(p, p.squares);
     StageRounded(rounded, p.num_columns(), p.depth, staged);
   } else {
     RowQuads norm;
     if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
     StageX(p, norm, staged, squares);
+    if (p.divides_sums) roots.Load(p, squares);
   }
-  // They are read behind the next barrier.
-  if (p.divides_sums) InvertRoots<kGroups>(p, rounded != nullptr ? p.squares : squares, inverses);
+  if (p.divides_sums) roots.Invert(p, inverses);  // they are read behind the next barrier
   const StagedX layout(p.num_columns());
   TileWriter<kGroups> writer(p);
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
@@ -208,7 +210,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
   __shared__ float inverses[kMaxColumns];  // read behind the next barrier
-  if (p.divides_sums) InvertRoots<kGroups>(p, p.squares, inverses);
+  if (p.divides_sums) {
+    RootsOfRows<kGroups> roots;
+    roots.Load(p, p.squares);
+    roots.Invert(p, inverses);
+  }
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
   TileWriter<kGroups> writer(p);
