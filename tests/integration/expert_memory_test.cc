@@ -61,7 +61,7 @@ TEST_F(ExpertMemoryTest, AnyNumberInMemoryGivesTheSameBits) {
         EXPECT_EQ(memory.resident_bytes, num_places * kExpertBytes);
         if (num_places == 3) {
           EXPECT_EQ(memory.num_read, 3);
-        } else if (num_places == 1) {
+        } else if (num_places == 1 && chunk < 64) {  // of one chunk each is read once, in its round
           EXPECT_GT(memory.num_read, 3);
         }
       }
