@@ -25,7 +25,7 @@ namespace {
 // Of a matrix in a block format that is put in order at a time, on the host.
 constexpr int64_t kPackBytes = int64_t{16} << 20;
 constexpr int kMaxPackThreads = 16;
-// Of weights in block formats as plain numbers at a time, on the device, where a product wants those.
+// Of weights in other formats as plain numbers, or in bf16, at a time, on the device, where a product wants those.
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 
 // Of outputs and depth of products in FP8.
@@ -138,19 +138,20 @@ class CudaBackend final : public Backend {
     // Parts that differ, each with the norm before it: a file may have values in another format than keys.
     const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
     // A norm or an activation that is not done on the way leaves the product itself as it is for few rows.
-    const bool is_apart = AllHaveFewRows({.product = args.product});
+    const bool is_apart = !has_few_rows && AllHaveFewRows({.product = args.product});
     if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);
+    bool has_then_done = false;
     if (has_few_rows) {
-      FewRows(args);
+      has_then_done = FewRows(args);
     } else if (is_split) {
       ForFormats(args.product, [&](const MatMulArgs& some) { FewRows({.norm = args.norm, .product = some}); });
     } else {
       return LinearByCublas(args);
     }
-    if (args.then && !(has_few_rows && cuda::DoesThen(args))) MatMul(*args.then);
+    if (args.then && !has_then_done) MatMul(*args.then);
   }
   void Rope(const RopeArgs& args) override {
     Validate(args);
@@ -263,25 +264,36 @@ class CudaBackend final : public Backend {
                [&](const MatMulArgs& some) { all = all && HasFewRows({.norm = args.norm, .product = some}); });
     return all;
   }
-  // Requires: HasFewRows(args).
-  void FewRows(const LinearArgs& args) {
-    if (IsBlockFormat(args.product.parts.front().weight.dtype)) return cuda::MatMulFewRowsInBlocks(args, *device_);
+  // Returns whether `then` is done as well. Requires: HasFewRows(args).
+  bool FewRows(const LinearArgs& args) {
+    if (IsBlockFormat(args.product.parts.front().weight.dtype)) {
+      cuda::MatMulFewRowsInBlocks(args, *device_);
+      return false;
+    }
     const bool does_then = cuda::DoesThen(args);
     if (does_then) Validate(*args.then);
     NoteNorm(args);
     const MatMulArgs& last = does_then ? *args.then : args.product;
-    prepared_ = cuda::MatMulFewRows(args, prepared_, BehindOf(last), *device_);
-    last_sum_ = {.out = F32Sum(last), .weight = last.parts[0].weight.planes[0], .num_put = device_->num_put()};
+    // Of a product that is behind a norm itself x may lie where it would leave the next one's.
+    const bool may_prepare = does_then || !args.norm;
+    prepared_ = cuda::MatMulFewRows(args, prepared_, may_prepare ? BehindOf(last) : cuda::NormBehind{}, *device_);
+    last_sum_ = {.out = SumOf(last),
+                 .weight = last.parts[0].weight.planes[0],
+                 .num_outputs = last.parts[0].weight.shape[0],
+                 .num_put = device_->num_put()};
+    return does_then;
   }
-  // A step's operations are those of the step before: a product that is added to a stream leaves it as the norm wants
-  // it that read the stream behind it then (Prepared). A guess that is wrong costs what was left and nothing else.
+  // A step's operations are those of the step before: a product that is added to a stream leaves it as that norm
+  // wants it which read the stream behind it then (Prepared). A guess that is wrong costs what was left and nothing
+  // else. Weights of norms are there as long as those of products.
   void NoteNorm(const LinearArgs& args) {
     if (!args.norm || last_sum_.num_put != device_->num_put() || last_sum_.out != args.norm->x.data) return;
+    if (last_sum_.num_outputs != args.norm->x.shape[1]) return;
     norm_behind_[last_sum_.weight] = static_cast<const float*>(args.norm->weight.data);
   }
   cuda::NormBehind BehindOf(const MatMulArgs& last) {
     const auto known = norm_behind_.find(last.parts[0].weight.planes[0]);
-    if (F32Sum(last) == nullptr || known == norm_behind_.end()) return {};
+    if (SumOf(last) == nullptr || known == norm_behind_.end()) return {};
     const size_t bytes = cuda::ColumnsBytes(last.parts[0].weight.shape[0]);
     if (bytes > normed_columns_.size_bytes()) {
       Result<DeviceBuffer> made = DeviceBuffer::Make(*device_, bytes);
@@ -291,14 +303,17 @@ class CudaBackend final : public Backend {
     return {.weight = known->second, .room = normed_columns_.data()};
   }
   // Where the product adds to, of one part; else null.
-  static const void* F32Sum(const MatMulArgs& args) {
+  static const void* SumOf(const MatMulArgs& args) {
     return args.parts.size() == 1 && args.write == MatMulArgs::Write::kAdd ? args.parts[0].out.data : nullptr;
   }
 
   // By whatever is fastest.
   void Multiply(const MatMulArgs& args) {
     const LinearArgs linear{.product = args};
-    if (HasFewRows(linear)) return FewRows(linear);
+    if (HasFewRows(linear)) {
+      FewRows(linear);
+      return;
+    }
     if (HasBlocks(args) && IsMixed(args)) {
       return ForFormats(args, [&](const MatMulArgs& some) { Multiply(some); });
     }
@@ -443,7 +458,8 @@ class CudaBackend final : public Backend {
   struct Sum {
     const void* out = nullptr;     // what was added to
     const void* weight = nullptr;  // of the product
-    int64_t num_put = -1;          // CudaDevice::num_put() behind it
+    int64_t num_outputs = 0;
+    int64_t num_put = -1;  // CudaDevice::num_put() behind it
   };
   Sum last_sum_;
   std::unordered_map<const void*, const float*> norm_behind_;  // by a product's weight
@@ -452,7 +468,7 @@ class CudaBackend final : public Backend {
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;
   std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted
-  DeviceBuffer workspace_;                // once there are weights in block formats
+  DeviceBuffer workspace_;                // once there are weights that are not bf16
   std::unique_ptr<ThreadPool> pool_;      // that puts those in order
   std::unique_ptr<cuda::Cublas> cublas_;
   bool has_looked_for_cublas_ = false;

@@ -1,4 +1,4 @@
-// Products of up to 32 rows with bf16 weights, out = x W^T + bias: decoding.
+// Products of up to 32 rows with bf16 or f16 weights, out = x W^T + bias: decoding.
 //
 // Bound by reading the weights once, 2 N K bytes. Loads straight into the operands of mma.m16n8k16 keep too little on
 // its way: what x has to go through stands in between. So weights pass through shared memory, 12 to 20 KiB ahead for
@@ -10,6 +10,9 @@
 // x must be at hand too. Of few rows it lies in shared memory as operands, for all tiles of a block. Of more it comes
 // through the ring like weights, rounded before, each slice for four tiles at once: as many bytes again as half of the
 // weights at 32 rows, from the second-level cache, where for every tile they would be twice the weights.
+//
+// Where whoever makes x has rounded it already (Prepared), neither is needed. A norm ahead is left to the end: x times
+// its weight is multiplied, and sums by 1 / rms(x).
 //
 // How a sum is put together depends on K alone (eight shares, each in the order of its slices, added in their order),
 // so its bits do not depend on who shares the step. Where x is wanted exactly it is three numbers in bf16, and three
@@ -23,6 +26,8 @@ namespace headwise::cuda {
 namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
+
+static_assert(kMaxColumns == kMaxFewColumns && kExactParts == PartsOfRows(Compute::kF32));
 
 // Of x in shared memory: of more, every block's reading and rounding of them all takes longer than a launch that rounds
 // them once. Three rows of 4,096 or one of 14,336 were as fast either way.
