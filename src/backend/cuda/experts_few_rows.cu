@@ -39,7 +39,7 @@ struct RowNumbers {
 // `kExact`: x as three numbers in bf16.
 template <int kGroups, int kStages, bool kGated, bool kExact>
 __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_constant__ ExpertsProduct p) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kSliceAlign) char memory[];
   if constexpr (kGated) WaitForEarlier();
   LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 1) ExpertsKernel(const __grid_consta
       for (int turn = 0; turn < kTurns; ++turn) {
         const int at = depth + turn * kDepthOfTurn;
         if (at >= p.depth) break;
-        const TurnWeights<Bf16> weights(slice, turn);
+        const WeightOperands weights(slice, turn);
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           if (group * kRowsOfGroup >= slots.count) break;

@@ -27,6 +27,7 @@ inline constexpr int kThreads = kNumShares * static_cast<int>(kWarp);
 static_assert(kThreads == kNormThreads);
 inline constexpr int kRowBytes = kDepthOfSlice * 2;
 inline constexpr int kStageBytes = kTileOutputs * kRowBytes;
+inline constexpr int kSliceAlign = 128;
 
 struct FewRowsParams {
   const float* x;  // [T, K]
@@ -211,16 +212,15 @@ struct RootsOfRows {
   }
 };
 
-// How x lies in a block's shared memory: its slices, of each four turns, of each the columns, of each the four chunks
-// of 16 bytes that its lanes take.
+// How x lies in a block's shared memory: its slices, of each its chunks of 16 bytes, of each the columns: so those of
+// eight columns are in different banks.
 struct StagedX {
   int num_columns;
   __host__ __device__ explicit StagedX(int columns) : num_columns(columns) {}
   static __host__ __device__ int NumSlices(int depth) { return (depth + kDepthOfSlice - 1) / kDepthOfSlice; }
   __host__ __device__ int num_chunks(int depth) const { return NumSlices(depth) * kChunksOfSlice * num_columns; }
-  __device__ int IndexOf(int slice, int turn, int column) const {
-    return ((slice * kTurns + turn) * num_columns + column) * 4;
-  }
+  // Of a chunk of the column, counted over all slices.
+  __device__ int IndexOf(int chunk, int column) const { return chunk * num_columns + column; }
 };
 // Of x, or of x times the norm's weight, in `norm`; then its squares [T, K / 16] go to shared memory too.
 __device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint4* staged, float* squares) {
@@ -242,7 +242,7 @@ __device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint
         const int chunk = quad / 2;
         for (int part = 0; part < p.num_parts; ++part) {
           const int column = part * p.num_rows + row;
-          const int at = to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4;
+          const int at = to.IndexOf(chunk, column);
           reinterpret_cast<uint2*>(staged)[2 * at + quad % 2] = TakeRounded(x.quads[i]);
         }
       }
@@ -269,7 +269,7 @@ __device__ inline void StageRounded(const Bf16* rounded, int num_columns, int de
       for (int i = 0; i < kAtOnce; ++i) {
         const int chunk = first + i * kThreads;
         if (chunk >= chunks_of_column) continue;
-        staged[to.IndexOf(chunk / kChunksOfSlice, chunk % kChunksOfSlice / 4, column) + chunk % 4] = chunks[i];
+        staged[to.IndexOf(chunk, column)] = chunks[i];
       }
     }
   }
@@ -283,8 +283,11 @@ struct SliceRing {
   int written = 0, read = 0;
 
   __device__ explicit SliceRing(char* begin) : memory(begin) {}
-  // Chunks of odd rows change places, so that two rows' 64 bytes lie in different banks.
-  static __device__ int OffsetOf(int row, int chunk) { return row * kRowBytes + (chunk ^ (row % 2 * 4)) * 16; }
+  // Chunks change places, so that the same one of eight rows is in different banks, and so are four of two rows. The
+  // memory is aligned to kSliceAlign: then changes of place are of single bits of an address.
+  static __device__ int OffsetOf(int row, int chunk) {
+    return row * kRowBytes + (chunk ^ (row % 2 * 4) ^ (row / 2 % 4)) * 16;
+  }
 
   // Rows [first_row, first_row + 16) of [num_rows, K], those beyond the last and columns beyond K as zeros. Nearly all
   // are whole, and go without a question for each row.
@@ -299,14 +302,14 @@ struct SliceRing {
     if (first_row + kTileOutputs <= num_rows && column + kDepthOfSlice <= num_columns) {
 #pragma unroll
       for (int i = 0; i < kTileOutputs / kRowsAtOnce; ++i, from += kRowsAtOnce * num_columns) {
-        CopyChunk(to + i * kRowsAtOnce * kRowBytes, from);
+        CopyChunk((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, from);
       }
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < kTileOutputs / kRowsAtOnce; ++i, from += kRowsAtOnce * num_columns) {
       const bool is_there = first_row + lane_row + i * kRowsAtOnce < num_rows && column + chunk * 8 < num_columns;
-      CopyChunkOrZeros(to + i * kRowsAtOnce * kRowBytes, is_there ? from : nullptr);
+      CopyChunkOrZeros((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, is_there ? from : nullptr);
     }
   }
   // Behind each Copy, or in place of it where nothing is left.
@@ -325,7 +328,8 @@ struct SliceRing {
   }
 };
 
-// Operands of a slice's turn: weights are the 16 rows of a product, x its 8 columns.
+// Operands of a slice's turn where a lane has 16 bytes of its own row of x, as they lie in memory: weights are the 16
+// rows of a product, x its 8 columns.
 struct WeightOperands {
   uint32_t first_half[4], second_half[4];
   __device__ WeightOperands(const char* slice, int turn) {
@@ -336,7 +340,12 @@ struct WeightOperands {
     first_half[0] = upper.x, first_half[1] = lower.x, first_half[2] = upper.y, first_half[3] = lower.y;
     second_half[0] = upper.z, second_half[1] = lower.z, second_half[2] = upper.w, second_half[3] = lower.w;
   }
+  __device__ void Multiply(const uint4& x, float (&acc)[4]) const {
+    MultiplyAdd<Bf16>(acc, first_half, x.x, x.y);
+    MultiplyAdd<Bf16>(acc, second_half, x.z, x.w);
+  }
 };
+
 // Pairs of f16 numbers as pairs in bf16 and what rounding leaves of them, which is exact: of 11 bits the first has 8.
 __device__ inline void SplitHalves(uint32_t (&pairs)[4], uint32_t (&rest)[4]) {
 #pragma unroll
@@ -346,26 +355,39 @@ __device__ inline void SplitHalves(uint32_t (&pairs)[4], uint32_t (&rest)[4]) {
     rest[i] = Pack<Bf16>(x.x - __uint_as_float(pairs[i] << 16), x.y - __uint_as_float(pairs[i] & 0xffff0000u));
   }
 }
-// Weights of a slice's turn as they are multiplied: those of f16 are two numbers in bf16 each, which no x can overflow.
+// Weights of a slice's turn, in the order of K, as matrices are loaded: then operands lie in registers as products want
+// them, where loads of a row's 16 bytes have to be put in order for each product. Those of f16 are two numbers in bf16
+// each, which no x can overflow.
 template <typename Weight>
 struct TurnWeights {
-  WeightOperands weights;
-  __device__ TurnWeights(const char* slice, int turn) : weights(slice, turn) {}
-  __device__ void Multiply(const uint4& x, float (&acc)[4]) const {
-    MultiplyAdd<Bf16>(acc, weights.first_half, x.x, x.y);
-    MultiplyAdd<Bf16>(acc, weights.second_half, x.z, x.w);
+  static constexpr int kParts = std::is_same_v<Weight, Bf16> ? 1 : 2;
+  uint32_t halves[2][kParts][4];
+
+  static __device__ int LaneOffset() {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    return SliceRing<2>::OffsetOf(lane % kTileOutputs, lane / kTileOutputs);
   }
-};
-template <>
-struct TurnWeights<__half> {
-  TurnWeights<Bf16> high, low;
-  __device__ TurnWeights(const char* slice, int turn) : high(slice, turn), low(high) {
-    SplitHalves(high.weights.first_half, low.weights.first_half);
-    SplitHalves(high.weights.second_half, low.weights.second_half);
+  // `slice`: its address in shared memory and LaneOffset.
+  __device__ TurnWeights(uint32_t slice, int turn) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      LoadMatrix(halves[half][0], (slice ^ (turn % 2 * 64 + half * 32)) + turn / 2 * 128);
+      if constexpr (kParts == 2) SplitHalves(halves[half][0], halves[half][1]);
+    }
   }
-  __device__ void Multiply(const uint4& x, float (&acc)[4]) const {
-    high.Multiply(x, acc);
-    low.Multiply(x, acc);
+  // Sums of several groups do not wait for each other.
+  template <int kGroups>
+  __device__ void Multiply(const uint32_t (&x)[kGroups][4], float (&acc)[kGroups][4]) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          MultiplyAdd<Bf16>(acc[group], halves[half][part], x[group][2 * half], x[group][2 * half + 1]);
+        }
+      }
+    }
   }
 };
 
@@ -395,69 +417,118 @@ __device__ void StoreShare(int share, const float (&acc)[kGroups][4], float* sum
   }
 }
 
-// What a thread writes of one tile after the other.
+// What a thread writes of one tile after the other. Questions that are the same for all threads are asked once for all
+// of its sums: while each sum had its own, a tile's end took two thirds of a microsecond, in which nothing streams.
 template <int kGroups>
 struct TileWriter {
   static constexpr int kSumsOfThread = (kTileOutputs * Sums<kGroups>::kRows + kThreads - 1) / kThreads;
   const FewRowsParams& p;
   float gates[kSumsOfThread];  // of the tile of the gate, kept until that of what it gates is there
+  float old[kSumsOfThread];    // what is added to
 
   __device__ explicit TileWriter(const FewRowsParams& params) : p(params) {}
 
-  // Shares are added in their order, and divided by the row's root mean square where that is left to here.
-  __device__ void Write(const Tile& tile, bool is_gate, const float* sums, const float* inverses = nullptr) {
-    using TileSums = Sums<kGroups>;
+  // Ahead of Write, and of the barrier that sums wait for.
+  __device__ void LoadOld(const Tile& tile) {
+    if (!p.adds) return;
 #pragma unroll
     for (int j = 0; j < kSumsOfThread; ++j) {
-      const int i = static_cast<int>(threadIdx.x) + j * kThreads;
-      const int column = i % kTileOutputs;
-      const int output = tile.first_output + column;
-      const int row = i / kTileOutputs;
-      const bool is_there = row < p.num_rows && output < tile.part.num_outputs;
-      float sum = 0;
-      if (is_there) {
-        float of_share[kNumShares];  // one round of loads, for which all warps wait
+      if (IsThere(tile, j)) old[j] = tile.part.out[At(tile, j)];
+    }
+  }
+  // Shares are added in their order, and divided by the row's root mean square where that is left to here.
+  __device__ void Write(const Tile& tile, bool is_gate, const float* sums, const float* inverses = nullptr) {
+    float x[kSumsOfThread];
+    AddShares(sums, x);
+    if (inverses != nullptr) {
 #pragma unroll
-        for (int share = 0; share < kNumShares; ++share) of_share[share] = sums[TileSums::IndexOf(share, column, row)];
-#pragma unroll 1
-        for (int part = 1; part < p.num_parts; ++part) {
+      for (int j = 0; j < kSumsOfThread; ++j) x[j] = __fmul_rn(x[j], inverses[RowThere(j)]);
+    }
+    if (tile.part.bias != nullptr) {
+      const float bias = tile.part.bias[min(tile.first_output + Column(), tile.part.num_outputs - 1)];
 #pragma unroll
-          for (int share = 0; share < kNumShares; ++share) {
-            of_share[share] += sums[TileSums::IndexOf(share, column, row + part * p.num_rows)];
-          }
-        }
+      for (int j = 0; j < kSumsOfThread; ++j) x[j] += bias;
+    }
+    if (is_gate) {
 #pragma unroll
-        for (int share = 0; share < kNumShares; ++share) sum += of_share[share];
-        if (inverses != nullptr) sum = __fmul_rn(sum, inverses[row]);
-        if (tile.part.bias != nullptr) sum += tile.part.bias[output];
-      }
-      if (is_gate) {
-        gates[j] = sum;
-        continue;
-      }
-      if (is_there) sum = Store(tile.part, row, output, sum, j);
-      if (p.next_norm == nullptr) continue;
-      const float squares = AddOverLanes<1, kSquared>(__fmul_rn(sum, sum));
-      if (is_there && column == 0) {
-        p.next_squares[static_cast<int64_t>(row) * (tile.part.num_outputs / kSquared) + output / kSquared] = squares;
+      for (int j = 0; j < kSumsOfThread; ++j) gates[j] = x[j];
+      return;
+    }
+    if (p.is_gated) {
+#pragma unroll
+      for (int j = 0; j < kSumsOfThread; ++j) x[j] *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
+    }
+    if (p.rounded_out.data == nullptr || p.next_norm != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kSumsOfThread; ++j) {
+        if (p.adds) x[j] = old[j] + x[j];
+        if (IsThere(tile, j)) tile.part.out[At(tile, j)] = x[j];
       }
     }
+    if (p.rounded_out.data != nullptr) Round(tile, x);
   }
 
  private:
-  // Returns what the output is now.
-  __device__ float Store(const FewRowsParams::Part& part, int row, int output, float sum, int j) {
-    if (p.is_gated) sum *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
-    const int64_t at = static_cast<int64_t>(row) * part.num_outputs + output;
-    if (p.rounded_out.data == nullptr || p.next_norm != nullptr) {
-      float& out = part.out[at];
-      sum = p.adds ? out + sum : sum;
-      out = sum;
+  static __device__ int Column() {
+    return static_cast<int>(threadIdx.x) % kTileOutputs;
+  }
+  static __device__ int Row(int j) {
+    return (static_cast<int>(threadIdx.x) + j * kThreads) / kTileOutputs;
+  }
+  // Some row where there is none.
+  __device__ int RowThere(int j) const {
+    return min(Row(j), p.num_rows - 1);
+  }
+  __device__ bool IsThere(const Tile& tile, int j) const {
+    return Row(j) < p.num_rows && tile.first_output + Column() < tile.part.num_outputs;
+  }
+  static __device__ int64_t At(const Tile& tile, int j) {
+    return static_cast<int64_t>(Row(j)) * tile.part.num_outputs + tile.first_output + Column();
+  }
+
+  __device__ void AddShares(const float* sums, float (&x)[kSumsOfThread]) const {
+    float of_share[kSumsOfThread][kNumShares];  // one round of loads, for which all warps wait
+#pragma unroll
+    for (int j = 0; j < kSumsOfThread; ++j) {
+#pragma unroll
+      for (int share = 0; share < kNumShares; ++share) {
+        of_share[j][share] = sums[Sums<kGroups>::IndexOf(share, Column(), RowThere(j))];
+      }
     }
-    if (p.rounded_out.data != nullptr) {
-      p.rounded_out.Store(at, p.next_norm == nullptr ? sum : __fmul_rn(sum, p.next_norm[output]));
+#pragma unroll 1
+    for (int part = 1; part < p.num_parts; ++part) {
+#pragma unroll
+      for (int j = 0; j < kSumsOfThread; ++j) {
+        const int row = RowThere(j) + part * p.num_rows;
+#pragma unroll
+        for (int share = 0; share < kNumShares; ++share) {
+          of_share[j][share] += sums[Sums<kGroups>::IndexOf(share, Column(), row)];
+        }
+      }
     }
-    return sum;
+#pragma unroll
+    for (int j = 0; j < kSumsOfThread; ++j) {
+      x[j] = 0;
+#pragma unroll
+      for (int share = 0; share < kNumShares; ++share) x[j] += of_share[j][share];
+    }
+  }
+  // For the product behind.
+  __device__ void Round(const Tile& tile, const float (&x)[kSumsOfThread]) const {
+    const int output = tile.first_output + Column();
+#pragma unroll
+    for (int j = 0; j < kSumsOfThread; ++j) {
+      const bool is_there = IsThere(tile, j);
+      if (p.next_norm == nullptr) {
+        if (is_there) p.rounded_out.Store(At(tile, j), x[j]);
+        continue;
+      }
+      if (is_there) p.rounded_out.Store(At(tile, j), __fmul_rn(x[j], p.next_norm[output]));
+      const float squares = AddOverLanes<1, kSquared>(is_there ? __fmul_rn(x[j], x[j]) : 0.0f);
+      if (is_there && Column() == 0) {
+        p.next_squares[static_cast<int64_t>(Row(j)) * (tile.part.num_outputs / kSquared) + output / kSquared] = squares;
+      }
+    }
   }
 };
 

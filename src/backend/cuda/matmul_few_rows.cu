@@ -1,15 +1,17 @@
 // Products of up to 32 rows with bf16 or f16 weights, out = x W^T + bias: decoding.
 //
 // Bound by reading the weights once, 2 N K bytes. Loads straight into the operands of mma.m16n8k16 keep too little on
-// its way: what x has to go through stands in between. So weights pass through shared memory, 12 to 20 KiB ahead for
+// its way: what x has to go through stands in between. So weights pass through shared memory, 8 to 16 KiB ahead for
 // each of eight warps: a warp copies its own slices of K, 128 numbers of each of 16 rows at a time, and waits for
 // nobody. Bulk copies of 2 KiB a row, by a warp for all, read 6 % less for as many consumers: a copy takes its engine
 // 50 ns whatever it brings. The weights are the mma's 16 rows, rows of x its 8 columns. One block a multiprocessor does
 // its share of the tiles of 16 outputs.
 //
-// x must be at hand too. Of few rows it lies in shared memory as operands, for all tiles of a block. Of more it comes
-// through the ring like weights, rounded before, each slice for four tiles at once: as many bytes again as half of the
-// weights at 32 rows, from the second-level cache, where for every tile they would be twice the weights.
+// x must be at hand too. Of few rows it lies in shared memory, for all tiles of a block. Of more it comes slice by
+// slice like weights, rounded before, each slice for two to four tiles at once: from the second-level cache, whose
+// bandwidth is not what binds. What does, between one product of a tile and the next, is that warps have little else to
+// do than to multiply and to ask for more: operands are loaded as products want them, addresses are constants or
+// carried along, and a tile's end asks its questions once.
 //
 // Where whoever makes x has rounded it already (Prepared), neither is needed. A norm ahead is left to the end: x times
 // its weight is multiplied, and sums by 1 / rms(x).
@@ -39,7 +41,7 @@ constexpr int kMaxStagedNumbers = 15 << 10;
 template <typename Weight, int kGroups, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     StagedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
-  extern __shared__ __align__(16) char memory[];
+  extern __shared__ __align__(kSliceAlign) char memory[];
   LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
@@ -84,35 +86,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (p.divides_sums) roots.Invert(p, inverses);  // they are read behind the next barrier
   const StagedX layout(p.num_columns());
+  const uint32_t lane_x = SharedAddress(staged);
+  const int lane_offset = TurnWeights<Weight>::LaneOffset();
   TileWriter<kGroups> writer(p);
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
     float acc[kGroups][4] = {};
     for (int depth = first_depth; depth < p.depth; depth += kNumShares * kDepthOfSlice) {
-      const char* const slice = ring.Wait();
+      const uint32_t slice = SharedAddress(ring.Wait()) + lane_offset;
       copy_next();
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
         const TurnWeights<Weight> weights(slice, turn);
+        uint32_t x[kGroups][4];
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
-          // Columns beyond the last are zeros.
-          const int column = group * kRowsOfGroup + lane / 4;
-          uint4 x = {0, 0, 0, 0};
-          if (column < layout.num_columns) x = staged[layout.IndexOf(depth / kDepthOfSlice, turn, column) + lane % 4];
-          weights.Multiply(x, acc[group]);
+          // What columns beyond the last come to nobody reads.
+          const int column = min(group * kRowsOfGroup + lane % kRowsOfGroup, layout.num_columns - 1);
+          const int chunk = depth / 8 + turn * 4 + lane / kRowsOfGroup;
+          LoadMatrix(x[group], lane_x + layout.IndexOf(chunk, column) * static_cast<int>(sizeof(uint4)));
         }
+        weights.Multiply(x, acc);
       }
       ring.Release();
     }
     float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
     StoreShare<kGroups>(share, acc, buffer);
+    writer.LoadOld(tiles.Get(tile_idx));
     __syncthreads();
     writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer, p.divides_sums ? inverses : nullptr);
     if (p.num_buffers == 1) __syncthreads();
   }
 }
 
-// ---- x comes through the ring ---------------------------------------------------------------------------------------
+// ---- x comes slice by slice -----------------------------------------------------------------------------------------
 
 constexpr int kNumbersOfPart = 2048;
 
@@ -151,118 +157,174 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kTilesAtOnce = 4;
-static_assert(kTilesAtOnce % 2 == 0);  // sets but the last leave buffers of sums in turns
-
-// What a warp takes, in order: of every set of tiles, of every slice of its share, x and then the tiles' weights.
-template <int kXSlices>
-struct Sequence {
+// A warp's items: of every set of tiles, of every slice of its share, x, 16 columns each, and then the tiles' weights.
+// Each has its own place in the warp's memory, where the next slice's goes as soon as this one's is in registers: so
+// addresses there are constants, and of those in the matrices a lane's are carried along. Of absent columns, tiles and
+// outputs nothing is copied, and what their sums come to nobody reads.
+template <int kXSlices, int kTiles>
+struct ItemCopies {
+  static constexpr int kItems = kXSlices + kTiles;
+  static constexpr int kRowsAtOnce = static_cast<int>(kWarp) / kChunksOfSlice;
+  static constexpr int kBytes = kItems * kStageBytes;
   const Tiles& tiles;
-  const int first_depth;
-  int first_tile = 0;  // of the set
+  const Bf16* const x;  // [columns, K]
+  const int num_columns, first_depth;
+  const uint32_t memory;  // of the warp
+  int first_tile = 0;     // of the set whose slice is copied
   int depth;
-  int item = 0;  // of the slice
+  bool is_there;
+  const Bf16* from[kItems];  // the lane's chunk of a slice's first two rows
+  int num_rows[kItems];
 
-  __device__ Sequence(const Tiles& its_tiles, int share)
-      : tiles(its_tiles), first_depth(share * kDepthOfSlice), depth(first_depth) {}
-  __device__ bool is_there() const { return tiles.IsThere(first_tile) && first_depth < tiles.p.depth; }
+  __device__ ItemCopies(const Tiles& its_tiles, const Bf16* its_x, int share, const char* its_memory)
+      : tiles(its_tiles),
+        x(its_x),
+        num_columns(its_tiles.p.num_columns()),
+        first_depth(share * kDepthOfSlice),
+        memory(SharedAddress(its_memory)),
+        depth(first_depth) {
+#pragma unroll
+    for (int i = 0; i < kXSlices; ++i) num_rows[i] = num_columns - i * kTileOutputs;
+    FindSet();
+  }
+
+  static __device__ int LaneRow() {
+    return static_cast<int>(threadIdx.x % kWarp) / kChunksOfSlice;
+  }
+  static __device__ int LaneChunk() {
+    return static_cast<int>(threadIdx.x % kWarp) % kChunksOfSlice;
+  }
+  __device__ const Bf16* LanesChunk(const Bf16* matrix, int first_row) const {
+    return matrix + static_cast<int64_t>(first_row + LaneRow()) * tiles.p.depth + depth + LaneChunk() * 8;
+  }
+  __device__ void FindSet() {
+    is_there = tiles.IsThere(first_tile) && depth < tiles.p.depth;
+#pragma unroll
+    for (int i = 0; i < kXSlices; ++i) from[i] = LanesChunk(x, i * kTileOutputs);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      num_rows[kXSlices + i] = 0;
+      if (!is_there || !tiles.IsThere(first_tile + i)) continue;
+      const Tile tile = tiles.Get(first_tile + i);
+      num_rows[kXSlices + i] = tile.part.num_outputs - tile.first_output;
+      from[kXSlices + i] = LanesChunk(static_cast<const Bf16*>(tile.part.weight), tile.first_output);
+    }
+  }
+  // To the next slice of the share, or the first one of the next set.
   __device__ void Advance() {
-    const int tile = ++item - kXSlices;
-    if (tile < kTilesAtOnce && tiles.IsThere(first_tile + max(tile, 0))) return;
-    item = 0;
     depth += kNumShares * kDepthOfSlice;
-    if (depth < tiles.p.depth) return;
-    depth = first_depth;
-    first_tile += kTilesAtOnce;
+    if (depth >= tiles.p.depth) {
+      depth = first_depth;
+      first_tile += kTiles;
+      return FindSet();
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) from[i] += kNumShares * kDepthOfSlice;
+  }
+  __device__ uint32_t At(int item) const {
+    return memory + item * kStageBytes;
+  }
+  __device__ void Copy(int item) const {
+    if (!is_there) return;
+    constexpr int kTimes = kTileOutputs / kRowsAtOnce;
+    const uint32_t to = At(item) + SliceRing<2>::OffsetOf(LaneRow(), LaneChunk());
+    const Bf16* chunk = from[item];
+    const int64_t step = kRowsAtOnce * tiles.p.depth;
+    if (num_rows[item] >= kTileOutputs && depth + kDepthOfSlice <= tiles.p.depth) {
+#pragma unroll
+      for (int i = 0; i < kTimes; ++i, chunk += step) {
+        CopyChunk((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, chunk);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kTimes; ++i, chunk += step) {
+      if (LaneRow() + i * kRowsAtOnce >= num_rows[item]) return;
+      CopyChunkOrZeros((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes,
+                       depth + LaneChunk() * 8 < tiles.p.depth ? chunk : nullptr);
+    }
   }
 };
 
-template <typename Weight, int kGroups, int kStages>
+template <typename Weight, int kGroups, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     StreamedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
   constexpr int kXSlices = (kGroups + 1) / 2;
-  extern __shared__ __align__(16) char memory[];
+  using Copies = ItemCopies<kXSlices, kTiles>;
+  extern __shared__ __align__(kSliceAlign) char memory[];
   LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
-  const int num_columns = p.num_columns();
   const Tiles tiles(p);
-  SliceRing<kStages> ring(memory + share * kStages * kStageBytes);
-  Sequence<kXSlices> next(tiles, share);
-  const auto copy_next = [&] {
-    if (next.is_there()) {
-      if (next.item < kXSlices) {
-        ring.Copy(rounded, num_columns, next.item * kTileOutputs, p.depth, next.depth);
-      } else {
-        const Tile tile = tiles.Get(next.first_tile + next.item - kXSlices);
-        ring.Copy(static_cast<const Bf16*>(tile.part.weight), tile.part.num_outputs, tile.first_output, p.depth,
-                  next.depth);
-      }
-      next.Advance();
-    }
-    ring.Commit();
-  };
-  // x is not there yet: the first weights wait in the second-level cache.
-  Sequence<kXSlices> early(tiles, share);
-  for (int i = 0; i < kXSlices + kTilesAtOnce && early.is_there(); ++i, early.Advance()) {
-    if (early.item < kXSlices) continue;
-    const Tile tile = tiles.Get(early.first_tile + early.item - kXSlices);
-    const int64_t output = min(tile.first_output + lane / 2, tile.part.num_outputs - 1);
-    const int depth = early.depth + lane % 2 * (kDepthOfSlice / 2);
-    if (depth < p.depth) PrefetchLine(static_cast<const Bf16*>(tile.part.weight) + output * p.depth + depth);
-  }
+  // x is not there yet, but weights are.
+  Copies copies(tiles, rounded, share, memory + share * Copies::kBytes);
+#pragma unroll
+  for (int i = kXSlices; i < Copies::kItems; ++i) copies.Copy(i);
   WaitForEarlier();
-#pragma unroll 1
-  for (int i = 0; i < kStages - 1; ++i) copy_next();
+#pragma unroll
+  for (int i = 0; i < kXSlices; ++i) copies.Copy(i);
+  CommitCopies();
   __shared__ float inverses[kMaxColumns];  // read behind the next barrier
   if (p.divides_sums) {
     RootsOfRows<kGroups> roots;
     roots.Load(p, p.squares);
     roots.Invert(p, inverses);
   }
+  WaitForCopies<0>();
 
-  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kStageBytes);
+  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * Copies::kBytes);
+  const int lane_weights = TurnWeights<Weight>::LaneOffset();
+  const int lane_x = SliceRing<2>::OffsetOf(lane % kRowsOfGroup, lane / kRowsOfGroup);
   TileWriter<kGroups> writer(p);
-  for (int first_tile = 0; tiles.IsThere(first_tile); first_tile += kTilesAtOnce) {
-    float acc[kTilesAtOnce][kGroups][4] = {};
+  int num_written = 0;
+  for (int first_tile = 0; tiles.IsThere(first_tile); first_tile += kTiles) {
+    float acc[kTiles][kGroups][4] = {};
     for (int depth = share * kDepthOfSlice; depth < p.depth; depth += kNumShares * kDepthOfSlice) {
-      uint4 x[kTurns][kGroups];
+      copies.Advance();
+      // An item of this slice is there where all but those behind it and what was copied into places before it is.
+      const auto wait = [&] {
+        WaitForCopies<Copies::kItems - 1>();
+        __syncwarp();
+      };
+      const auto copy_next = [&](int item) {
+        __syncwarp();  // all lanes have it in registers
+        copies.Copy(item);
+        CommitCopies();
+      };
+      uint32_t x[kTurns][kGroups][4];
 #pragma unroll
       for (int i = 0; i < kXSlices; ++i) {
-        const char* const slice = ring.Wait();
+        wait();
 #pragma unroll
         for (int turn = 0; turn < kTurns; ++turn) {
 #pragma unroll
           for (int group = 2 * i; group < min(2 * i + 2, kGroups); ++group) {
-            const int row = (group - 2 * i) * kRowsOfGroup + lane / 4;
-            x[turn][group] = *reinterpret_cast<const uint4*>(slice + ring.OffsetOf(row, turn * 4 + lane % 4));
+            LoadMatrix(x[turn][group], ((copies.At(i) + lane_x) ^ (turn % 2 * 64)) + turn / 2 * 128 +
+                                           (group - 2 * i) * kRowsOfGroup * kRowBytes);
           }
         }
-        ring.Release();
-        copy_next();
+        copy_next(i);
       }
 #pragma unroll
-      for (int i = 0; i < kTilesAtOnce; ++i) {
-        if (!tiles.IsThere(first_tile + i)) break;
-        const char* const slice = ring.Wait();
-        copy_next();
+      for (int i = 0; i < kTiles; ++i) {
+        wait();
 #pragma unroll
         for (int turn = 0; turn < kTurns; ++turn) {
-          const TurnWeights<Weight> weights(slice, turn);
-#pragma unroll
-          for (int group = 0; group < kGroups; ++group) weights.Multiply(x[turn][group], acc[i][group]);
+          const TurnWeights<Weight> weights(copies.At(kXSlices + i) + lane_weights, turn);
+          weights.Multiply(x[turn], acc[i]);
         }
-        ring.Release();
+        copy_next(kXSlices + i);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kTilesAtOnce; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       if (!tiles.IsThere(first_tile + i)) break;
-      float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+      float* const buffer = p.num_buffers == 2 && num_written++ % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
       StoreShare<kGroups>(share, acc[i], buffer);
+      const Tile tile = tiles.Get(first_tile + i);
+      writer.LoadOld(tile);
       __syncthreads();
-      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer,
-                   p.divides_sums ? inverses : nullptr);
+      writer.Write(tile, tiles.IsGate(first_tile + i), buffer, p.divides_sums ? inverses : nullptr);
       if (p.num_buffers == 1) __syncthreads();
     }
   }
@@ -285,52 +347,88 @@ Columns ColumnsAt(std::byte* memory, int64_t depth) {
           reinterpret_cast<float*>(memory)};
 }
 
-// How a product fits into shared memory.
+constexpr int kManyStages = 4;
+constexpr int kFewStages = 2;
+constexpr int kMostTiles = 4;  // at once
+
+// How a product fits into shared memory: of stages of a ring for each warp where x lies there, else of so many tiles at
+// once.
 struct Layout {
   bool is_staged = false;
-  int num_stages = 2;
+  int num_stages = 0;
+  int num_tiles = 0;
   int num_buffers = 1;  // of sums
   size_t bytes = 0;
 };
-Layout LayoutFor(int num_columns, int64_t depth, const CudaDevice& device) {
-  constexpr size_t kBesides = 4608;  // what a block has anyway: squares for a norm
-  const size_t limit = device.facts().shared_bytes_of_block - kBesides;
-  const size_t sums =
-      sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_columns));
-  const size_t staged = static_cast<size_t>(StagedX(num_columns).num_chunks(static_cast<int>(depth))) * sizeof(uint4);
-  struct Way {
-    bool is_staged;
-    int num_stages;
+size_t SumsBytes(int num_columns) {
+  return sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_columns));
+}
+size_t RingBytes(int num_stages) {
+  return static_cast<size_t>(num_stages) * kNumShares * kStageBytes;
+}
+int XSlicesOf(int num_columns) {
+  return (GroupsOf(num_columns) + 1) / 2;
+}
+// Of a block, beside what kernels have anyway: squares for a norm where x lies there, and 1 / rms of rows.
+size_t SharedLimit(bool is_staged, const CudaDevice& device) {
+  return device.facts().shared_bytes_of_block - (is_staged ? 4608 : 512);
+}
+// Rows that a block can stream of. Those of 32 need two tiles at once, as otherwise x would be twice the weights.
+int MostColumns(const CudaDevice& device) {
+  const size_t bytes = RingBytes(XSlicesOf(kMaxColumns) + 2) + SumsBytes(kMaxColumns);
+  return bytes <= SharedLimit(false, device) ? kMaxColumns : kMaxColumns / 2;
+}
+// `tiles_of_block`: rounded up. Who has three does them at once.
+Layout LayoutFor(int num_columns, int64_t depth, int tiles_of_block, const CudaDevice& device) {
+  const size_t sums = SumsBytes(num_columns);
+  const auto with_sums = [&](Layout layout) {
+    layout.num_buffers = layout.bytes + 2 * sums <= SharedLimit(layout.is_staged, device) ? 2 : 1;
+    layout.bytes += sums * static_cast<size_t>(layout.num_buffers);
+    return layout;
   };
-  for (const Way& way : {Way{true, 4}, Way{false, 6}, Way{true, 2}, Way{false, 4}}) {
-    const size_t bytes =
-        static_cast<size_t>(way.num_stages) * kNumShares * kStageBytes + sums + (way.is_staged ? staged : 0);
-    if (bytes > limit || (way.is_staged && num_columns * depth > kMaxStagedNumbers)) continue;
-    const int num_buffers = bytes + sums <= limit ? 2 : 1;
-    return {.is_staged = way.is_staged,
-            .num_stages = way.num_stages,
-            .num_buffers = num_buffers,
-            .bytes = bytes + (num_buffers == 2 ? sums : 0)};
+  const size_t staged = static_cast<size_t>(StagedX(num_columns).num_chunks(static_cast<int>(depth))) * sizeof(uint4);
+  const auto staged_layout = [&](int num_stages) {
+    return Layout{.is_staged = true, .num_stages = num_stages, .bytes = RingBytes(num_stages) + staged};
+  };
+  const auto may_stage = [&](int num_stages) {
+    return num_columns * depth <= kMaxStagedNumbers &&
+           staged_layout(num_stages).bytes + sums <= SharedLimit(true, device);
+  };
+  if (may_stage(kManyStages)) return with_sums(staged_layout(kManyStages));
+  for (int tiles = std::clamp(tiles_of_block, 2, kMostTiles); tiles >= 1; --tiles) {
+    if (tiles == 1 && may_stage(kFewStages)) return with_sums(staged_layout(kFewStages));
+    const size_t bytes = RingBytes(XSlicesOf(num_columns) + tiles);
+    if (tiles == 1 || bytes + sums <= SharedLimit(false, device)) {
+      return with_sums({.num_tiles = tiles, .bytes = bytes});
+    }
   }
-  return {.bytes = size_t{2} * kNumShares * kStageBytes + sums};
+  return {};
+}
+
+int NumUnits(const FewRowsParams& params) {
+  return params.is_gated ? params.num_tiles / 2 : params.num_tiles;
 }
 
 // `rounded`: x as it is multiplied, or null.
 template <typename Weight, int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* rounded, CudaDevice& device) {
-  const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
   const LaunchShape shape =
-      Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+      Overlapping(std::min(device.facts().num_multiprocessors, NumUnits(params)), kThreads, layout.bytes);
+  const auto launch = [&](auto kernel) { Launch(device, "MatMul", shape, kernel, params, rounded); };
   if (layout.is_staged) {
-    return Launch(device, "MatMul", shape,
-                  layout.num_stages == 4 ? StagedKernel<Weight, kGroups, 4> : StagedKernel<Weight, kGroups, 2>, params,
-                  rounded);
+    return layout.num_stages == kManyStages ? launch(StagedKernel<Weight, kGroups, kManyStages>)
+                                            : launch(StagedKernel<Weight, kGroups, kFewStages>);
   }
-  Launch(device, "MatMul", shape,
-         layout.num_stages == 6   ? StreamedKernel<Weight, kGroups, 6>
-         : layout.num_stages == 4 ? StreamedKernel<Weight, kGroups, 4>
-                                  : StreamedKernel<Weight, kGroups, 2>,
-         params, rounded);
+  switch (layout.num_tiles) {
+    case 1:
+      return launch(StreamedKernel<Weight, std::min(kGroups, 2), 1>);
+    case 2:
+      return launch(StreamedKernel<Weight, kGroups, 2>);
+    case 3:
+      return launch(StreamedKernel<Weight, kGroups, 3>);
+    default:
+      return launch(StreamedKernel<Weight, kGroups, kMostTiles>);
+  }
 }
 
 template <typename Weight>
@@ -358,7 +456,9 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaD
   for (FewRowsParams::Part& part : params.parts) {
     if (part.out != nullptr) part.out += static_cast<int64_t>(rows.first) * part.num_outputs;
   }
-  const Layout layout = LayoutFor(params.num_columns(), params.depth, device);
+  const int num_blocks = std::min(device.facts().num_multiprocessors, NumUnits(params));
+  const int tiles_of_block = (params.num_tiles + num_blocks - 1) / num_blocks;
+  const Layout layout = LayoutFor(params.num_columns(), params.depth, tiles_of_block, device);
   params.num_buffers = layout.num_buffers;
   params.divides_sums = params.norm_weight != nullptr;
   Columns x = rows.x;
@@ -409,12 +509,12 @@ Prepared MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, const
   if (!device.ok() || num_rows == 0) return {};
   FewRowsParams params = FewRowsParamsOf(linear);
   params.num_parts = PartsOfRows(args.compute);
+  // Exact rows are three columns each: of more than ten the weights are read again.
+  const int most = MostColumns(device) / params.num_parts;
   const bool is_prepared = prepared.num_put == device.num_put() && prepared.x == params.x &&
                            prepared.norm_weight == params.norm_weight && prepared.num_rows == num_rows &&
-                           prepared.num_parts == params.num_parts;
+                           prepared.num_parts == params.num_parts && num_rows <= most;
   const bool has_then = DoesThen(linear);
-  // Exact rows are three columns each: of more than ten the weights are read again.
-  const int most = kMaxColumns / params.num_parts;
   const int64_t depth = args.x.shape[1];
   const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
   const size_t own_bytes = is_prepared ? 0 : ColumnsBytes(depth);

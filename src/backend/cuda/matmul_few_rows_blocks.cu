@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
     StoreShare<kGroups>(share, acc, buffer);
+    writer.LoadOld(tiles.Get(tile_idx));
     __syncthreads();
     writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer);
     if (p.num_buffers == 1) __syncthreads();
@@ -202,6 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (!tiles.IsThere(first_tile + i)) break;
       float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
       StoreShare<kGroups>(share, acc[i], buffer);
+      writer.LoadOld(tiles.Get(first_tile + i));
       __syncthreads();
       writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer);
       if (p.num_buffers == 1) __syncthreads();
