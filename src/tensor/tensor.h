@@ -41,7 +41,12 @@ class Shape {
   }
   std::string ToString() const;  // "[2, 64]"
 
-  friend bool operator==(const Shape&, const Shape&) = default;
+  // Written out, as operations compare shapes thousands of times a step, and the array's own way is a call.
+  friend bool operator==(const Shape& a, const Shape& b) {
+    int64_t difference = a.rank_ ^ b.rank_;
+    for (size_t dim = 0; dim < kMaxRank; ++dim) difference |= a.dims_[dim] ^ b.dims_[dim];
+    return difference == 0;
+  }
 
  private:
   std::array<int64_t, kMaxRank> dims_{};

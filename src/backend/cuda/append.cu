@@ -263,9 +263,17 @@ __global__ void __launch_bounds__(kManyThreads) AppendTokenKernel(const __grid_c
 bool IsInQuads(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
   const auto is_odd = [](const RopeArgs& rope) { return rope.angles.shape[1] % 4 != 0; };
   if (std::any_of(ropes.begin(), ropes.end(), is_odd)) return false;
-  for (int64_t i = 0; i < append.step->num_heads(); ++i) {
-    const KvLayout& layout = append.step->Head(append.layer_idx, i).layout();
-    if (layout.head_dim % 4 != 0 || !IsPlain(layout.format)) return false;
+  const KvStep& step = *append.step;
+  const auto takes_quads = [](const PageSpace& space) {
+    return space.layout.head_dim % 4 == 0 && IsPlain(space.layout.format);
+  };
+  // Nearly always all pages are alike, and nobody asks each head.
+  bool all_do = true;
+  for (size_t i = 0; i < step.spaces.size(); ++i) {
+    all_do = all_do && (static_cast<int32_t>(i) == step.states || takes_quads(step.spaces[i]));
+  }
+  for (int64_t i = 0; !all_do && i < step.num_heads(); ++i) {
+    if (!takes_quads(step.Head(append.layer_idx, i).newest())) return false;
   }
   return true;
 }

@@ -132,12 +132,23 @@ void StepTables::Follow(Mirror& mirror, std::span<const T> entries, std::span<co
 
 // Few, and they change where a pool takes or returns an extent: sent whole.
 void StepTables::FollowSpaces(const KvStep& step) {
-  std::vector<std::byte*> extents;
-  for (const PageSpace& space : step.spaces) extents.insert(extents.end(), space.extents.begin(), space.extents.end());
-  if (extents != known_extents_ || extents_.size == 0) {
+  // Compared where they are: there are thousands of a long text, and in nearly every step they are as they were.
+  size_t num_extents = 0;
+  bool are_known = extents_.size > 0;
+  for (const PageSpace& space : step.spaces) {
+    const size_t end = num_extents + space.extents.size();
+    are_known = are_known && end <= known_extents_.size() &&
+                std::equal(space.extents.begin(), space.extents.end(),
+                           known_extents_.begin() + static_cast<std::ptrdiff_t>(num_extents));
+    num_extents = end;
+  }
+  if (!are_known || num_extents != known_extents_.size()) {
+    known_extents_.clear();
+    for (const PageSpace& space : step.spaces) {
+      known_extents_.insert(known_extents_.end(), space.extents.begin(), space.extents.end());
+    }
     extents_.size = 0;
-    Follow(extents_, std::span<std::byte* const>(extents), {});
-    known_extents_ = extents;
+    Follow(extents_, std::span<std::byte* const>(known_extents_), {});
   }
   std::vector<SpaceView> spaces;
   auto* const* first = reinterpret_cast<std::byte* const*>(extents_.data);
