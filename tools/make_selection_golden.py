@@ -8,7 +8,7 @@ prompt by the presses of that package and prints how much of what they keep the 
 
 The simulation knows nothing of pages and slots: it has every key of the text, and for each layer and KV head the set of
 tokens that are kept. A step reads its tokens, each seeing what was kept and what of the step comes before it; then each head
-drops what its policy drops. Written are the tokens that are kept once the prompt is in, the token that each later step drops,
+drops what its policy drops; or, of quest, drops nothing and reads some. Written are the tokens that are kept once the prompt is in, the token that each later step drops,
 and final hidden states of some of these steps.
 """
 import argparse
@@ -34,7 +34,15 @@ POLICIES = {
     "knorm": [{"recent": 20, "by": "knorm"}] * 2,
     "knorm_after": [{"recent": 24, "from": "end_of_prompt", "by": "knorm"}] * 2,
     "keydiff": [{"sink": 2, "recent": 18, "by": "keydiff"}] * 2,
+    "quest": [{"recent": 32, "from": "end_of_prompt", "by": "quest", "block": 16}] * 2,
 }
+
+
+def rounded_down(x):
+    """To the next f16 that is not above x."""
+    nearest = x.astype(np.float16)
+    below = np.nextafter(nearest, np.float16(-np.inf))
+    return np.where(nearest.astype(np.float64) > x, below, nearest).astype(np.float64)
 
 
 class Policy:
@@ -48,6 +56,8 @@ class Policy:
     def note(self, t, key, seen):
         """The token at t has come; `seen`: what each kept token got from its queries, all of the group together."""
         by = self.rule["by"]
+        if by == "quest":
+            return
         if by == "keydiff":
             self.keys[t] = key / np.sqrt(np.dot(key, key))
         elif by == "knorm":
@@ -63,8 +73,25 @@ class Policy:
 
     def cuts(self, kept, end):
         by = self.rule["by"]
-        return end >= self.starts and len(kept) > self.budget() and (
+        return by != "quest" and end >= self.starts and len(kept) > self.budget() and (
             by != "snapkv" or end == self.prompt_tokens)
+
+    def reading(self, kept, t, queries, keys):
+        """Of the kept tokens, those that the group's queries at t read."""
+        if self.rule["by"] != "quest" or t < self.starts:
+            return kept
+        block = self.rule["block"]
+        newest, places = t // block, -(-self.rule["recent"] // block) - 1
+        bounds = []
+        for i in range(newest):
+            of_block = keys[i * block : (i + 1) * block]
+            low, high = rounded_down(np.min(of_block, axis=0)), -rounded_down(-np.max(of_block, axis=0))
+            bounds.append((max(np.sum(np.maximum(q * low, q * high)) for q in queries), i))
+        bounds.sort(reverse=True)
+        if places < newest:
+            self.margins.append((bounds[places - 1][0] - bounds[places][0]) / abs(bounds[places][0]))
+        read = {newest} | {i for _, i in bounds[:places]}
+        return [j for j in kept if j // block in read]
 
     def counting(self, kept, end):
         """The scores of the tokens that may go."""
@@ -153,15 +180,17 @@ class Llama:
         out = np.zeros((self.num_heads, self.dim))
         for head in range(self.num_kv_heads):
             kept[head].append(t)
-            seen = dict.fromkeys(kept[head], 0.0)
-            k = np.array([keys[j][head] for j in kept[head]])
-            v = np.array([values[j][head] for j in kept[head]])
+            group = queries[head * self.group : (head + 1) * self.group]
+            read = policies[head].reading(kept[head], t, group, [keys[j][head] for j in range(t + 1)])
+            seen = dict.fromkeys(read, 0.0)
+            k = np.array([keys[j][head] for j in read])
+            v = np.array([values[j][head] for j in read])
             for q in range(head * self.group, (head + 1) * self.group):
                 scores = k @ queries[q] / np.sqrt(self.dim)
                 weights = np.exp(scores - scores.max())
                 weights /= weights.sum()
                 out[q] = weights @ v
-                for j, weight in zip(kept[head], weights):
+                for j, weight in zip(read, weights):
                     seen[j] += weight
             policies[head].note(t, keys[t][head], seen)
         x = x + self.weights[name + "self_attn.o_proj.weight"] @ out.reshape(-1)
@@ -172,7 +201,7 @@ class Llama:
 
 
 def plan_rule(rule):
-    select = {key: rule[key] for key in ("by", "recent_share", "window", "kernel", "pooling") if key in rule}
+    select = {key: rule[key] for key in ("by", "recent_share", "window", "kernel", "pooling", "block") if key in rule}
     return {"full": False, "sink": rule.get("sink", 0), "recent": rule["recent"], "positions": "text",
             "from": rule.get("from", "first_token"), "compensate": False, "select": select}
 
@@ -246,6 +275,8 @@ def main():
         at_end[name] = after[num_prompt_steps - 1]
         cases[name] = {"plan": [[plan_rule(rule)] * model.num_kv_heads for rule in rules],
                        "smallest_margin": float(f"{min(margins):.3g}"), "kept": at_end[name], "dropped": dropped}
+        if name == "quest":
+            del cases[name]["kept"], cases[name]["dropped"]
         if min(margins) < 1e-5:
             sys.exit(f"{name}: a choice was nearly a tie ({min(margins):.2g}), expected another text or budget")
     args.out.mkdir(parents=True, exist_ok=True)

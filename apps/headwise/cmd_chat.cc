@@ -44,7 +44,7 @@ bool RunsForEver(const HeadPlan* plan, const ModelConfig& config) {
     const bool has_window = windows.At(layer_idx) < kNoLimit;
     for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
       const HeadRule rule = plan == nullptr ? HeadRule::Full() : plan->At(layer_idx, kv_head);
-      const bool is_bounded = (rule.kind == HeadRule::Kind::kStream && !rule.SelectsByScore()) ||
+      const bool is_bounded = (rule.kind == HeadRule::Kind::kStream && !rule.HasSelector()) ||
                               (rule.kind == HeadRule::Kind::kFull && has_window);
       if (!is_bounded) return false;
     }

@@ -185,6 +185,7 @@ Json LengthJson(const LengthReport& report) {
           {"kv_bytes_full", report.kv.full},
           {"kv_bytes_bounded", report.kv.bounded},
           {"kept_tokens", report.kv.kept_tokens},
+          {"kv_bytes_read", report.kv.read},
           {"kv_bytes_dense", report.dense_bytes},
           {"kv_peak_bytes", report.peak_bytes}};
 }
@@ -287,14 +288,22 @@ std::string ModelText(const InspectOptions& options, const ModelPreview& model) 
 
 std::string LengthsText(const InspectOptions& options, const Subject& subject,
                         const std::vector<LengthReport>& reports) {
-  std::string text = fmt::format("\nKV cache in {}, pages of {} tokens\n{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}\n",
+  // Of heads that read few of the tokens that they keep: what a decoding query reads.
+  const bool reads_few = subject.plan != nullptr && std::ranges::any_of(subject.plan->rules, &HeadRule::ReadsBlocks);
+  std::string text = fmt::format("\nKV cache in {}, pages of {} tokens\n{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>8}{}\n",
                                  options.engine.kv_dtype, subject.page_tokens, "tokens", "KV bytes", "full heads",
-                                 "bounded", "at peak", "all full", "share");
+                                 "bounded", "at peak", "all full", "share", reads_few ? "    read by a query" : "");
+  const auto share_of = [](int64_t part, int64_t whole) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  };
   for (const LengthReport& report : reports) {
-    text += fmt::format("{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>7.1f}%\n", report.tokens,
-                        FormatBytes(report.kv.total()), FormatBytes(report.kv.full), FormatBytes(report.kv.bounded),
-                        FormatBytes(report.peak_bytes), FormatBytes(report.dense_bytes),
-                        100.0 * static_cast<double>(report.kv.total()) / static_cast<double>(report.dense_bytes));
+    text += fmt::format(
+        "{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>7.1f}%{}\n", report.tokens, FormatBytes(report.kv.total()),
+        FormatBytes(report.kv.full), FormatBytes(report.kv.bounded), FormatBytes(report.peak_bytes),
+        FormatBytes(report.dense_bytes), share_of(report.kv.total(), report.dense_bytes),
+        reads_few
+            ? fmt::format("{:>12}{:>6.1f}%", FormatBytes(report.kv.read), share_of(report.kv.read, report.dense_bytes))
+            : "");
   }
   return text;
 }

@@ -25,7 +25,7 @@ enum class RuleStart {
   kEndOfPrompt,  // dense prefill, then the cache is cut [razor Algorithm 1]
 };
 
-// Which tokens a head keeps, of as many as its rule lets it keep.
+// Which tokens a head keeps, of as many as its rule lets it keep; or, of kQuest alone, which it reads of all.
 struct TokenSelector {
   enum class Kind {
     kPosition,  // the rule's own: the first `sink` and the newest `recent`
@@ -37,6 +37,8 @@ struct TokenSelector {
     kKeyNorm,  // the shortest keys, whatever is asked [knorm]
     kAdaKv,    // as kSnapKv, and the heads of a layer share their budgets by these sums, in whole pages [adakv]
     kKeyDiff,  // the keys that point least where keys point on the whole, whatever is asked [keydiff]
+    kQuest,    // every token is kept; queries behind the prompt read the blocks whose keys may give them most, as many
+               // as `recent` has tokens, the newest among them, and those of `sink` [quest]
   };
   enum class Pooling { kMax, kMean };
 
@@ -47,6 +49,7 @@ struct TokenSelector {
   int64_t kernel = 7;   // positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
   double floor = 0.2;  // kAdaKv: of a budget, what does not depend on the other heads
+  int64_t block = 16;  // kQuest: tokens that are read or not together, a multiple of 16
 
   // Whether tokens go once, at the end of the prompt, by what its last queries say.
   bool CutsOnce() const { return kind == Kind::kSnapKv || kind == Kind::kAdaKv; }
@@ -54,7 +57,7 @@ struct TokenSelector {
   friend bool operator==(const TokenSelector&, const TokenSelector&) = default;
 };
 
-// What one KV head keeps. t is the query's position, j a key's; all lengths are in tokens.
+// What one KV head keeps, or reads. t is the query's position, j a key's; all lengths are in tokens.
 struct HeadRule {
   enum class Kind {
     kFull,          // the query at t reads every j <= t
@@ -75,7 +78,10 @@ struct HeadRule {
   RuleStart start = RuleStart::kFirstToken;
   TokenSelector select = {};
 
-  bool SelectsByScore() const { return select.kind != TokenSelector::Kind::kPosition; }
+  // Whether it chooses by score, and then what: the tokens that it keeps, or the blocks that its queries read.
+  bool HasSelector() const { return select.kind != TokenSelector::Kind::kPosition; }
+  bool SelectsByScore() const { return HasSelector() && !ReadsBlocks(); }
+  bool ReadsBlocks() const { return select.kind == TokenSelector::Kind::kQuest; }
 
   friend bool operator==(const HeadRule&, const HeadRule&) = default;
 
@@ -101,8 +107,8 @@ struct ModelShape {
 };
 
 struct HeadPlan {
-  // Files are read from the first version on. They are written as version 2 where a head selects by score, which
-  // version 1 does not know, and as version 1 otherwise.
+  // Files are read from the first version on. They are written as version 2 where a head has a selector, which version
+  // 1 does not know, and as version 1 otherwise.
   static constexpr int kVersion = 2;
 
   ModelShape shape;

@@ -34,6 +34,7 @@ __all__ = [
     "adakv",
     "knorm",
     "keydiff",
+    "quest",
     "import_duo",
     "import_moa",
     "refit",
@@ -816,6 +817,40 @@ def keydiff(
         "kv-bytes-at": kv_bytes_at,
     }
     return _make("keydiff", model, given, out=out)
+
+
+def quest(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    sink: int | None = None,
+    block: int | None = None,
+    dense_layers: int | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps all, and decoding reads the blocks whose keys may score highest [quest].
+
+    budget: Tokens that a decoding query reads of a head, in whole blocks; every token is kept. By default 1024.
+    sink: First tokens that every query reads beside these. By default 0.
+    block: Tokens that are read or not together, a multiple of 16 that divides those of a page. By default 16.
+    dense_layers: Lowest layers whose heads read every token. By default 2.
+    kv_ratio: Budget: a decoding query reads this share of the dense plan's KV bytes, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads; KiB, MiB, GiB may follow the bytes.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "sink": sink,
+        "block": block,
+        "dense-layers": dense_layers,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("quest", model, given, out=out)
 
 
 def import_duo(

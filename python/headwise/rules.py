@@ -22,6 +22,7 @@ __all__ = [
     "AdaKv",
     "Knorm",
     "KeyDiff",
+    "Quest",
     "Selector",
 ]
 
@@ -71,7 +72,15 @@ class KeyDiff:
     """Tokens are kept by how far their keys point from where keys point on the whole."""
 
 
-Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff]
+@dataclass(frozen=True)
+class Quest:
+    """Every token is kept; queries behind the prompt read the blocks whose keys may score highest."""
+
+    block: int = 16
+    """Tokens that are read or not together, a multiple of 16."""
+
+
+Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Quest]
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ class Stream:
     compensate: bool = False
     """Fold dropped tokens into one mean key and value."""
     select: Selector | None = None
-    """Keep as many tokens, the first `sink` among them, but choose the others by score."""
+    """Keep as many tokens, the first `sink` among them, but choose the others by score; of Quest read as many."""
 
 
 @dataclass(frozen=True)
@@ -143,18 +152,23 @@ def _selector_to_json(selector: Selector) -> dict[str, Any]:
         return {"by": "knorm"}
     if isinstance(selector, KeyDiff):
         return {"by": "keydiff"}
-    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm or KeyDiff")
+    if isinstance(selector, Quest):
+        return {"by": "quest", "block": selector.block}
+    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff or Quest")
 
 
 def _selector_from_json(value: dict[str, Any]) -> Selector:
     options = {key: value[key] for key in value if key != "by"}
-    kinds: dict[str, type[H2o] | type[Tova] | type[SnapKv] | type[AdaKv] | type[Knorm] | type[KeyDiff]] = {
+    kinds: dict[
+        str, type[H2o] | type[Tova] | type[SnapKv] | type[AdaKv] | type[Knorm] | type[KeyDiff] | type[Quest]
+    ] = {
         "h2o": H2o,
         "tova": Tova,
         "snapkv": SnapKv,
         "adakv": AdaKv,
         "knorm": Knorm,
         "keydiff": KeyDiff,
+        "quest": Quest,
     }
     return kinds[value["by"]](**options)
 

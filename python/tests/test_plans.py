@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import MODEL, PLAN, command
 from headwise import HeadPlan, InvalidInput, ModelShape
-from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Full, H2o, KeyDiff, Knorm, SnapKv, Stream, Tova
+from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Full, H2o, KeyDiff, Knorm, Quest, SnapKv, Stream, Tova
 
 TRAINING = {
     "passkeys": 2,
@@ -74,6 +74,8 @@ def test_rules_go_there_and_back():
     assert HeadPlan.from_json(HeadPlan(selecting, shape).to_json()).rules == selecting
     sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff())] * 2]
     assert HeadPlan.from_json(HeadPlan(sharing, shape).to_json()).rules == sharing
+    reading = [[Full()] * 2, [Stream(0, 512, start="end_of_prompt", select=Quest(32))] * 2]
+    assert HeadPlan.from_json(HeadPlan(reading, shape).to_json()).rules == reading
     with pytest.raises(InvalidInput, match="end_of_prompt"):
         HeadPlan([[Stream(0, 512, select=SnapKv()), Full()], [Full(), Full()]], shape)
 

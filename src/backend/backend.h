@@ -28,7 +28,7 @@ enum class Feature {
   kScaledEmbedding,   // EmbedArgs::scale
   kSoftCaps,          // SoftCap, AttentionArgs::score_cap
   kExperts,           // Experts, GateRows, ActivateArgs::Kind::kGatedSiluClamped
-  kSelection,         // SelectKv: of plans, not of models
+  kSelection,         // SelectKv, KvBlockReads: of plans, not of models
 };
 std::string_view NameOf(Feature feature);  // "soft caps of scores and logits"
 

@@ -45,6 +45,31 @@ struct KvNotes {
   float* scores = nullptr;       // [P]
 };
 
+// Behind keys and values a page of a head that keeps every token and reads some says of each of its blocks of tokens
+// what its keys lie between: for every block low [Dp] f16, then high [Dp] f16, Dp being D rounded up to 16; there is
+// room for blocks of 16. As with notes, they are part of the page.
+constexpr int64_t KeyBoundsBytes(int64_t head_dim, int64_t page_tokens) {
+  return page_tokens / 16 * 4 * ((head_dim + 15) / 16 * 16);  // a multiple of 64
+}
+
+// Which blocks of B tokens the queries of such a head read; AttentionArgs in backend/ops.h.
+struct KvBlockReads {
+  int64_t block_tokens = 0;  // B, a multiple of 16 that divides P; 0: the head reads whatever its mask says
+  int64_t from = kNoLimit;   // queries at positions before this one read all blocks
+  int64_t first = 0;         // of the others: the text's first blocks, which are always read,
+  int64_t most = 0;          // and how many behind these, the newest among them
+
+  constexpr int64_t NumBlocks(int64_t pos) const { return pos / block_tokens + 1; }
+  constexpr bool ReadsAll(int64_t pos) const { return pos < from || NumBlocks(pos) <= first + most; }
+  // Blocks that the query at `pos` reads, and tokens in them: the newest block ends with its own.
+  constexpr int64_t NumRead(int64_t pos) const { return ReadsAll(pos) ? NumBlocks(pos) : first + most; }
+  constexpr int64_t NumTokensRead(int64_t pos) const {
+    return (NumRead(pos) - 1) * block_tokens + pos % block_tokens + 1;
+  }
+
+  friend bool operator==(const KvBlockReads&, const KvBlockReads&) = default;
+};
+
 // How a head chooses by score which tokens it keeps; SelectKvArgs in backend/ops.h. Its tokens are in slots 0, 1, 2,
 // ... of its pages, in no order: whatever reads or writes them takes slots for positions (the mask reads all).
 struct KvSelection {
@@ -73,6 +98,7 @@ struct KvSelection {
   // as many as leave `slot_limit`.
   int64_t dropped = 0;
   int64_t slot_limit = kNoLimit;
+  KvBlockReads blocks = {};  // of a head with kNone
 
   constexpr int64_t FirstSlot(int64_t first_pos) const {
     const int64_t slot = first_pos - dropped;
@@ -158,7 +184,7 @@ struct StepRows {
   int64_t first_pos = 0;  // their first position in the text: the tokens in the cache before
   // Its heads in KvStep::heads, [L * Hkv], layer-major.
   uint32_t first_head = 0;
-  // Where a head of it selects by score: its heads in KvStep::selections, in the same order.
+  // Where a head of it chooses by score what it keeps or reads: its heads in KvStep::selections, in the same order.
   uint32_t first_selection = kNoSelections;
 };
 
@@ -182,7 +208,7 @@ struct KvStep {
   std::span<const StepRows> sequences = {};  // [B]
   // Of all sequences that share the pools, not only of this step's.
   std::span<const StepHead> heads = {};
-  // Beside the heads and not in them, as kernels bring whole heads to where they need them and nearly none selects.
+  // Beside the heads and not in them, as kernels bring whole heads to where they need them and nearly none has any.
   std::span<const KvSelection> selections = {};
   std::span<const uint32_t> pages = {};
   std::span<const PageSpace> spaces = {};
@@ -222,6 +248,7 @@ struct HeadWork {
   const KvStep* step = nullptr;
   const StepHead* head = nullptr;
   const KvSelection* selection = nullptr;  // of a head that selects by score
+  const KvBlockReads* blocks = nullptr;    // of one that keeps every token and reads some
   int64_t first_row = 0;
   int64_t num_rows = 0;
   int64_t first_pos = 0;  // in the text, or the slot of a head that selects by score
@@ -251,6 +278,15 @@ struct HeadWork {
     std::byte* notes = Page(page_idx) + newest().page_bytes - KvNotesBytes(page_tokens());
     return {reinterpret_cast<int32_t*>(notes), reinterpret_cast<float*>(notes) + page_tokens()};
   }
+  // Whether the step's queries may choose: a step does not cross the position from which on they do.
+  bool ChoosesBlocks() const { return blocks != nullptr && text_pos >= blocks->from; }
+  // Of block number `block` of the text: low [Dp], then high [Dp].
+  uint16_t* Bounds(int64_t block) const {
+    const int64_t per_page = page_tokens() / blocks->block_tokens;
+    const int64_t bytes = KeyBoundsBytes(layout().head_dim, page_tokens());
+    std::byte* of_page = Page(block / per_page) + newest().page_bytes - bytes;
+    return reinterpret_cast<uint16_t*>(of_page) + block % per_page * (bytes / 2 / (page_tokens() / 16));
+  }
   int64_t fold_begin() const { return head->FoldBegin(first_pos); }
   int64_t fold_end() const { return head->FoldEnd(first_pos, num_rows); }
   bool Folds() const { return head->Folds(first_pos, num_rows); }
@@ -269,6 +305,7 @@ inline HeadWork KvStep::Head(int64_t layer_idx, int64_t idx) const {
   if (rows.first_selection != kNoSelections) {
     const KvSelection& selection = selections[static_cast<size_t>(rows.first_selection + of_sequence)];
     if (selection.scores != KvSelection::Scores::kNone) work.selection = &selection;
+    if (selection.blocks.block_tokens > 0) work.blocks = &selection.blocks;
   }
   work.first_row = rows.first_row;
   work.num_rows = rows.num_rows;

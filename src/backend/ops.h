@@ -197,7 +197,10 @@ void DrawTokensOnHost(const DrawTokensArgs& args);
 // Of layer `layer_idx` of a step that BeginStep was given: every (sequence, KV head) of it exactly once, whatever its
 // rule.
 
-// Writes this step's keys and values into their pages, in the heads' formats.
+// Writes this step's keys and values into their pages, in the heads' formats. Of a head that reads blocks (KvBlockReads
+// in backend/kv_step.h) the bounds of their blocks too: for every dimension the least and the largest number that the
+// block's keys have there, as they are stored, rounded to f16 downwards and upwards. Numbers beyond what f16 holds
+// count as its largest; where one is none, neither is the bound.
 struct AppendKvArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;
@@ -219,6 +222,12 @@ struct AgeKvArgs {
 
 // softmax(scale q k^T + alibi, with an optional sink logit in the denominator) v. Every head of every sequence is in
 // one work list, whatever its rule.
+//
+// Of a head that reads blocks the query at position t >= `from` reads the blocks of its B tokens that follow [quest
+// §3.2], where these are fewer than there are: the `first` first; the newest, of which it reads the tokens up to its
+// own; and of those between them the most - 1 with the highest bounds, of equal ones the later. The bound of a block is
+// the most that a key between its bounds could give: sum over d of max(q_d low_d, q_d high_d), of the G query heads of
+// the group the largest. What is no number is above all bounds.
 struct AttentionArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;

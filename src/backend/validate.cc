@@ -52,6 +52,17 @@ void CheckHead(const HeadWork& work) {
   } else {
     HW_CHECK(work.first_pos == work.text_pos, "slot {} at {}", work.first_pos, work.text_pos);
   }
+  if (work.blocks != nullptr) {
+    const KvBlockReads& blocks = *work.blocks;
+    // All keys that a choice leaves out could be read, and those of a page are bounded once.
+    HW_CHECK(!work.Selects() && work.mask() == KeyMask{} && head.sink_pages == 0 && head.ring_pages == kNoLimit &&
+             head.aged < 0 && head.state == kNoPage);
+    HW_CHECK(blocks.block_tokens % 16 == 0 && work.page_tokens() % blocks.block_tokens == 0,
+             "blocks of {} in pages of {}", blocks.block_tokens, work.page_tokens());
+    HW_CHECK(blocks.first >= 0 && blocks.most >= 1, "{} and {} blocks", blocks.first, blocks.most);
+    HW_CHECK(work.newest().page_bytes > KeyBoundsBytes(work.layout().head_dim, work.page_tokens()), "pages of {}",
+             work.newest().page_bytes);
+  }
   if (head.aged >= 0) {
     HW_CHECK(static_cast<size_t>(head.aged) < step.spaces.size() && head.aged_begin >= 0);
     const KvLayout& aged = step.spaces[static_cast<size_t>(head.aged)].layout;

@@ -24,6 +24,8 @@ int64_t BytesOf(const NormWeights& norm) {
 std::vector<TokenRange> ReadRanges(const ResolvedRule& rule, int64_t pos) {
   // A head that selects by score reads what it kept and the token itself.
   if (rule.SelectsByScore()) return {{0, NumKeptTokens(rule, pos) + 1}};
+  // Which blocks is only known by score: as many tokens.
+  if (rule.ReadsBlocks()) return {{0, rule.blocks.ReadsAll(pos) ? pos + 1 : rule.blocks.NumTokensRead(pos)}};
   // The last query of a prompt after which a rule holds still reads all of it; KeptRanges is what the cut leaves.
   if (pos < rule.holds_from) return {{std::max<int64_t>(0, pos + 1 - rule.recent_before), pos + 1}};
   return KeptRanges(rule, pos + 1);
@@ -99,7 +101,10 @@ double KvReadBytes(const ResolvedRule& rule, const KvLayout& layout, int64_t pos
     }
   }
   const int64_t num_newest = KeysOf(rule, pos) - num_aged;
-  return static_cast<double>(num_aged) * BytesPerToken(layout) +
+  const bool reads_bounds = rule.ReadsBlocks() && !rule.blocks.ReadsAll(pos);
+  const double bounds_bytes =
+      reads_bounds ? static_cast<double>(rule.blocks.NumBlocks(pos) * KeyBoundsBytes(layout.head_dim, 16)) : 0.0;
+  return bounds_bytes + static_cast<double>(num_aged) * BytesPerToken(layout) +
          static_cast<double>(num_newest * TokensBytes(NewestFormat(layout.format), layout.head_dim, 1));
 }
 

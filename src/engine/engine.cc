@@ -284,7 +284,7 @@ Status Engine::RunForced(const ForcedRun& run) {
 
 bool Engine::CanBeginFull(const HeadPlan& plan) const {
   const KvFormats& formats = impl_->parts().memory->formats;
-  if (formats.full != formats.bounded || SelectsByScore(plan)) return false;
+  if (formats.full != formats.bounded || HasSelector(plan)) return false;
   // Of a full head's first pages only one never ages.
   return NewestFormat(formats.full) == formats.full || std::ranges::all_of(plan.rules, [&](const HeadRule& rule) {
            return rule.kind == HeadRule::Kind::kFull || rule.sink <= page_tokens();

@@ -76,7 +76,7 @@ int64_t PrefixReuse::Begin(RunningRequest& request, Sequence& sequence) {
     request.prefix.reset();
     return 0;
   }
-  if (SelectsByScore(*sequence.plan)) {
+  if (HasSelector(*sequence.plan)) {
     cache_->NoteMiss(PrefixMiss::kSelection, static_cast<int64_t>(request.prefix->text.size()));
     request.prefix.reset();
     return 0;

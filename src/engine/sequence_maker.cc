@@ -108,25 +108,35 @@ Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
   return Status::Ok();
 }
 
-// What heads that select by score cannot be combined with.
+// What heads with a selector cannot be combined with.
 Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
   const auto why_not = [&](const HeadRule& rule, int64_t layer_idx) -> std::string {
     if (!memory_->backend->Has(Feature::kSelection)) {
       return fmt::format("are not among what the backend {} does, expected cpu or ref", memory_->backend->name());
     }
-    if (memory_->formats.bounded == KvFormat::kQ4) {
+    const KvFormat format = rule.ReadsBlocks() ? memory_->formats.full : memory_->formats.bounded;
+    if (rule.ReadsBlocks() && format == KvFormat::kQ4) {
+      return "cannot be combined with a q4 cache, whose pages would outgrow the bounds of their keys; expected a "
+             "kv_dtype like \"f16\" or \"q8\" for heads that keep every token";
+    }
+    if (format == KvFormat::kQ4) {
       return "cannot be combined with a q4 cache, whose pages must keep their tokens; expected a kv_dtype like \"f16\" "
              "or "
              "\"f16,q8\" for heads that drop tokens";
     }
     if (config_->positions == PositionKind::kAlibi) {
-      return "cannot be combined with ALiBi: tokens would need their positions in attention";
+      return rule.ReadsBlocks() ? "cannot be combined with ALiBi: a bound of keys knows no distance"
+                                : "cannot be combined with ALiBi: tokens would need their positions in attention";
     }
     if (windows_.At(layer_idx) != kNoLimit) {
       return "cannot be combined with the layer's sliding window; expected a rule by position, or a full head, which "
              "keeps that window";
     }
-    if (is_batch_invariant_ && !rule.select.CutsOnce()) {
+    if (rule.ReadsBlocks() && page_tokens_ % rule.select.block != 0) {
+      return fmt::format("read blocks of {} tokens, but pages have {}; expected a \"block\" that divides these",
+                         rule.select.block, page_tokens_);
+    }
+    if (is_batch_invariant_ && rule.SelectsByScore() && !rule.select.CutsOnce()) {
       return "keep other tokens where a text is cut into other steps, which batch_invariant excludes";
     }
     return "";
@@ -134,11 +144,12 @@ Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
       const HeadRule& rule = plan.At(layer_idx, kv_head);
-      if (!rule.SelectsByScore()) continue;
+      if (!rule.HasSelector()) continue;
       const std::string reason = why_not(rule, layer_idx);
       if (reason.empty()) continue;
       return Status::Unsupported(fmt::format(
-          "plan: layer {}, KV head {}: heads that select tokens by attention score {}", layer_idx, kv_head, reason));
+          "plan: layer {}, KV head {}: heads that {} {}", layer_idx, kv_head,
+          rule.ReadsBlocks() ? "read blocks of tokens by score" : "select tokens by attention score", reason));
     }
   }
   return Status::Ok();
@@ -292,7 +303,7 @@ std::optional<PrefixMiss> SequenceMaker::Adopt(Sequence& sequence, const Sequenc
 
 bool SequenceMaker::WouldAdopt(const SequenceOptions& options, const Sequence& from, int64_t num_tokens) const {
   // PrefixReuse lets no text under such a plan go on from another.
-  if (!CheckOwn(from).ok() || SelectsByScore(PlanOf(options))) return false;
+  if (!CheckOwn(from).ok() || HasSelector(PlanOf(options))) return false;
   if (RopeFrequencies(*config_, options.prompt_tokens, options.max_tokens) != from.rope_frequencies) return false;
   const std::vector<ResolvedRule> rules = ResolveRules(PlanOf(options), LimitsOf(options), windows_);
   const std::vector<ResolvedRule> others = ResolveRules(*from.plan, from.limits, windows_);

@@ -33,6 +33,20 @@ PageCounts AtMostNewest(int64_t total, int64_t newest) {
   return {.newest = std::min(total, newest), .aged = std::max<int64_t>(0, total - newest)};
 }
 
+// Of a head whose pages take `of_pages`: what the query behind `num_tokens` tokens reads. Where it reads every block it
+// does not look at bounds.
+int64_t ReadBytes(const KvBytesArgs& args, const ResolvedRule& rule, int64_t num_tokens, int64_t of_pages) {
+  if (!rule.ReadsBlocks()) return of_pages;
+  const KvBlockReads& blocks = rule.blocks;
+  if (blocks.ReadsAll(num_tokens)) {
+    return MultiplySizes(CeilDiv(num_tokens, args.page_tokens), args.full_pages.newest);
+  }
+  const int64_t bounds_bytes = KeyBoundsBytes(args.plan->shape.head_dim, /*page_tokens=*/16);  // of a block
+  const int64_t block_bytes = args.full_pages.newest * blocks.block_tokens / args.page_tokens;
+  return AddSizes(MultiplySizes(blocks.NumRead(num_tokens), block_bytes),
+                  MultiplySizes(CeilDiv(num_tokens, blocks.block_tokens), bounds_bytes));
+}
+
 struct HeadPeak {
   int64_t between_steps = 0;
   int64_t in_step = 0;  // while its layer is computed
@@ -120,6 +134,7 @@ KvBytes PlanKvBytes(const KvBytesArgs& args, int64_t num_tokens) {
     int64_t& sum = rule.Bounded() ? bytes.bounded : bytes.full;
     const int64_t of_pages = args.PagesOf(rule).BytesOf(KvPages(rule, num_tokens, args.page_tokens));
     sum = AddSizes(sum, AddSizes(of_pages, StateBytes(plan, rule)));
+    bytes.read = AddSizes(bytes.read, AddSizes(ReadBytes(args, rule, num_tokens, of_pages), StateBytes(plan, rule)));
     bytes.kept_tokens = AddSizes(bytes.kept_tokens, NumKeptTokens(rule, num_tokens));
   }
   return bytes;

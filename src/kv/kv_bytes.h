@@ -63,8 +63,9 @@ struct KvBytesArgs {
   PageSizes full_pages;        // of a head that keeps everything
   PageSizes bounded_pages;     // of one that drops tokens
 
-  // Those of heads that select by score do not age and have notes.
+  // Those of heads that select by score do not age and have notes, those of heads that read blocks have bounds.
   PageSizes PagesOf(const ResolvedRule& rule) const {
+    if (rule.ReadsBlocks()) return {.newest = full_pages.newest + KeyBoundsBytes(plan->shape.head_dim, page_tokens)};
     if (rule.SelectsByScore()) return {.newest = bounded_pages.newest + KvNotesBytes(page_tokens)};
     return rule.Bounded() ? bounded_pages : full_pages;
   }
@@ -74,6 +75,9 @@ struct KvBytes {
   int64_t full = 0;         // pages of heads that keep everything
   int64_t bounded = 0;      // pages of heads that drop tokens, and compensation state
   int64_t kept_tokens = 0;  // summed over all heads, not rounded to pages
+  // Of these what the query of the next token reads: of a head that reads blocks some, with the bounds of all; of every
+  // other head all.
+  int64_t read = 0;
   int64_t total() const { return AddSizes(full, bounded); }
 };
 

@@ -62,6 +62,29 @@ TEST(KvPages, AreThoseOfSinksAndOfTheRing) {
   }
 }
 
+// 1000 tokens in 63 pages of 16, each with 4 bytes of bounds for each of 64 dimensions; the next query reads blocks of
+// 16 tokens, 6 and one for the sinks, and the bounds of all.
+TEST(PlanKvBytes, HeadsThatReadBlocksKeepAll) {
+  HeadPlan plan;
+  plan.shape = {.architecture = "llama", .num_layers = 1, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 64};
+  HeadRule rule = HeadRule::Stream(4, 96);
+  rule.select.kind = TokenSelector::Kind::kQuest;
+  rule.start = RuleStart::kEndOfPrompt;
+  plan.rules = {HeadRule::Full(), rule};
+  const KvBytesArgs args{.plan = &plan,
+                         .limits = {.prompt_tokens = 1000, .max_tokens = 1200},
+                         .page_tokens = 16,
+                         .full_pages = {.newest = 4096, .aged = 2000},
+                         .bounded_pages = {.newest = 1}};
+  const KvBytes bytes = PlanKvBytes(args, 1000);
+  EXPECT_EQ(bytes.bounded, 0);
+  EXPECT_EQ(bytes.full, 3 * 4096 + 60 * 2000 + 63 * (4096 + 256));
+  EXPECT_EQ(bytes.read, 3 * 4096 + 60 * 2000 + 7 * 4096 + 63 * 256);
+  EXPECT_EQ(bytes.kept_tokens, 2000);
+  // The prompt's own queries read all.
+  EXPECT_EQ(PlanKvBytes(args, 900).read, PlanKvBytes(args, 900).full - 57 * 256);
+}
+
 TEST(RingPages, HoldTheWindowWhereverItLies) {
   for (const int64_t recent : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
     int64_t most = 0;

@@ -33,6 +33,8 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
   CheckPools(pools.full, pools.full.newest->layout());
   CheckPools(pools.bounded, pools.full.newest->layout());
   CheckPools(pools.selecting, pools.full.newest->layout());
+  CheckPools(pools.reading, pools.full.newest->layout());
+  bool has_selections = false;
   for (size_t i = 0; i < rules.size(); ++i) {
     Head& head = heads_[i];
     head.rule = rules[i];
@@ -50,6 +52,11 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
       selects_[layer_idx] = 1;
       selecting_.push_back(i);
     }
+    has_selections |= head.Selects() || head.rule.ReadsBlocks();
+    if (head.rule.ReadsBlocks()) {
+      HW_CHECK(!head.rule.Bounded() && page_tokens_ % head.rule.blocks.block_tokens == 0, "blocks of {}",
+               head.rule.blocks.block_tokens);
+    }
     const bool counts_positions = head.rule.positions == Positions::kCache && head.rule.Bounded() && head.rule.sink > 0;
     if (counts_positions) counts_positions_[layer_idx] = 1;
     if (!std::ranges::count(begins_, head.rule.holds_from)) begins_.push_back(head.rule.holds_from);
@@ -57,7 +64,7 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     if (has_window && head.sink_pages > 0) watched_.push_back(i);
   }
   // Behind this nothing fails, so that the region is given back by whoever has the cache.
-  const size_t num_selections = selecting_.empty() ? 0 : heads_.size();
+  const size_t num_selections = has_selections ? heads_.size() : 0;
   pools_.tables->heads.Reserve(heads_.size());
   pools_.tables->selections.Reserve(num_selections);
   described_ = pools_.tables->heads.Take(heads_.size(), StepHead());
@@ -317,7 +324,7 @@ void KvCache::JoinAside(int64_t layer_idx, int64_t kv_head, const Change& change
   described.state = head.state;
   const auto of_sequence = static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head);
   pools_.tables->heads.Put(aside_heads_.begin + of_sequence, described);
-  if (selecting_.empty()) return;
+  if (selections_.size == 0) return;
   pools_.tables->selections.Put(aside_selections_.begin + of_sequence, SelectionOf(head.rule, num_tokens_, planned_));
 }
 
@@ -420,7 +427,7 @@ StepRows KvCache::Rows(int64_t first_row) const {
                 .num_rows = planned_,
                 .first_pos = num_tokens_,
                 .first_head = aside_ ? aside_heads_.begin : described_.begin};
-  if (!selecting_.empty()) rows.first_selection = aside_ ? aside_selections_.begin : selections_.begin;
+  if (selections_.size > 0) rows.first_selection = aside_ ? aside_selections_.begin : selections_.begin;
   return rows;
 }
 

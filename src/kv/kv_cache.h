@@ -183,12 +183,13 @@ class KvCache {
     return heads_[static_cast<size_t>(layer_idx * num_kv_heads_ + kv_head)];
   }
   // Some of them null, or one twice.
-  std::array<PagePool*, 6> AllPools() const {
-    return {pools_.full.newest,  pools_.full.aged,        pools_.bounded.newest,
-            pools_.bounded.aged, pools_.selecting.newest, pools_.states};
+  std::array<PagePool*, 7> AllPools() const {
+    return {pools_.full.newest,      pools_.full.aged,      pools_.bounded.newest, pools_.bounded.aged,
+            pools_.selecting.newest, pools_.reading.newest, pools_.states};
   }
   const HeadPools& PoolsOf(const ResolvedRule& rule) const {
     if (rule.SelectsByScore()) return pools_.selecting;
+    if (rule.ReadsBlocks()) return pools_.reading;
     return rule.Bounded() ? pools_.bounded : pools_.full;
   }
   FlatTable<uint32_t>& Entries() const { return pools_.tables->pages; }
@@ -264,7 +265,7 @@ class KvCache {
   std::vector<char> selects_;           // [L]
   std::vector<char> counts_positions_;  // [L]
   HeadRegion described_;                // of heads_ between steps, and in steps that change nothing in their reading
-  SelectionRegion selections_;          // the same of how they select; empty where none does
+  SelectionRegion selections_;          // the same of how they select or read blocks; empty where none does
   // A page that a step comes to write to may be shared: since a fork was made, up to the step that copies those.
   mutable bool may_share_ = false;
   std::vector<int64_t> begins_;    // positions from which on heads' rules hold

@@ -55,7 +55,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Restore(const KvPools& pools, const Kv
       });
   if (restored.ok()) return restored;
   for (PagePool* pool : {pools.full.newest, pools.full.aged, pools.bounded.newest, pools.bounded.aged,
-                         pools.selecting.newest, pools.states}) {
+                         pools.selecting.newest, pools.reading.newest, pools.states}) {
     if (pool != nullptr) pool->FreeEmptyExtents();
   }
   return restored;

@@ -213,6 +213,9 @@ KvPoolSet::KvPoolSet(Backend& backend, const Options& options) {
   layout.format = NewestFormat(options.formats.bounded);
   pools_.selecting.newest =
       new_pool(layout, backend.PageBytes(layout) + static_cast<size_t>(KvNotesBytes(layout.page_tokens)));
+  layout.format = NewestFormat(options.formats.full);
+  pools_.reading.newest = new_pool(
+      layout, backend.PageBytes(layout) + static_cast<size_t>(KeyBoundsBytes(layout.head_dim, layout.page_tokens)));
   layout.format = KvFormat::kF32;
   pools_.states = new_pool(layout, static_cast<size_t>(StatePageBytes(options.head_dim)));
   pools_.tables = &tables_;

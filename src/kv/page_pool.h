@@ -129,11 +129,13 @@ class KvPoolSet;
 
 // Of heads that keep every token, of heads that drop some, and of those among these that choose by score which: their
 // pages are in the format that bounded heads are written in, never age, and end in notes (KvNotesBytes in
-// backend/kv_step.h). All have the same tokens per page.
+// backend/kv_step.h). Of heads that keep every token and read blocks: theirs are in the format that full heads are
+// written in, never age, and end in bounds (KeyBoundsBytes there). All have the same tokens per page.
 struct KvPools {
   HeadPools full;
   HeadPools bounded;
   HeadPools selecting;
+  HeadPools reading;
   PagePool* states = nullptr;      // of compensation tokens: pages of [2, D] f32
   KvTables* tables = nullptr;      // of every cache over these pools
   PoolUsage* usage = nullptr;      // of all of them

@@ -20,6 +20,10 @@ inline constexpr int64_t kPlanBytesPageTokens = 32;
 int64_t RuleBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens, int64_t layer_window);
 int64_t PlanBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows);
 
+// Of these what the query of the next token reads (KvBytes::read): all, but of heads that read blocks.
+int64_t RuleReadBytesAt(const HeadRule& rule, const ModelShape& shape, int64_t num_tokens);
+int64_t PlanReadBytesAt(const HeadPlan& plan, int64_t num_tokens, const LayerWindows& windows);
+
 }  // namespace headwise
 
 #endif  // HEADWISE_KV_PLAN_BYTES_H_

@@ -179,6 +179,7 @@ Status ValidateSelector(const HeadRule& rule) {
     used.pooling = select.pooling;
   }
   if (select.kind == Kind::kAdaKv) used.floor = select.floor;
+  if (select.kind == Kind::kQuest) used.block = select.block;
   if (!(used == select)) {
     return Status::InvalidInput("the selector carries options that its kind does not have, expected them unset");
   }
@@ -201,6 +202,14 @@ Status ValidateSelector(const HeadRule& rule) {
     if (select.floor > 1) {
       return Status::InvalidInput(fmt::format("\"floor\" is {}, expected 0 to 1", select.floor));
     }
+  }
+  if (select.kind == Kind::kQuest) {
+    if (select.block < 16 || select.block > kMaxRuleTokens || select.block % 16 != 0) {
+      return Status::InvalidInput(fmt::format("\"block\" is {}, expected a multiple of 16", select.block));
+    }
+    if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
+    return Status::InvalidInput(
+        "\"select\" by \"quest\" needs \"from\": \"end_of_prompt\": a prompt's own queries read all of it");
   }
   if (!select.CutsOnce()) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckLength("window", select.window, 1));
@@ -334,7 +343,7 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
   HW_ASSIGN_OR_RETURN(plan.shape, ReadShape(root));
   if (!root.Has("layers")) return Status::InvalidInput(fmt::format("{}: \"layers\" is missing", origin));
   HW_ASSIGN_OR_RETURN(plan.rules, ParseRuleTable(root.At("layers"), plan.shape, origin + ": \"layers\""));
-  if (version == 1 && SelectsByScore(plan)) {
+  if (version == 1 && HasSelector(plan)) {
     return Status::InvalidInput(fmt::format(
         "{}: a head selects by score, which plans of version 1 do not know; expected \"headwise_plan\": 2", origin));
   }
@@ -366,7 +375,7 @@ std::string SerializeHeadPlan(const HeadPlan& plan) {
     if (!plan.scores.empty()) scores.push_back(fmt::format("[{}]", fmt::join(numbers, ", ")));
   }
   const Json parameters = Json::parse(plan.parameters_json, nullptr, false);
-  std::string text = fmt::format("{{\n \"headwise_plan\": {},\n", SelectsByScore(plan) ? HeadPlan::kVersion : 1);
+  std::string text = fmt::format("{{\n \"headwise_plan\": {},\n", HasSelector(plan) ? HeadPlan::kVersion : 1);
   text += fmt::format(
       " \"model\": {{\"architecture\": {}, \"num_layers\": {}, \"num_q_heads\": {}, \"num_kv_heads\": {}, "
       "\"head_dim\": {}}},\n",

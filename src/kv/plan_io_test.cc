@@ -136,13 +136,37 @@ TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
   EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("options that its kind does not have"));
 }
 
+TEST(PlanIo, HeadsThatReadBlocksComeBack) {
+  HeadPlan plan = EverySelector();
+  plan.At(0, 1) = HeadRule::Stream(4, 60);
+  plan.At(0, 1).start = RuleStart::kEndOfPrompt;
+  plan.At(0, 1).select = {.kind = TokenSelector::Kind::kQuest, .block = 32};
+  const std::string text = SerializeHeadPlan(plan);
+  EXPECT_THAT(text, HasSubstr(R"("select": {"by": "quest", "block": 32})"));
+  EXPECT_THAT(text, HasSubstr(R"("headwise_plan": 2)"));
+  const auto read = ParseHeadPlan(text, "plan");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->rules, plan.rules);
+  for (const int64_t block : {0, 8, 24, -16}) {
+    plan.At(0, 1).select.block = block;
+    EXPECT_THAT(ValidateRule(plan.At(0, 1)).message(), HasSubstr("multiple of 16"));
+  }
+  plan.At(0, 1).select.block = 16;
+  plan.At(0, 1).start = RuleStart::kFirstToken;
+  EXPECT_THAT(ValidateRule(plan.At(0, 1)).message(), HasSubstr("end_of_prompt"));
+  plan.At(0, 1).select.kind = TokenSelector::Kind::kTova;
+  EXPECT_TRUE(ValidateRule(plan.At(0, 1)).ok());
+  plan.At(0, 1).select.block = 32;
+  EXPECT_THAT(ValidateRule(plan.At(0, 1)).message(), HasSubstr("options that its kind does not have"));
+}
+
 TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
   struct Row {
     const char* pointer;
     const char* replacement;
     const char* message;
   };
-  for (const Row& row : {Row{"/layers/0/0/select/by", "\"quest\"", "\"by\" is \"quest\", expected"},
+  for (const Row& row : {Row{"/layers/0/0/select/by", "\"infllm\"", "\"by\" is \"infllm\", expected"},
                          {"/layers/0/0/select", "4", "\"select\""},
                          {"/layers/0/0/select/window", "4", "\"window\" is not known"},
                          {"/layers/0/0/select/recent_share", "1.5", "\"recent_share\" is 1.5"},

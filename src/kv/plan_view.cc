@@ -38,6 +38,10 @@ std::string DescribeSelector(const TokenSelector& selector) {
       return ", as many by the length of their keys (knorm)";
     case TokenSelector::Kind::kKeyDiff:
       return ", as many by how far their keys point from where all do (keydiff)";
+    case TokenSelector::Kind::kQuest:
+      return fmt::format(
+          ": keeps every token, reads as many in blocks of {} by what their keys may give at most (quest)",
+          selector.block);
   }
   return "";
 }
@@ -59,7 +63,7 @@ std::string DescribeRule(const HeadRule& rule) {
       text = fmt::format("sink {}, recent max({}, prompt / {})", rule.sink, rule.min_recent, rule.divisor);
       break;
   }
-  if (rule.SelectsByScore()) text += DescribeSelector(rule.select);
+  if (rule.HasSelector()) text += DescribeSelector(rule.select);
   if (rule.compensate) text += ", compensation token";
   if (rule.positions == Positions::kCache) text += ", positions in the cache";
   if (rule.start == RuleStart::kEndOfPrompt) text += ", from the end of the prompt";

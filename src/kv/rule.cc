@@ -17,6 +17,7 @@ int64_t FloorToTokens(double value) {
 KvSelection::Scores ScoresOf(TokenSelector::Kind kind) {
   switch (kind) {
     case TokenSelector::Kind::kPosition:
+    case TokenSelector::Kind::kQuest:
       return KvSelection::Scores::kNone;
     case TokenSelector::Kind::kH2o:
     case TokenSelector::Kind::kSnapKv:
@@ -30,6 +31,11 @@ KvSelection::Scores ScoresOf(TokenSelector::Kind kind) {
       return KvSelection::Scores::kKeyDiff;
   }
   return KvSelection::Scores::kNone;
+}
+
+// Blocks that have one of `num_tokens` tokens.
+int64_t BlocksOf(int64_t num_tokens, int64_t block_tokens) {
+  return num_tokens / block_tokens + (num_tokens % block_tokens == 0 ? 0 : 1);
 }
 
 // Of SnapKV: where the queries begin whose attention it observes.
@@ -69,13 +75,20 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int
           {int64_t{1}, rule.min_recent, FloorToTokens(static_cast<double>(limits.prompt_tokens) / rule.divisor)});
       break;
   }
+  if (rule.start == RuleStart::kEndOfPrompt) resolved.holds_from = limits.prompt_tokens;
+  if (rule.ReadsBlocks()) {
+    resolved.blocks = {.block_tokens = rule.select.block,
+                       .from = resolved.holds_from,
+                       .first = BlocksOf(rule.sink, rule.select.block),
+                       .most = BlocksOf(recent, rule.select.block)};
+    return resolved;
+  }
   resolved.sink = rule.sink;
   resolved.recent = std::min(recent, layer_window);
   resolved.sink_reach = layer_window;
   resolved.compensate = rule.compensate;
   resolved.positions = rule.positions;
   resolved.select = rule.select;
-  if (rule.start == RuleStart::kEndOfPrompt) resolved.holds_from = limits.prompt_tokens;
   return resolved;
 }
 
@@ -124,6 +137,11 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
   if (a.SelectsByScore() || b.SelectsByScore()) {
     return a.select == b.select && NothingObserved(a, num_tokens) && NothingObserved(b, num_tokens);
   }
+  // Nor do pages without bounds go on as ones with them.
+  if (a.ReadsBlocks() || b.ReadsBlocks()) {
+    return a.blocks.block_tokens == b.blocks.block_tokens && a.recent == b.recent &&
+           num_tokens <= std::min(a.blocks.from, b.blocks.from);
+  }
   if (num_tokens == 0) return true;
   // A mean that was begun is that of one rule.
   const TokenRange folded_a = FoldedRange(a, num_tokens);
@@ -154,6 +172,10 @@ bool SelectsByScore(const HeadPlan& plan) {
   return std::any_of(plan.rules.begin(), plan.rules.end(), [](const HeadRule& rule) { return rule.SelectsByScore(); });
 }
 
+bool HasSelector(const HeadPlan& plan) {
+  return std::any_of(plan.rules.begin(), plan.rules.end(), [](const HeadRule& rule) { return rule.HasSelector(); });
+}
+
 bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens) {
   return rule.SelectsByScore() && !rule.select.CutsOnce() && num_tokens >= rule.holds_from;
 }
@@ -167,6 +189,7 @@ bool SharesInStep(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new)
 KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new) {
   using Kind = TokenSelector::Kind;
   KvSelection selection;
+  selection.blocks = rule.blocks;
   if (!rule.SelectsByScore()) return selection;
   const bool holds = num_tokens + num_new >= rule.holds_from;
   selection.scores = ScoresOf(rule.select.kind);

@@ -37,7 +37,10 @@ struct ResolvedRule {
   // Of heads that share: what the cut gave this one beyond its budget, or took. 0 until then, and in what is worked out
   // without running a plan, which is right for the layer: whole pages, 0 in all over its heads.
   int64_t shared = 0;
+  // A head that keeps every token and reads some is a full one otherwise, `select` unset.
+  KvBlockReads blocks = {};
 
+  bool ReadsBlocks() const { return blocks.block_tokens > 0; }
   bool SelectsByScore() const { return select.kind != TokenSelector::Kind::kPosition; }
   // Tokens that a head which selects by score keeps once it has come to choose.
   int64_t Budget() const { return sink + recent + shared; }
@@ -80,7 +83,8 @@ std::vector<TokenRange> KeptRanges(const ResolvedRule& rule, int64_t num_tokens)
 
 // Whether the first `num_tokens` tokens of a text are read and kept alike under both rules, whatever follows.
 // Sufficient, not necessary: equal rules, or two that hide nothing yet but what a model's own window hides. Of heads
-// that select by score: equal rules, or two that observe alike and have dropped nothing.
+// that select by score: equal rules, or two that observe alike and have dropped nothing. Of heads that read blocks:
+// equal rules, or two with blocks of one size none of whose queries has chosen.
 bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens);
 
 // Number of keys in KeptRanges: min(num_tokens, sink + recent) where neither a model window nor `start` interferes.
@@ -91,8 +95,9 @@ int64_t NumKeptTokens(const ResolvedRule& rule, int64_t num_tokens);
 // drops one in every step that of the token which comes next, so that its table stays as it is.
 int64_t NumOwnedSlots(const ResolvedRule& rule, int64_t num_tokens);
 
-// Whether a head of the plan selects by score.
+// Whether a head of the plan selects by score what it keeps; or what it keeps or reads.
 bool SelectsByScore(const HeadPlan& plan);
+bool HasSelector(const HeadPlan& plan);
 
 // Whether a head which selects by score, once `num_tokens` are in, is one that cuts back to its budget in every step.
 bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens);
@@ -100,7 +105,7 @@ bool DropsEveryStep(const ResolvedRule& rule, int64_t num_tokens);
 // Whether the step that adds `num_new` to `num_tokens` is one in which a head shares its budget with others.
 bool SharesInStep(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new);
 
-// What the operations of a step are told of a head that selects by score; `num_tokens` are in, `num_new` come.
+// What the operations of a step are told of a head that has a selector; `num_tokens` are in, `num_new` come.
 KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t num_new);
 
 // Pages by index, of a head's pages of P tokens each.

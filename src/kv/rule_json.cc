@@ -64,12 +64,15 @@ std::string_view NameOf(SelectorKind kind) {
       return "adakv";
     case SelectorKind::kKeyDiff:
       return "keydiff";
+    case SelectorKind::kQuest:
+      return "quest";
   }
   return "";
 }
 
 // {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
-// {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"}
+// {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"},
+// {"by": "quest", "block": 16}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
   HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
@@ -98,10 +101,15 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   } else if (by == "knorm" || by == "keydiff") {
     selector.kind = by == "knorm" ? SelectorKind::kKeyNorm : SelectorKind::kKeyDiff;
     HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
+  } else if (by == "quest") {
+    selector.kind = SelectorKind::kQuest;
+    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "block"}));
+    HW_ASSIGN_OR_RETURN(selector.block, object.IntOr("block", selector.block));
   } else {
-    return Status::InvalidInput(
-        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\" or \"keydiff\"",
-                    object.origin(), by));
+    return Status::InvalidInput(fmt::format(
+        "{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\", \"keydiff\" or "
+        "\"quest\"",
+        object.origin(), by));
   }
   return selector;
 }
@@ -114,6 +122,7 @@ std::string FormatSelector(const TokenSelector& selector) {
     options = fmt::format(R"(, "window": {}, "kernel": {}, "pooling": "{}")", selector.window, selector.kernel,
                           selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
   }
+  if (selector.kind == SelectorKind::kQuest) options = fmt::format(R"(, "block": {})", selector.block);
   if (selector.kind == SelectorKind::kAdaKv) options += fmt::format(R"(, "floor": {})", FormatNumber(selector.floor));
   return fmt::format(R"(, "select": {{"by": "{}"{}}})", NameOf(selector.kind), options);
 }
@@ -204,7 +213,7 @@ std::string FormatHeadRule(const HeadRule& rule) {
       R"({{"full": false, "sink": {}, "recent": {}, "positions": "{}", "from": "{}", "compensate": {}{}}})", rule.sink,
       recent, rule.positions == Positions::kCache ? "cache" : "text",
       rule.start == RuleStart::kEndOfPrompt ? "end_of_prompt" : "first_token", rule.compensate,
-      rule.SelectsByScore() ? FormatSelector(rule.select) : "");
+      rule.HasSelector() ? FormatSelector(rule.select) : "");
 }
 
 }  // namespace headwise

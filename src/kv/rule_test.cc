@@ -330,6 +330,46 @@ TEST(SinkPosition, GivesTheDistancesOfSlots) {
   }
 }
 
+// ---- heads that keep all and read few ----
+
+ResolvedRule Reading(int64_t sink, int64_t recent, int64_t block, int64_t prompt_tokens) {
+  HeadRule rule = HeadRule::Stream(sink, recent);
+  rule.select = {.kind = TokenSelector::Kind::kQuest, .block = block};
+  rule.start = RuleStart::kEndOfPrompt;
+  return ResolveRule(rule, {.prompt_tokens = prompt_tokens, .max_tokens = 1000});
+}
+
+TEST(BlockReads, KeepAllAndReadFew) {
+  const ResolvedRule rule = Reading(20, 100, 16, 300);
+  EXPECT_FALSE(rule.SelectsByScore());
+  EXPECT_FALSE(rule.Bounded());
+  EXPECT_EQ(rule.blocks, (KvBlockReads{.block_tokens = 16, .from = 300, .first = 2, .most = 7}));
+  for (const int64_t n : {1, 299, 300, 301, 900}) {
+    EXPECT_EQ(NumKeptTokens(rule, n), n);
+    EXPECT_EQ(KeptRanges(rule, n), (std::vector<TokenRange>{{0, n}}));
+  }
+  EXPECT_TRUE(rule.blocks.ReadsAll(299));
+  EXPECT_EQ(rule.blocks.NumTokensRead(299), 300);
+  EXPECT_FALSE(rule.blocks.ReadsAll(300));
+  EXPECT_EQ(rule.blocks.NumTokensRead(300), 8 * 16 + 13);
+  // Nine blocks are all that a text of 144 tokens has.
+  const ResolvedRule of_short = Reading(20, 100, 16, 10);
+  EXPECT_TRUE(of_short.blocks.ReadsAll(143));
+  EXPECT_EQ(of_short.blocks.NumTokensRead(143), 144);
+  EXPECT_FALSE(of_short.blocks.ReadsAll(144));
+  EXPECT_EQ(of_short.blocks.NumTokensRead(144), 8 * 16 + 1);
+}
+
+TEST(BlockReads, ForksGoOnUntilAQueryHasChosen) {
+  const ResolvedRule rule = Reading(0, 64, 16, 300);
+  EXPECT_TRUE(SamePast(rule, Reading(0, 128, 16, 400), 300));
+  EXPECT_FALSE(SamePast(rule, Reading(0, 128, 16, 400), 301));
+  EXPECT_TRUE(SamePast(rule, Reading(0, 64, 16, 300), 301));
+  EXPECT_FALSE(SamePast(rule, Reading(0, 64, 32, 300), 10)) << "bounds of other blocks";
+  EXPECT_FALSE(SamePast(rule, ResolvedRule{}, 10)) << "pages without bounds";
+  EXPECT_FALSE(SamePast(ResolvedRule{}, rule, 0));
+}
+
 // ---- forks under other rules ----
 
 // By brute force: equal for every query so far, what it may read and what the cache keeps. SamePast may be false where

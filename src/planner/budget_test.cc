@@ -57,6 +57,28 @@ TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
   }
 }
 
+// Of what is read; kept is more than the dense plan has.
+TEST(Budget, QuestMeetsItByWhatAQueryReads) {
+  for (const char* ratio : {"0.32", "0.4", "0.5", "0.93", "1"}) {
+    const auto plan = MakePlan("quest", Input({{"kv-ratio", ratio}, {"at", "8192"}}));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+    const auto read = static_cast<double>(PlanReadBytesAt(*plan, 8192, {}));
+    EXPECT_LE(read, std::stod(ratio) * dense);
+    EXPECT_GE(read, 0.99 * std::stod(ratio) * dense);
+    EXPECT_GT(static_cast<double>(PlanBytesAt(*plan, 8192, {})), dense);
+    for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+      EXPECT_EQ(plan->At(layer_idx, 0).ReadsBlocks(), layer_idx >= 2);
+    }
+  }
+  const auto all = MakePlan("quest", Input({{"dense-layers", "0"}, {"block", "32"}, {"budget", "500"}}));
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  for (const HeadRule& rule : all->rules) EXPECT_TRUE(rule.ReadsBlocks() && rule.select.block == 32);
+  EXPECT_THAT(MakePlan("quest", Input({{"kv-ratio", "0.0001"}, {"at", "8192"}})).status().message(),
+              HasSubstr("reads at least"));
+  EXPECT_THAT(MakePlan("quest", Input({{"block", "24"}})).status().message(), HasSubstr("multiple of 16"));
+}
+
 // In place of a window no more bytes, and within two pages as many: its ring has a page or two that are not full.
 TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
   HeadPlan base = HeadPlan::Dense(Shape());

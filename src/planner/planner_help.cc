@@ -35,6 +35,15 @@ constexpr std::pair<std::string_view, std::string_view> kFrom[] = {
     {"import-moa", "MoA's JSON file"},
 };
 
+// Its budgets are of what is read.
+constexpr std::pair<std::string_view, std::string_view> kOfQuest[] = {
+    {"budget", "Tokens that a decoding query reads of a head, in whole blocks; every token is kept"},
+    {"sink", "First tokens that every query reads beside these"},
+    {"kv-ratio", "Budget: a decoding query reads this share of the dense plan's KV bytes, at --at tokens"},
+    {"kv-bytes-at",
+     "Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads; KiB, MiB, GiB may follow the bytes"},
+};
+
 }  // namespace
 
 std::string_view HelpFor(std::string_view method, std::string_view option) {
@@ -57,6 +66,8 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"window", "Last queries of the prompt that are observed; their tokens are kept"},
       {"kernel", "Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled"},
       {"pooling", "How they are pooled: max, or mean"},
+      {"block", "Tokens that are read or not together, a multiple of 16 that divides those of a page"},
+      {"dense-layers", "Lowest layers whose heads read every token"},
       {"floor", "Share of a head's budget that does not depend on the other heads of its layer"},
       {"base", "Plan whose bounded heads select by score in place of a window, with no more bytes (at --at tokens)"},
       {"steepness", "Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same"},
@@ -98,6 +109,11 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"epsilon", "ALiBi: attention weights below this may be dropped"},
       {"context", "ALiBi: a window of so many tokens means full"},
   };
+  if (method == "quest") {
+    for (const auto& [name, help] : kOfQuest) {
+      if (name == option) return help;
+    }
+  }
   if (option == "from") {
     for (const auto& [name, help] : kFrom) {
       if (name == method) return help;
@@ -128,7 +144,10 @@ std::string DefaultFor(std::string_view method, std::string_view option) {
       {"razor", "from", "end_of_prompt"},
       {"moa", "samples", "6"},
       {"moa", "data", "recall"},
+      {"quest", "sink", "0"},
       {"", "budget", "1024"},
+      {"", "block", "16"},
+      {"", "dense-layers", "2"},
       {"", "recent-share", "0.5"},
       {"", "steepness", "20"},
       {"", "window", "32"},

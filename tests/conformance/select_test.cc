@@ -24,7 +24,7 @@ namespace {
 HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleStart start) {
   HeadRule rule = HeadRule::Stream(sink, recent);
   rule.select.kind = kind;
-  rule.start = rule.select.CutsOnce() ? RuleStart::kEndOfPrompt : start;
+  rule.start = rule.select.CutsOnce() || rule.ReadsBlocks() ? RuleStart::kEndOfPrompt : start;
   return rule;
 }
 
@@ -330,7 +330,7 @@ AttentionCase EveryPolicy(KvFormat format) {
                                Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
                                Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
                                Selecting(TokenSelector::Kind::kKeyDiff, 2, 80, RuleStart::kFirstToken),
-                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt)}) {
+                               Selecting(TokenSelector::Kind::kQuest, 4, 70, RuleStart::kEndOfPrompt)}) {
     test_case.rules.push_back(ResolveRule(rule, limits));
   }
   return test_case;
@@ -369,7 +369,9 @@ TEST_F(Select, AForkGoesOnAsTheOriginalWould) {
             n += num;
           }
           const KvCache& last = fork != nullptr ? *fork : cache;
-          for (int64_t h = 0; h < test_case.num_kv_heads; ++h) kept.push_back(last.KeptPositions(0, h).value());
+          for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+            if (last.rule(0, h).SelectsByScore()) kept.push_back(last.KeptPositions(0, h).value());
+          }
           return outputs;
         };
         std::vector<std::vector<int32_t>> kept_alone, kept_apart;
@@ -403,6 +405,7 @@ TEST_F(Select, ASnapshotGoesOnAsItsOriginalWould) {
             << named.name << ", saved at " << save_at;
       }
       for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+        if (!restored->rule(0, h).SelectsByScore()) continue;
         EXPECT_EQ(restored->KeptPositions(0, h).value(), original.KeptPositions(0, h).value());
       }
     }
@@ -437,7 +440,9 @@ TEST_F(Select, ABatchIsEachAlone) {
       }
       if (together) outputs = OutputsOf(*named.backend, pools.pools(), test_case, chunks);
       for (const KvCache& cache : caches) {
-        for (int64_t h = 0; h < test_case.num_kv_heads; ++h) kept.push_back(cache.KeptPositions(0, h).value());
+        for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+          if (cache.rule(0, h).SelectsByScore()) kept.push_back(cache.KeptPositions(0, h).value());
+        }
       }
       return outputs;
     };
@@ -455,6 +460,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
   test_case.rules[3] = ResolveRule(Selecting(TokenSelector::Kind::kTova, 0, 2300, RuleStart::kFirstToken), {});
   test_case.rules[6] = ResolveRule(Selecting(TokenSelector::Kind::kKeyDiff, 0, 2300, RuleStart::kFirstToken), {});
   for (const size_t head : {1, 2, 4, 5, 7}) test_case.rules[head].holds_from = 2500;
+  test_case.rules[7].blocks.from = 2500;
   const AttentionData data = UnevenData(test_case);
   std::vector<int64_t> chunks(5, 500);
   chunks.push_back(499);
@@ -467,6 +473,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
     outputs.push_back(RunAttention(*backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
       last.clear();
       for (int64_t h = 0; h < 8; ++h) {
+        if (!cache.rule(0, h).SelectsByScore()) continue;
         const std::vector<int32_t> of_head = cache.KeptPositions(0, h).value();
         last.insert(last.end(), of_head.begin(), of_head.end());
       }

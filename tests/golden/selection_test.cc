@@ -13,11 +13,12 @@
 namespace headwise {
 namespace {
 
-class SelectionGolden : public testing::TestWithParam<const char*> {
+class SelectionGolden : public testing::Test {
  protected:
   const Json json_ = ReadJsonFile(SourcePath("tests/golden/selection/golden.json")).value();
   const GoldenTensors tensors_{SourcePath("tests/golden/selection/golden.safetensors")};
 };
+class SelectionPolicies : public SelectionGolden, public testing::WithParamInterface<const char*> {};
 
 // Ascending, of every head.
 std::vector<std::vector<int32_t>> KeptOf(const Sequence& sequence) {
@@ -50,7 +51,7 @@ std::vector<float> Read(Engine& engine, const std::shared_ptr<Sequence>& sequenc
   return rows;
 }
 
-TEST_P(SelectionGolden, TheSameTokensAreKeptAtEveryStep) {
+TEST_P(SelectionPolicies, TheSameTokensAreKeptAtEveryStep) {
   if (IsTestDevice("cuda")) GTEST_SKIP() << "the cuda backend does not select";
   const std::string name = GetParam();
   const Json& golden = json_.at("cases").at(name);
@@ -99,7 +100,39 @@ TEST_P(SelectionGolden, TheSameTokensAreKeptAtEveryStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, SelectionGolden,
+// Heads that keep every token: which blocks they read shows in what they answer.
+TEST_F(SelectionGolden, TheSameBlocksAreRead) {
+  if (IsTestDevice("cuda")) GTEST_SKIP() << "the cuda backend does not select";
+  const std::vector<int32_t> ids = tensors_.Ids("ids");
+  const std::vector<int32_t> rows = tensors_.Ids("rows");
+  const std::vector<float> expected = tensors_.F32("hidden_quest");
+  const auto prompt_tokens = json_.at("prompt_tokens").get<int64_t>();
+  for (const BackendChoice& choice : BackendChoices()) {
+    for (const int64_t chunk_tokens : {1, 7}) {
+      EngineOptions options =
+          ExactOptions(SourcePath("tests/golden/tiny/" + json_.at("model").get<std::string>()), choice);
+      options.page_tokens = 32;
+      const auto engine = MustCreate(options);
+      ASSERT_NE(engine, nullptr);
+      auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+      auto rules = ParseRuleTable(json_.at("cases").at("quest").at("plan"), plan->shape, "quest");
+      ASSERT_TRUE(rules.ok()) << rules.status().message();
+      plan->rules = *std::move(rules);
+      const auto sequence = engine->NewSequence(
+          {.plan = plan, .prompt_tokens = prompt_tokens, .max_tokens = static_cast<int64_t>(ids.size())});
+      ASSERT_TRUE(sequence.ok()) << sequence.status().message();
+      const std::vector<float> hidden = Read(*engine, *sequence, ids, chunk_tokens);
+      const auto width = static_cast<int64_t>(expected.size() / rows.size());
+      std::vector<float> sampled;
+      for (const int32_t row : rows) {
+        sampled.insert(sampled.end(), hidden.begin() + row * width, hidden.begin() + (row + 1) * width);
+      }
+      EXPECT_LE(MaxDifference(sampled, expected), kTinyLogitsF32) << choice.name() << ", steps of " << chunk_tokens;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, SelectionPolicies,
                          testing::Values("h2o", "h2o_sinks", "tova", "snapkv", "pyramidkv", "knorm", "knorm_after",
                                          "keydiff"),
                          [](const auto& policy) { return std::string(policy.param); });

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "backend/cpu/block_choice.h"
 #include "backend/cpu/key_pieces.h"
 #include "base/no_memory.h"
 
@@ -104,6 +105,11 @@ struct DecodeRow {
 struct DecodePiece {
   size_t row_idx;  // into the list of rows
   KeyPiece part;
+  std::span<const int64_t> chosen = {};  // groups of it, where not all are read
+
+  int64_t num_keys() const {
+    return chosen.empty() ? part.num_keys() : static_cast<int64_t>(chosen.size()) * kGroupTokens;
+  }
 };
 
 class DecodeBatch {
@@ -117,11 +123,22 @@ class DecodeBatch {
         padded_dim_(RoundUp(args.head_dim(), 16)),
         result_floats_(RoundUp(group_ * (padded_dim_ + 2), 16)) {}
 
-  void Add(const HeadWork& work, int64_t row_idx) {
-    parts_.clear();
-    AppendPieces(work.mask().KeysOf(work.first_pos + row_idx), work, sums_, parts_);
-    for (const KeyPiece& part : parts_) pieces_.push_back({rows_.size(), part});
-    rows_.push_back({work, row_idx, pieces_.size() - parts_.size(), parts_.size()});
+  // `chosen`: groups that the row reads, ascending and there until it was worked off; none: whatever its mask says.
+  void Add(const HeadWork& work, int64_t row_idx, std::span<const int64_t> chosen) {
+    const size_t first_piece = pieces_.size();
+    if (chosen.empty()) {
+      parts_.clear();
+      AppendPieces(work.mask().KeysOf(work.first_pos + row_idx), work, sums_, parts_);
+      for (const KeyPiece& part : parts_) pieces_.push_back({rows_.size(), part});
+    }
+    constexpr size_t kMostGroups = kDecodePieceTokens / kGroupTokens;
+    for (; !chosen.empty(); chosen = chosen.subspan(std::min(kMostGroups, chosen.size()))) {
+      const std::span<const int64_t> of_piece = chosen.first(std::min(kMostGroups, chosen.size()));
+      const int64_t begin = of_piece.front();
+      const int64_t end = std::min(of_piece.back() + kGroupTokens, work.first_pos + row_idx + 1);
+      pieces_.push_back({rows_.size(), {{begin, begin, begin, end}, work.layout().format}, of_piece});
+    }
+    rows_.push_back({work, row_idx, first_piece, pieces_.size() - first_piece});
     has_chunks_ |= work.num_rows > 1;
   }
 
@@ -178,8 +195,7 @@ class DecodeBatch {
 
   int64_t BytesOf(const DecodePiece& piece) const {
     const KvLayout& layout = rows_[piece.row_idx].work.layout();
-    return piece.part.num_keys() * TokensBytes(piece.part.format, layout.head_dim, layout.page_tokens) /
-           layout.page_tokens;
+    return piece.num_keys() * TokensBytes(piece.part.format, layout.head_dim, layout.page_tokens) / layout.page_tokens;
   }
 
   // Tasks of neighbouring pieces: large enough to be worth a thread, small enough that threads end together.
@@ -241,6 +257,8 @@ class DecodeBatch {
             .sink_end = keys.sink_end,
             .recent_begin = keys.recent_begin,
             .recent_end = keys.recent_end,
+            .chosen = piece.chosen.empty() ? nullptr : piece.chosen.data(),
+            .num_chosen = static_cast<int64_t>(piece.chosen.size()),
             .next = nullptr,
             .scratch = nullptr,
             .out = result,
@@ -296,10 +314,11 @@ class DecodeBatch {
   float* results_ = nullptr;  // [pieces][result_floats_]: G * Dp out, G max, G sum
 };
 
-// Single rows, and where sums are to be alike those over pages whose decode kernels multiply integers: there is no
-// other kernel that does.
+// Single rows; rows that choose what they read, each by itself; and where sums are to be alike those over pages whose
+// decode kernels multiply integers: there is no other kernel that does.
 bool GoesThroughDecode(const HeadWork& work, RowSums sums) {
-  return work.num_rows <= 1 || (sums == RowSums::kAlike && NewestFormat(work.layout().format) == KvFormat::kQ8);
+  return work.num_rows <= 1 || work.ChoosesBlocks() ||
+         (sums == RowSums::kAlike && NewestFormat(work.layout().format) == KvFormat::kQ8);
 }
 
 // ---- prefill: a tile of query rows against all its keys ------------------------------------------------------------
@@ -515,6 +534,11 @@ void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& 
                               .k = F32(args.k) + offset,
                               .v = F32(args.v) + offset,
                               .stride = stride});
+    if (work.blocks == nullptr) return;
+    kernels.attention.bound_keys({.pages = PagesOf(work),
+                                  .block_tokens = work.blocks->block_tokens,
+                                  .first_pos = work.first_pos,
+                                  .num_tokens = work.num_rows});
   };
   const bool small = args.k.shape.num_elements() < (int64_t{8} << 10);
   ForHeads(*args.step, small ? Spread::kCaller : Spread::kThreads, pool, append);
@@ -551,12 +575,13 @@ void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool) 
 
 void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch,
                RowSums sums) {
+  const BlockChoice choice(args, kernels, pool, scratch);
   DecodeBatch decode(args, sums, kernels, scratch);
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
     if (!GoesThroughDecode(work, sums)) continue;
     for (int64_t row_idx = 0; row_idx < work.num_rows; ++row_idx) {
-      decode.Add(work, row_idx);
+      decode.Add(work, row_idx, choice.Of(idx, row_idx));
       if (work.num_rows > 1 && decode.IsFull()) decode.Run(pool);
     }
   }

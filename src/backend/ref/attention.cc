@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/ref/block_reads.h"
 #include "backend/ref/kv_page.h"
 #include "backend/ref/ref_ops.h"
 
@@ -34,7 +35,9 @@ double Capped(double score, float cap) {
   return cap == 0.0f ? score : cap * std::tanh(score / cap);
 }
 
-void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head) {
+// `blocks_read` as BlocksRead has them.
+void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row_idx, int64_t q_head,
+                    const std::vector<bool>& blocks_read) {
   const int64_t dim = work.layout().head_dim;
   const PagedTokens tokens(work);
   const int64_t row = work.first_row + row_idx;
@@ -48,6 +51,7 @@ void AttendOneQuery(const AttentionArgs& args, const HeadWork& work, int64_t row
   double max_score = -INFINITY;
   for (int64_t j = 0; j <= pos; ++j) {
     if (!work.mask().Reads(pos, j)) continue;
+    if (!blocks_read.empty() && !blocks_read[static_cast<size_t>(j / work.blocks->block_tokens)]) continue;
     const bool is_sink = j < work.mask().sink;
     const float* q = F32(is_sink && args.q_sink.present() ? args.q_sink : args.q) + q_offset;
     double dot = 0;
@@ -106,7 +110,10 @@ void Attention(const AttentionArgs& args) {
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
     for (int64_t i = 0; i < work.num_rows; ++i) {
-      for (int64_t g = 0; g < args.group(); ++g) AttendOneQuery(args, work, i, work.kv_head * args.group() + g);
+      const std::vector<bool> blocks_read = BlocksRead(args, work, i);
+      for (int64_t g = 0; g < args.group(); ++g) {
+        AttendOneQuery(args, work, i, work.kv_head * args.group() + g, blocks_read);
+      }
     }
   }
 }

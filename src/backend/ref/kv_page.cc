@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backend/ref/block_reads.h"
 #include "backend/ref/ref_ops.h"
 
 namespace headwise::ref {
@@ -144,6 +145,7 @@ void AppendKv(const AppendKvArgs& args) {
       KvPage page(work.Page(pos / work.page_tokens()), work.layout());
       page.Set(pos % work.page_tokens(), F32(args.k) + offset, F32(args.v) + offset);
     }
+    if (work.blocks != nullptr && work.num_rows > 0) BoundKeys(work);
   }
 }
 

@@ -47,16 +47,25 @@ HWY_INLINE void AddGroups(const KvPages& pages, int64_t begin, int64_t end, int6
   }
 }
 
+HWY_INLINE void AddRecent(const DecodeArgs& args, int64_t most, Group* groups, int64_t& num_groups) {
+  if (args.chosen == nullptr) {
+    return AddGroups(args.pages, args.recent_begin, args.recent_end, most, groups, num_groups);
+  }
+  for (int64_t i = 0; i < args.num_chosen && num_groups < most; ++i) {
+    groups[num_groups++] = GroupAt(args.pages, args.chosen[i]);
+  }
+}
+
 HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   constexpr int64_t kAll = kDecodePieceTokens / kGroupTokens + 4;
   AddGroups(args.pages, args.sink_begin, args.sink_end, kAll, pieces.groups, pieces.num_groups);
   pieces.num_sink_groups = pieces.num_groups;
-  AddGroups(args.pages, args.recent_begin, args.recent_end, kAll, pieces.groups, pieces.num_groups);
+  AddRecent(args, kAll, pieces.groups, pieces.num_groups);
   const int64_t most = pieces.num_groups + kGroupsAhead;
   int64_t num_listed = pieces.num_groups;
   if (const DecodeArgs* next = args.next) {
     AddGroups(next->pages, next->sink_begin, next->sink_end, most, pieces.groups, num_listed);
-    AddGroups(next->pages, next->recent_begin, next->recent_end, most, pieces.groups, num_listed);
+    AddRecent(*next, most, pieces.groups, num_listed);
     // Where a format without scales follows one that has them.
     for (int64_t i = pieces.num_groups; i < num_listed; ++i) {
       Group& group = pieces.groups[i];
@@ -67,7 +76,7 @@ HWY_INLINE void ListGroups(const DecodeArgs& args, Pieces& pieces) {
   while (num_listed < most) pieces.groups[num_listed++] = pieces.groups[0];
 }
 
-// Neighbouring groups of a piece, all sinks or all recent keys. Each holds a key that is read.
+// Groups of a piece that follow one another, all sinks or all recent keys. Each holds a key that is read.
 struct Block {
   int64_t num_groups;
   const Group* groups;  // groups[i + kGroupsAhead], too, is one that can be asked for
@@ -86,11 +95,13 @@ struct Block {
 };
 
 // The block that begins with group number `first`. Blocks end at multiples of their size, whatever they begin with: two
-// queries that see a key see it with the same others, but for what is hidden from either.
+// queries that see a key see it with the same others, but for what is hidden from either. Groups that were chosen need
+// not be neighbours, and are counted from the first.
 HWY_INLINE Block BlockAt(const DecodeArgs& args, const Pieces& pieces, int64_t first) {
   const bool is_sink = first < pieces.num_sink_groups;
   const int64_t left = (is_sink ? pieces.num_sink_groups : pieces.num_groups) - first;
-  const int64_t most = kBlockGroups - pieces.groups[first].pos / kGroupTokens % kBlockGroups;
+  const int64_t place = args.chosen != nullptr ? first : pieces.groups[first].pos / kGroupTokens;
+  const int64_t most = kBlockGroups - place % kBlockGroups;
   Block block;
   block.num_groups = left < most ? left : most;
   block.groups = pieces.groups + first;

@@ -63,6 +63,27 @@ struct AppendArgs {
   int64_t stride;
 };
 
+// What the keys of blocks lie between, behind those of tokens [first_pos, first_pos + num_tokens) being written: as
+// AppendKvArgs in backend/ops.h.
+struct BoundKeysArgs {
+  KvPages pages;
+  int64_t block_tokens;
+  int64_t first_pos;
+  int64_t num_tokens;
+};
+
+// The bounds of blocks [begin, end) for the queries of one position, of G query heads the largest: as AttentionArgs
+// there, in the unit of q. Infinite where it is no number.
+struct ScoreBlocksArgs {
+  KvPages pages;
+  int64_t block_tokens;
+  int64_t begin, end;
+  int64_t num_q;    // G
+  const float* q;   // [G, D]
+  float* signed_q;  // [2, G, Dp], scratch
+  float* bounds;    // [end - begin]
+};
+
 // A complete page of q8 as a page of q4.
 struct AgeArgs {
   const std::byte* from;
@@ -85,12 +106,14 @@ struct DecodeArgs {
   int64_t query_pos;
   int64_t sink_query_pos;
   int64_t sink_begin, sink_end;      // keys read with q_sink
-  int64_t recent_begin, recent_end;  // keys read with q
-  const DecodeArgs* next;            // what this thread reads next, to be asked for; or null
-  float* scratch;                    // DecodeScratchFloats(G, Dp); faster where it begins with a cache line
-  float* out;                        // [G, Dp] sum of p v; likewise
-  float* max;                        // [G] the largest score, or less by up to 8
-  float* sum;                        // [G] sum of p = 2^(score - max)
+  int64_t recent_begin, recent_end;  // keys read with q,
+  const int64_t* chosen;             // of these only those of the groups at these positions, ascending; null: all
+  int64_t num_chosen;
+  const DecodeArgs* next;  // what this thread reads next, to be asked for; or null
+  float* scratch;          // DecodeScratchFloats(G, Dp); faster where it begins with a cache line
+  float* out;              // [G, Dp] sum of p v; likewise
+  float* max;              // [G] the largest score, or less by up to 8
+  float* sum;              // [G] sum of p = 2^(score - max)
 };
 // What a decode kernel keeps beside its results, the most that any format does.
 inline int64_t DecodeScratchFloats(int64_t num_q, int64_t padded_dim) {
@@ -222,6 +245,8 @@ struct MoveSlotsArgs {
 
 struct AttentionKernels {
   void (*append)(const AppendArgs& args);
+  void (*bound_keys)(const BoundKeysArgs& args);
+  void (*score_blocks)(const ScoreBlocksArgs& args);
   void (*age)(const AgeArgs& args);
   void (*decode)(const DecodeArgs& args);
   void (*prefill)(const PrefillArgs& args);

@@ -22,6 +22,8 @@ void SelectScore(const SelectScoreArgs& args);
 void SelectNorm(const SelectNormArgs& args);
 void SelectDirections(const SelectDirectionsArgs& args);
 void SelectCosine(const SelectCosineArgs& args);
+void BoundKeys(const BoundKeysArgs& args);
+void ScoreBlocks(const ScoreBlocksArgs& args);
 void MoveSlots(const MoveSlotsArgs& args);
 
 void FewRows(const FewRowsArgs& args);

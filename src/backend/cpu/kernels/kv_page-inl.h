@@ -91,6 +91,17 @@ HWY_INLINE Group GroupAt(const KvPages& pages, int64_t pos) {
   return GroupOf(bytes, is_aged ? KvType::kQ4 : pages.type, pages.page_tokens, pages.padded_dim, pos);
 }
 
+// Of the page of the token at `pos`, whose blocks have bounds: those of its block. As HeadWork::Bounds in
+// backend/kv_step.h.
+HWY_INLINE uint16_t* BoundsOf(const KvPages& pages, int64_t block_tokens, int64_t pos) {
+  const uint32_t page = pages.table[pos / pages.page_tokens];
+  const uint32_t in_extent = page & ((uint32_t{1} << pages.newest.extent_shift) - 1);
+  std::byte* end = pages.newest.extents[page >> pages.newest.extent_shift] +
+                   static_cast<int64_t>(in_extent + 1) * pages.newest.page_bytes;
+  auto* first = reinterpret_cast<uint16_t*>(end) - pages.page_tokens / kGroupTokens * 2 * pages.padded_dim;
+  return first + pos % pages.page_tokens / block_tokens * 2 * pages.padded_dim;
+}
+
 // Runs of 32 dimensions, the last of which may be shorter.
 HWY_INLINE int64_t NumScaleRuns(int64_t padded_dim) {
   return (padded_dim + kScaleDims - 1) / kScaleDims;

@@ -1,4 +1,4 @@
-// Writing keys and values into pages, and the compensation token's running mean.
+// Writing keys and values into pages and what keys of a block lie between, and the compensation token's running mean.
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
 
@@ -131,6 +131,48 @@ void AppendQ8(const AppendArgs& args) {
       uint8_t* to = v + ValueIndex<KvType::kQ8>(slot, d, padded_dim);
       for (int64_t j = 0; j < kLanes; ++j) to[4 * j] = bytes[j];
     }
+  }
+}
+
+// The largest f16 that is not above x, or -65504 where there is no finite one; NaN of NaN.
+HWY_INLINE uint16_t HalfBelow(float x) {
+  uint16_t half = ToF16(x);
+  if (x != x) return half;
+  if (FromF16(half) > x) half = static_cast<uint16_t>(half == 0 ? 0x8001 : half & 0x8000 ? half + 1 : half - 1);
+  return (half & 0x7FFF) == 0x7C00 ? static_cast<uint16_t>(half - 1) : half;
+}
+
+// Keys of tokens [begin, end), which are in one group, join the bounds of their block; of the first, nothing joined
+// before.
+template <KvType kType>
+HWY_INLINE void JoinBounds(const KvPages& pages, int64_t begin, int64_t end, bool is_first, uint16_t* low) {
+  uint16_t* const high = low + pages.padded_dim;
+  const Group group = GroupAt(pages, begin / kGroupTokens * kGroupTokens);
+  for (int64_t d = 0; d < pages.padded_dim; ++d) {
+    float least = is_first ? __builtin_inff() : FromF16(low[d]);
+    float largest = is_first ? -__builtin_inff() : FromF16(high[d]);
+    for (int64_t slot = begin % kGroupTokens; slot < begin % kGroupTokens + end - begin; ++slot) {
+      const float k_scale = kType == KvType::kQ8 ? LoadHalf(group.k_scales, slot) : 0.0f;
+      const float key = LoadElement<kType>(group.k, KeyIndex<kType>(slot, d), k_scale);
+      // Once NaN, a bound stays so: nothing is less or greater.
+      if (key < least || key != key) least = key;
+      if (key > largest || key != key) largest = key;
+    }
+    const bool exists = d < pages.dim;
+    low[d] = exists ? HalfBelow(least) : uint16_t{0};
+    high[d] = exists ? static_cast<uint16_t>(HalfBelow(-largest) ^ 0x8000) : uint16_t{0};
+  }
+}
+
+// Rounding a minimum is the minimum of what was rounded: bounds do not depend on how tokens came.
+template <KvType kType>
+void BoundKeysAs(const BoundKeysArgs& args) {
+  const int64_t all_end = args.first_pos + args.num_tokens;
+  for (int64_t pos = args.first_pos; pos < all_end;) {
+    const int64_t group_end = (pos / kGroupTokens + 1) * kGroupTokens;
+    const int64_t end = group_end < all_end ? group_end : all_end;
+    JoinBounds<kType>(args.pages, pos, end, pos % args.block_tokens == 0, BoundsOf(args.pages, args.block_tokens, pos));
+    pos = end;
   }
 }
 
@@ -278,6 +320,10 @@ void MoveSlots(const MoveSlotsArgs& args) {
   }
 }
 
+void BoundKeys(const BoundKeysArgs& args) {
+  if (args.pages.type == KvType::kQ8) return BoundKeysAs<KvType::kQ8>(args);
+  HW_WITH_FLOAT_KV_TYPE(args.pages.type, BoundKeysAs<kType>(args));
+}
 void Append(const AppendArgs& args) {
   if (args.pages.type == KvType::kQ8) return AppendQ8(args);
   HW_WITH_FLOAT_KV_TYPE(args.pages.type, AppendAs<kType>(args));

@@ -1,5 +1,5 @@
-// What queries give the tokens of a head that selects by score: probabilities once more, from queries, keys and the
-// log-sum-exp that attention left, added up token by token.
+// The most that blocks of keys could give a query; and what queries give the tokens of a head that selects by score:
+// probabilities once more, from queries, keys and the log-sum-exp that attention left, added up token by token.
 //
 // Keys of a block of groups become f32 once, and then serve all rows. A token's sum grows row by row, in order, so that
 // it does not depend on how rows were cut into steps.
@@ -256,6 +256,38 @@ void SelectCosine(const SelectCosineArgs& args) {
       }
       hn::StoreU(hn::Neg(hn::Mul(dot, InverseLength(squares[s]))), kDF, scores + s * kLanes);
     }
+  }
+}
+
+// max(q low, q high) is q low where q is below 0 and q high elsewhere: a product with both, of q cut at 0 from above
+// and from below.
+void ScoreBlocks(const ScoreBlocksArgs& args) {
+  const int64_t padded_dim = args.pages.padded_dim;
+  float* const below = args.signed_q;
+  float* const above = below + args.num_q * padded_dim;
+  for (int64_t g = 0; g < args.num_q; ++g) {
+    for (int64_t d = 0; d < padded_dim; ++d) {
+      const float x = d < args.pages.dim ? args.q[g * args.pages.dim + d] : 0.0f;
+      below[g * padded_dim + d] = x < 0.0f ? x : 0.0f;
+      above[g * padded_dim + d] = x < 0.0f ? 0.0f : x;
+    }
+  }
+  for (int64_t block = args.begin; block < args.end; ++block) {
+    const auto* low =
+        reinterpret_cast<const uint8_t*>(BoundsOf(args.pages, args.block_tokens, block * args.block_tokens));
+    const uint8_t* high = low + 2 * padded_dim;
+    float largest = -__builtin_inff();
+    for (int64_t g = 0; g < args.num_q; ++g) {
+      VF sum_below = hn::Zero(kDF), sum_above = hn::Zero(kDF);
+      for (int64_t d = 0; d < padded_dim; d += kLanes) {
+        sum_below = hn::MulAdd(HalvesAsF32(low + 2 * d), hn::LoadU(kDF, below + g * padded_dim + d), sum_below);
+        sum_above = hn::MulAdd(HalvesAsF32(high + 2 * d), hn::LoadU(kDF, above + g * padded_dim + d), sum_above);
+      }
+      float bound = hn::GetLane(hn::SumOfLanes(kDF, hn::Add(sum_below, sum_above)));
+      if (bound != bound) bound = __builtin_inff();
+      if (bound > largest) largest = bound;
+    }
+    args.bounds[block - args.begin] = largest;
   }
 }
 

@@ -24,6 +24,8 @@ constexpr KernelTable kKernelTable = {
                .has_bf16_dot = kMultipliesBF16,
                .has_int8_dot = kHasInt8Dot},
     .attention = {.append = Append,
+                  .bound_keys = BoundKeys,
+                  .score_blocks = ScoreBlocks,
                   .age = Age,
                   .decode = Decode,
                   .prefill = Prefill,

@@ -1,0 +1,123 @@
+// Plans whose heads keep every token, and whose decoding queries read the blocks of them that may matter: a budget of
+// bytes read, not of bytes kept [quest].
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kv/plan_bytes.h"
+#include "planner/budget.h"
+#include "planner/methods.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+constexpr int64_t kDefaultBudget = 1024;    // tokens
+constexpr int64_t kDefaultDenseLayers = 2;  // the lowest, where few blocks stand out [quest §3]
+
+int64_t ReadBytesAt(const HeadPlan& plan, const KvBudget& budget) {
+  return PlanReadBytesAt(plan, budget.at_tokens, budget.windows);
+}
+
+// Gives all heads the most whole blocks with which the plan reads no more than the budget.
+Status FitBlocks(HeadPlan& plan, const std::vector<size_t>& heads, const KvBudget& budget) {
+  if (heads.empty()) return Status::Ok();
+  const int64_t block = plan.rules[heads.front()].select.block;
+  const auto bytes_of = [&](int64_t num_blocks) {
+    for (const size_t head : heads) plan.rules[head].recent = num_blocks * block;
+    return ReadBytesAt(plan, budget);
+  };
+  // Without a look at bounds, which are bytes too.
+  const int64_t all = budget.at_tokens / block + 1;
+  if (bytes_of(all) <= budget.bytes) return Status::Ok();
+  if (bytes_of(1) > budget.bytes) {
+    return Status::InvalidInput(fmt::format("KV budget: {} bytes read at {} tokens; this plan reads at least {} bytes",
+                                            budget.bytes, budget.at_tokens, bytes_of(1)));
+  }
+  int64_t fits = 1;
+  int64_t too_many = all;
+  while (too_many - fits > 1) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    (bytes_of(middle) <= budget.bytes ? fits : too_many) = middle;
+  }
+  bytes_of(fits);
+  // A block more to as many heads as still fit.
+  int64_t rest = budget.bytes - ReadBytesAt(plan, budget);
+  for (const size_t head : heads) {
+    HeadRule wider = plan.rules[head];
+    wider.recent += block;
+    const int64_t more = RuleReadBytesAt(wider, plan.shape, budget.at_tokens) -
+                         RuleReadBytesAt(plan.rules[head], plan.shape, budget.at_tokens);
+    if (more <= 0 || more > rest) continue;
+    rest -= more;
+    plan.rules[head] = wider;
+  }
+  return Status::Ok();
+}
+
+std::string DescribeRead(const HeadPlan& plan, const KvBudget& budget) {
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(plan.shape), budget);
+  const int64_t read = ReadBytesAt(plan, budget);
+  const auto ratio = [&](int64_t part) { return static_cast<double>(part) / static_cast<double>(dense); };
+  return fmt::format(
+      "a decoding query at {} tokens reads, in f16 pages of {}, {} bytes of {} with every head full, ratio {:.4f} "
+      "(asked {:.4f}); {} bytes are kept",
+      budget.at_tokens, kPlanBytesPageTokens, read, dense, ratio(read), ratio(budget.bytes), PlanBytesAt(plan, budget));
+}
+
+Result<HeadPlan> MakeQuest(const PlannerInput& input) {
+  const NamedOptions& options = input.options;
+  HeadRule rule = HeadRule::Stream(0, kDefaultBudget);
+  rule.select.kind = TokenSelector::Kind::kQuest;
+  rule.start = RuleStart::kEndOfPrompt;
+  HW_ASSIGN_OR_RETURN(rule.sink, options.IntOr("sink", 0, 0, kMaxTokens));
+  HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
+  HW_ASSIGN_OR_RETURN(rule.select.block, options.IntOr("block", rule.select.block, 1, kMaxTokens));
+  HW_ASSIGN_OR_RETURN(const int64_t dense_layers, options.IntOr("dense-layers", kDefaultDenseLayers, 0, kMaxTokens));
+  HW_RETURN_IF_ERROR(ValidateRule(rule));
+  HeadPlan plan = HeadPlan::Dense(input.shape);
+  std::vector<size_t> heads;
+  int64_t num_windowed = 0;
+  for (size_t i = 0; i < plan.rules.size(); ++i) {
+    const auto layer_idx = static_cast<int64_t>(i) / plan.shape.num_kv_heads;
+    const bool has_window = input.windows.At(layer_idx) != kNoLimit;
+    num_windowed += has_window ? 1 : 0;
+    if (has_window || layer_idx < dense_layers) continue;
+    plan.rules[i] = rule;
+    heads.push_back(i);
+  }
+  if (num_windowed > 0) {
+    plan.notes.push_back(fmt::format("{} of {} KV heads are in layers with a sliding window of their own and keep that",
+                                     num_windowed, plan.rules.size()));
+  }
+  plan.notes.push_back(
+      fmt::format("{} of {} KV heads keep every token, with bounds of their keys beside them; what is few is what a "
+                  "decoding query reads",
+                  heads.size(), plan.rules.size()));
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  if (!budget) return plan;
+  if (options.Has("budget")) {
+    return Status::InvalidInput("found --budget and a KV budget, which solves for it; expected one");
+  }
+  HW_RETURN_IF_ERROR(FitBlocks(plan, heads, *budget));
+  plan.notes.push_back(DescribeRead(plan, *budget));
+  return plan;
+}
+
+Result<HeadPlan> MakeQuestAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
+  return MakeQuest(input);
+}
+
+}  // namespace
+
+const PlannerMethod kQuestMethod = {
+    .name = "quest",
+    .description = "every head keeps all, and decoding reads the blocks whose keys may score highest [quest]",
+    .options = {"budget", "sink", "block", "dense-layers", "kv-ratio", "at", "kv-bytes-at"},
+    .make = MakeQuest,
+    .refit = {.make = MakeQuestAgain, .replaced = {"budget"}},
+};
+
+}  // namespace headwise

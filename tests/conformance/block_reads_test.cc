@@ -1,0 +1,185 @@
+// Heads that keep every token and read blocks of them, against a simulation of what the paper says: in double, over the
+// whole text, with bounds from all keys of a block.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <memory>
+#include <random>
+
+#include "support/backends.h"
+#include "support/block_read_simulation.h"
+#include "support/random_attention.h"
+#include "support/tolerance.h"
+
+namespace headwise {
+namespace {
+
+HeadRule Reading(int64_t sink, int64_t recent, int64_t block) {
+  HeadRule rule = HeadRule::Stream(sink, recent);
+  rule.select.kind = TokenSelector::Kind::kQuest;
+  rule.select.block = block;
+  rule.start = RuleStart::kEndOfPrompt;
+  EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
+  return rule;
+}
+
+AttentionCase RandomCase(std::mt19937_64& rng, uint64_t seed) {
+  constexpr int64_t kDims[] = {64, 40, 128, 32, 80};
+  constexpr int64_t kPageTokens[] = {16, 32, 64};
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+  AttentionCase test_case{.num_tokens = 120 + below(160), .num_q_heads = 8};
+  test_case.num_kv_heads = 1 + static_cast<int64_t>(seed % 2) * 3;
+  test_case.head_dim = kDims[seed % 5];
+  test_case.page_tokens = kPageTokens[seed % 3];
+  test_case.score_cap = seed % 4 == 3 ? 2.0f : 0.0f;
+  test_case.seed = seed;
+  const SequenceLimits limits{.prompt_tokens = 1 + below(150), .max_tokens = 400};
+  for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+    const int64_t block = test_case.page_tokens >> below(test_case.page_tokens == 16 ? 1 : 2);
+    test_case.rules.push_back(ResolveRule(Reading(below(3) == 0 ? below(40) : 0, 1 + below(120), block), limits));
+  }
+  // Heads of all kinds in one layer.
+  if (test_case.num_kv_heads > 1) test_case.rules[1] = ResolveRule(HeadRule::Full(), limits);
+  if (test_case.num_kv_heads > 2) test_case.rules[2] = ResolveRule(HeadRule::Stream(5, 40), limits);
+  return test_case;
+}
+
+void Nothing(const KvCache&, const KvPools&) {}
+
+class BlockReads : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not read blocks";
+  }
+};
+
+TEST_F(BlockReads, TheReferenceReadsWhatThePaperReads) {
+  const std::unique_ptr<Backend> ref = MakeRefBackend();
+  int64_t num_rows = 0, num_ties = 0, num_sparse = 0;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937_64 rng(seed);
+    const AttentionCase test_case = RandomCase(rng, seed);
+    const AttentionData data(test_case);
+    constexpr int64_t kMostInStep[] = {1, 7, 100};
+    const std::vector<float> out =
+        RunAttention(*ref, test_case, data, RandomChunks(rng, test_case, kMostInStep[seed % 3]), Nothing);
+    const int64_t group_dim = test_case.num_q_heads / test_case.num_kv_heads * test_case.head_dim;
+    for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+      const KvBlockReads& blocks = test_case.rules[static_cast<size_t>(h)].blocks;
+      if (blocks.block_tokens == 0) continue;
+      const BlockReadSimulation head(test_case, data, h);
+      for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+        double margin = 0;
+        const std::set<int64_t> read = head.BlocksAt(t, margin);
+        ++num_rows;
+        num_sparse += static_cast<int64_t>(read.size()) <= t / blocks.block_tokens ? 1 : 0;
+        ASSERT_EQ(static_cast<int64_t>(read.size()), blocks.NumRead(t));
+        if (margin < 1e-5) {
+          ++num_ties;
+          continue;
+        }
+        const Row expected = head.Attend(t, read);
+        const float* const row = &out[static_cast<size_t>((t * test_case.num_kv_heads + h) * group_dim)];
+        double worst = 0;
+        for (size_t i = 0; i < expected.size(); ++i) worst = std::max(worst, std::abs(row[i] - expected[i]));
+        ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
+            << "seed " << seed << " head " << h << " at " << t << " of " << blocks.from;
+      }
+    }
+  }
+  EXPECT_GE(num_sparse, num_rows / 4);
+  EXPECT_LE(num_ties, num_rows / 500);
+}
+
+TEST_F(BlockReads, ABudgetThatReadsAllIsDenseBitForBit) {
+  for (const NamedBackend& named : AllBackends()) {
+    for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8}) {
+      AttentionCase test_case{.num_tokens = 170};
+      test_case.kv_formats = {format, format};
+      const SequenceLimits limits{.prompt_tokens = 100, .max_tokens = 400};
+      test_case.rules.assign(2, ResolveRule(HeadRule::Full(), limits));
+      const AttentionData data(test_case);
+      AttentionCase reading = test_case;
+      reading.rules.assign(2, ResolveRule(Reading(0, 170, 16), limits));
+      const std::vector<int64_t> chunks = {60, 40, 1, 1, 30, 1, 37};
+      // Rows behind the prompt of a reading head go one by one, so that the dense head's have to.
+      std::vector<int64_t> ones = {60, 40};
+      ones.insert(ones.end(), 70, 1);
+      const std::vector<float> dense = RunAttention(*named.backend, test_case, data, ones, Nothing);
+      EXPECT_EQ(RunAttention(*named.backend, reading, data, ones, Nothing), dense) << named.name << NameOf(format);
+      EXPECT_EQ(RunAttention(*named.backend, reading, data, chunks, Nothing), dense) << named.name << NameOf(format);
+      reading.rules.assign(2, ResolveRule(Reading(0, 60, 16), limits));
+      EXPECT_NE(RunAttention(*named.backend, reading, data, ones, Nothing), dense) << named.name;
+    }
+  }
+}
+
+TEST_F(BlockReads, EveryInstructionSetReadsWhatTheReferenceReads) {
+  constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8};
+  const std::unique_ptr<Backend> ref = MakeRefBackend();
+  const std::vector<NamedBackend> backends = CpuBackends();
+  for (uint64_t seed = 100; seed < 116; ++seed) {
+    std::mt19937_64 rng(seed);
+    AttentionCase test_case = RandomCase(rng, seed);
+    const KvFormat format = kFormats[seed % 4];
+    test_case.kv_formats = {format, format};
+    const AttentionData data(test_case);
+    const std::vector<int64_t> chunks = RandomChunks(rng, test_case, seed % 3 == 0 ? 1 : 90);
+    const std::vector<float> expected = RunAttention(*ref, test_case, data, chunks, Nothing);
+    for (const NamedBackend& named : backends) {
+      const std::vector<float> out = RunAttention(*named.backend, test_case, data, chunks, Nothing);
+      const double tolerance = AttentionTolerance(test_case.kv_formats, test_case.compute);
+      const auto dim = static_cast<size_t>(test_case.head_dim);
+      size_t num_other = 0;
+      for (size_t row = 0; row < out.size(); row += dim) {
+        double worst = 0;
+        for (size_t i = row; i < row + dim; ++i) worst = std::max<double>(worst, std::abs(out[i] - expected[i]));
+        num_other += worst > tolerance ? 1 : 0;
+      }
+      // Two bounds that are as close as sums in f32 round to: the other block is read. A key that is rotated in float
+      // rounds to the neighbouring number now and then.
+      EXPECT_LE(num_other, out.size() / dim / (format == KvFormat::kF32 ? 2000 : 200))
+          << named.name << ", seed " << seed << ", " << NameOf(format);
+    }
+  }
+}
+
+// How a text was cut into steps does not show, nor how many threads there are: a choice is its query's alone.
+TEST_F(BlockReads, StepsDoNotShowInWhatIsRead) {
+  for (const NamedBackend& named : AllBackends()) {
+    for (const KvFormat format : {KvFormat::kF16, KvFormat::kQ8}) {
+      AttentionCase test_case{.num_tokens = 300, .num_q_heads = 8, .num_kv_heads = 4};
+      test_case.kv_formats = {format, format};
+      test_case.rules.assign(4, ResolveRule(Reading(8, 64, 32), {.prompt_tokens = 1, .max_tokens = 400}));
+      const AttentionData data(test_case);
+      const std::vector<float> ones =
+          RunAttention(*named.backend, test_case, data, std::vector<int64_t>(300, 1), Nothing);
+      EXPECT_EQ(RunAttention(*named.backend, test_case, data, {1, 99, 7, 193}, Nothing), ones) << named.name;
+    }
+  }
+}
+
+// Of equal bounds the later block is read; one with a key that is no number before all others.
+TEST_F(BlockReads, TiesAndNumbersThatAreNone) {
+  for (const NamedBackend& named : AllBackends()) {
+    AttentionCase test_case{.num_tokens = 200};
+    test_case.rules.assign(2, ResolveRule(Reading(16, 48, 16), {.prompt_tokens = 199, .max_tokens = 400}));
+    AttentionData data(test_case);
+    std::fill(data.k.begin(), data.k.end(), 0.0f);
+    const auto kv_dim = static_cast<size_t>(2 * test_case.head_dim);
+    for (size_t t = 0; t < 200; ++t) {
+      std::fill_n(data.v.begin() + static_cast<int64_t>(t * kv_dim), kv_dim, static_cast<float>(t / 16));
+    }
+    // Blocks 0, 10, 11 and 12, which has 8 tokens.
+    const std::vector<float> out = RunAttention(*named.backend, test_case, data, {199, 1}, Nothing);
+    EXPECT_NEAR(out.back(), (16.0 * (0 + 10 + 11) + 8 * 12) / 56, 1e-5) << named.name;
+    data.k[static_cast<size_t>(70 * 2 * test_case.head_dim + 3)] = std::nanf("");
+    EXPECT_TRUE(std::isnan(RunAttention(*named.backend, test_case, data, {199, 1}, Nothing)[199 * 4 * 64 + 5]))
+        << named.name;
+  }
+}
+
+}  // namespace
+}  // namespace headwise

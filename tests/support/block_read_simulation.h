@@ -1,0 +1,116 @@
+// A head that keeps every token and reads blocks of them, as its paper says it: in double, over the whole text [quest].
+#ifndef HEADWISE_TESTS_SUPPORT_BLOCK_READ_SIMULATION_H_
+#define HEADWISE_TESTS_SUPPORT_BLOCK_READ_SIMULATION_H_
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "support/selection_simulation.h"
+
+namespace headwise {
+
+// x to the next number of 11 binary digits that is not above it; below 2^-14 to the next multiple of 2^-24.
+inline double RoundedDown(double x) {
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const double unit = std::ldexp(1.0, std::max(exponent, -13) - 11);
+  return std::floor(x / unit) * unit;
+}
+
+// One KV head of a text.
+class BlockReadSimulation {
+ public:
+  BlockReadSimulation(const AttentionCase& test_case, const AttentionData& data, int64_t kv_head)
+      : case_(test_case),
+        blocks_(test_case.rules[static_cast<size_t>(kv_head)].blocks),
+        kv_head_(kv_head),
+        group_(test_case.num_q_heads / test_case.num_kv_heads) {
+    const int64_t dim = test_case.head_dim;
+    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+      const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
+      keys_.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
+      values_.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
+      for (int64_t g = 0; g < group_; ++g) {
+        const int64_t q = (t * test_case.num_q_heads + kv_head * group_ + g) * dim;
+        queries_.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
+      }
+    }
+  }
+
+  // Blocks that the query at t reads; and in `margin` by how much the last that is chosen is ahead of the first that is
+  // not, as a share of it.
+  std::set<int64_t> BlocksAt(int64_t t, double& margin) const {
+    const int64_t newest = t / blocks_.block_tokens;
+    std::set<int64_t> read;
+    margin = 1;
+    std::vector<std::pair<double, int64_t>> bounds;
+    for (int64_t block = 0; block <= newest; ++block) {
+      if (t < blocks_.from || block < blocks_.first || block == newest) {
+        read.insert(block);
+      } else {
+        bounds.push_back({BoundOf(t, block), block});
+      }
+    }
+    std::sort(bounds.rbegin(), bounds.rend());
+    const auto places = static_cast<size_t>(blocks_.most - 1);
+    if (t >= blocks_.from && places > 0 && bounds.size() > places) {
+      margin = (bounds[places - 1].first - bounds[places].first) / std::abs(bounds[places].first);
+    }
+    for (size_t i = 0; i < std::min(places, bounds.size()); ++i) read.insert(bounds[i].second);
+    return read;
+  }
+
+  // Of the queries of the group at t, [G*D], over the tokens of `blocks`.
+  Row Attend(int64_t t, const std::set<int64_t>& blocks) const {
+    Row out(static_cast<size_t>(group_ * case_.head_dim));
+    for (int64_t g = 0; g < group_; ++g) {
+      double denominator = 0;
+      Row sum(static_cast<size_t>(case_.head_dim));
+      for (int64_t j = 0; j <= t; ++j) {
+        if (!blocks.contains(j / blocks_.block_tokens)) continue;
+        const Row& q = queries_[static_cast<size_t>(t * group_ + g)];
+        const Row& k = keys_[static_cast<size_t>(j)];
+        double score = std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / std::sqrt(case_.head_dim);
+        if (case_.score_cap > 0) score = case_.score_cap * std::tanh(score / case_.score_cap);
+        denominator += std::exp(score);
+        for (size_t d = 0; d < sum.size(); ++d) sum[d] += std::exp(score) * values_[static_cast<size_t>(j)][d];
+      }
+      for (size_t d = 0; d < sum.size(); ++d) out[static_cast<size_t>(g * case_.head_dim) + d] = sum[d] / denominator;
+    }
+    return out;
+  }
+
+ private:
+  // The most that a key between the least and the largest of the block's could score, for one of the group's queries.
+  double BoundOf(int64_t t, int64_t block) const {
+    double largest = -INFINITY;
+    for (int64_t g = 0; g < group_; ++g) {
+      double bound = 0;
+      for (size_t d = 0; d < static_cast<size_t>(case_.head_dim); ++d) {
+        double low = INFINITY, high = -INFINITY;
+        for (int64_t j = block * blocks_.block_tokens; j < (block + 1) * blocks_.block_tokens; ++j) {
+          low = std::min(low, keys_[static_cast<size_t>(j)][d]);
+          high = std::max(high, keys_[static_cast<size_t>(j)][d]);
+        }
+        const double q = queries_[static_cast<size_t>(t * group_ + g)][d];
+        bound += std::max(q * RoundedDown(low), q * -RoundedDown(-high));
+      }
+      largest = std::max(largest, bound);
+    }
+    return largest;
+  }
+
+  const AttentionCase& case_;
+  const KvBlockReads blocks_;
+  const int64_t kv_head_;
+  const int64_t group_;
+  std::vector<Row> keys_, values_;  // [n][D]
+  std::vector<Row> queries_;        // [n * G][D]
+};
+
+}  // namespace headwise
+
+#endif  // HEADWISE_TESTS_SUPPORT_BLOCK_READ_SIMULATION_H_
