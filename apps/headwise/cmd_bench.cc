@@ -18,6 +18,7 @@
 #include "common_options.h"
 #include "engine/engine_impl.h"
 #include "model/model_config.h"
+#include "preset_options.h"
 #include "terminal_line.h"
 
 namespace headwise {
@@ -25,6 +26,7 @@ namespace {
 
 struct BenchCommandOptions {
   EngineOptions engine;
+  PresetFlags preset;
   std::string shape;
   std::string weights = "bf16";  // of a shape
   std::optional<int64_t> num_layers;
@@ -327,8 +329,26 @@ void PrintText(const Json& root) {
   }
 }
 
-Status RunBenchCommand(const BenchCommandOptions& options) {
-  HW_RETURN_IF_ERROR(CheckOptions(options));
+// With --preset: cache formats, a KV limit, and the plan where none is given.
+Result<BenchCommandOptions> WithPreset(const BenchCommandOptions& options) {
+  BenchCommandOptions chosen = options;
+  if (!options.preset) return chosen;
+  if (!options.shape.empty() || options.plans.size() > 1) {
+    return Status::InvalidInput(
+        fmt::format("--preset: found {}, expected --model and at most one --plan",
+                    options.shape.empty() ? fmt::format("{} plans", options.plans.size()) : "--shape"));
+  }
+  HW_ASSIGN_OR_RETURN(const std::string plan, ApplyPreset(options.preset,
+                                                          {.plan = options.plans.empty() ? "" : options.plans.front(),
+                                                           .num_texts = options.batch},
+                                                          chosen.engine));
+  chosen.plans = {plan};
+  return chosen;
+}
+
+Status RunBenchCommand(const BenchCommandOptions& given) {
+  HW_RETURN_IF_ERROR(CheckOptions(given));
+  HW_ASSIGN_OR_RETURN(const BenchCommandOptions options, WithPreset(given));
   HW_ASSIGN_OR_RETURN(const Subject subject, MakeSubject(options));
   HW_ASSIGN_OR_RETURN(const std::vector<NamedPlan> plans, LoadPlans(options, *subject.engine));
   int64_t longest = 0;
@@ -367,6 +387,7 @@ void AddBenchCommand(CommandLine& line) {
       ->needs(measured_on.get_option("--shape"));
   command.add_option("--plan", options->plans, "Head plan, or \"full\"; may be repeated. Default: full")
       ->allow_extra_args(false);
+  AddPresetOptions(command, options->preset);
   command.add_option("--depth", options->depths, "Tokens in the cache before decode is timed")
       ->delimiter(',')
       ->capture_default_str();

@@ -15,6 +15,7 @@
 #include "message_reader.h"
 #include "model/model_config.h"
 #include "option_checks.h"
+#include "preset_options.h"
 #include "text/utf8.h"
 
 namespace headwise {
@@ -25,6 +26,7 @@ constexpr int64_t kForEver = int64_t{1} << 40;
 
 struct ChatOptions {
   EngineOptions engine;
+  PresetFlags preset;
   SamplingFlags sampling;
   std::string plan;
   int64_t max_new_tokens = 512;
@@ -110,9 +112,13 @@ Status RunChat(const ChatOptions& options) {
   HW_RETURN_IF_ERROR(CheckRange("--max-context", options.max_context, 0, kMaxSequenceTokens));
   HW_ASSIGN_OR_RETURN(const std::string system, SystemOf(options));
   HW_ASSIGN_OR_RETURN(ChatSetup setup, ReadChatSetup(options.chat_flags));
-  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options.engine));
+  EngineOptions engine_options = options.engine;
+  HW_ASSIGN_OR_RETURN(
+      const std::string plan_name,
+      ApplyPreset(options.preset, {.plan = options.plan, .max_context = options.max_context}, engine_options));
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(engine_options));
   HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
-  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(options.plan, *engine));
+  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(plan_name, *engine));
   HW_ASSIGN_OR_RETURN(const ChatFormat format, FindFormat(setup, *engine));
   const bool is_endless = options.max_context == 0 && RunsForEver(plan.get(), engine->config());
   int64_t max_tokens = options.max_context > 0 ? options.max_context : engine->config().trained_length;
@@ -146,6 +152,7 @@ void AddChatCommand(CommandLine& line) {
   AddEngineOptions(command, options->engine);
   AddSamplingOptions(command, options->sampling);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  AddPresetOptions(command, options->preset);
   command.add_option("--max-new-tokens,-n", options->max_new_tokens, "Longest answer")->capture_default_str();
   command.add_option("--max-context", options->max_context,
                      "Most tokens of the whole conversation; 0: no limit where no head keeps everything, otherwise the "

@@ -23,12 +23,14 @@
 #include "kv/rule_json.h"
 #include "model/model_config.h"
 #include "option_checks.h"
+#include "preset_options.h"
 
 namespace headwise {
 namespace {
 
 struct InspectOptions {
   EngineOptions engine;
+  PresetFlags preset;
   std::string plan;
   std::string svg;
   std::vector<int64_t> lengths = {1024, 8192, 32768, 131072};
@@ -309,17 +311,35 @@ std::string LengthsText(const InspectOptions& options, const Subject& subject,
 }
 
 Status PrintInspectJson(const InspectOptions& options, const Subject& subject, const std::vector<LengthReport>& reports,
-                        const std::optional<FitReport>& fit) {
+                        const std::optional<FitReport>& fit, const std::optional<PresetReport>& preset) {
   Json json = {{"model", Json()}, {"plan", Json()}, {"kv", Json::array()}};
   if (subject.model != nullptr) json["model"] = ModelJson(options, *subject.model);
   if (subject.plan != nullptr) json["plan"] = PlanJson(options, *subject.plan);
   for (const LengthReport& report : reports) json["kv"].push_back(LengthJson(report));
   json["refused"] = Refusals(subject, reports);
   if (fit) json["fit"] = FitJson(*fit);
+  if (preset) json["preset"] = PresetJson(*preset);
   return PrintJson(json);
 }
 
-Status RunInspect(const InspectOptions& options) {
+// What --preset chooses in so much memory, or in what is free; fills in what it leaves to be looked at.
+Result<std::optional<PresetReport>> TakePreset(InspectOptions& options) {
+  if (!options.preset) return std::optional<PresetReport>();
+  if (options.engine.model.empty()) {
+    return Status::InvalidInput("--preset: a model's weights take memory too, expected --model");
+  }
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<ModelPreview> model, ModelPreview::Open(options.engine));
+  HW_ASSIGN_OR_RETURN(
+      PresetReport report,
+      MakePreset(options.preset, {.plan = options.plan, .memory_bytes = options.fit_bytes}, options.engine, *model));
+  options.engine.kv_dtype = NameOf(report.choice.chosen.formats);
+  options.plan = report.plan() == kFullPlan ? "" : report.plan();
+  return std::optional<PresetReport>(std::move(report));
+}
+
+Status RunInspect(const InspectOptions& given) {
+  InspectOptions options = given;
+  HW_ASSIGN_OR_RETURN(const std::optional<PresetReport> preset, TakePreset(options));
   HW_ASSIGN_OR_RETURN(const Subject subject, LoadSubject(options));
   std::vector<LengthReport> reports;
   for (const int64_t tokens : options.lengths) {
@@ -339,7 +359,7 @@ Status RunInspect(const InspectOptions& options) {
     HW_ASSIGN_OR_RETURN(fit, ReportFit(options.engine, *subject.model, has_plan ? subject.plan : nullptr, options.plan,
                                        options.fit_bytes));
   }
-  if (options.json) return PrintInspectJson(options, subject, reports, fit);
+  if (options.json) return PrintInspectJson(options, subject, reports, fit, preset);
   std::string text;
   if (subject.model != nullptr) text += ModelText(options, *subject.model);
   if (subject.plan != nullptr) {
@@ -350,6 +370,7 @@ Status RunInspect(const InspectOptions& options) {
   }
   text += LengthsText(options, subject, reports);
   if (fit) text += FitText(*fit);
+  if (preset) text += "\n" + PresetText(*preset);
   for (const Json& refusal : Refusals(subject, reports)) {
     text += fmt::format("refused   {}\n", refusal.get<std::string>());
   }
@@ -365,6 +386,7 @@ void AddInspectCommand(CommandLine& line) {
   AddEngineOptions(command, options->engine);
   command.get_option("--model")->required(false);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  AddPresetOptions(command, options->preset);
   command.add_option("--svg", options->svg, "Draw the plan into this file");
   command.add_option("--lengths", options->lengths, "Text lengths in tokens: 1024,8192")
       ->delimiter(',')

@@ -10,6 +10,7 @@
 #include "engine/prompt.h"
 #include "generate.h"
 #include "option_checks.h"
+#include "preset_options.h"
 #include "run_lines.h"
 #include "run_request.h"
 
@@ -86,7 +87,14 @@ Status RunRun(const RunOptions& options) {
     return Status::InvalidInput(
         fmt::format("{}: found neither --chat nor --prompts, which it is for", options.chat_flags.Given()));
   }
-  return options.prompts ? RunLines(options) : RunOne(options);
+  if (!options.preset) return options.prompts ? RunLines(options) : RunOne(options);
+  RunOptions chosen = options;
+  HW_ASSIGN_OR_RETURN(chosen.plan, ApplyPreset(options.preset,
+                                               {.plan = options.plan,
+                                                .num_texts = options.prompts ? options.batch : 1,
+                                                .max_context = options.max_context},
+                                               chosen.engine));
+  return chosen.prompts ? RunLines(chosen) : RunOne(chosen);
 }
 
 }  // namespace
@@ -97,6 +105,7 @@ void AddRunCommand(CommandLine& line) {
   AddEngineOptions(command, options->engine);
   AddSamplingOptions(command, options->sampling);
   command.add_option("--plan", options->plan, "Head plan; every head full without one");
+  AddPresetOptions(command, options->preset);
   CLI::Option_group& source = *command.add_option_group("prompt", "Where the prompt comes from");
   source.add_option("--prompt,-p", options->prompt, "The prompt itself");
   source.add_option("--prompt-file", options->prompt_file, "A file, taken as it is");

@@ -13,6 +13,7 @@
 #include "common_options.h"
 #include "generate.h"
 #include "option_checks.h"
+#include "preset_options.h"
 #include "server/access.h"
 #include "server/api_server.h"
 #include "server/http_server.h"
@@ -29,6 +30,7 @@ constexpr int64_t kUnlimitedPrefixBytes = int64_t{1} << 30;
 
 struct ServeOptions {
   EngineOptions engine;  // but for the model
+  PresetFlags preset;
   std::vector<std::string> models;
   std::vector<std::string> plans;
   std::string plan_dir;
@@ -73,6 +75,25 @@ int64_t PrefixCacheBytes(const ServeOptions& options) {
   if (options.prefix_cache_bytes != kChosenForLimit) return options.prefix_cache_bytes;
   const int64_t limit = options.engine.kv_limit_bytes;
   return limit > 0 ? limit / kLimitShare : kUnlimitedPrefixBytes;
+}
+
+// With --preset: cache formats, a KV limit, and a default plan where none is given.
+Result<ServeOptions> WithPreset(const ServeOptions& options) {
+  ServeOptions chosen = options;
+  if (!options.preset) return chosen;
+  if (options.models.size() > 1) {
+    return Status::InvalidInput(
+        fmt::format("--preset: found {} models, which share the memory, expected one", options.models.size()));
+  }
+  std::string given;
+  for (const std::string& text : options.plans) {
+    if (ReadNamed(text, ".json").path == text) given = text;  // as a default; the last one is it
+  }
+  chosen.engine.model = ReadNamed(options.models.front(), ".gguf").path;
+  HW_ASSIGN_OR_RETURN(const std::string plan,
+                      ApplyPreset(options.preset, {.plan = given, .max_context = options.max_context}, chosen.engine));
+  if (given.empty() && plan != kFullPlan) chosen.plans.push_back(plan);
+  return chosen;
 }
 
 // Null where none is asked for.
@@ -189,8 +210,9 @@ void AwaitSignal(const InterruptGuard& guard) {
   }
 }
 
-Status RunServe(const ServeOptions& options) {
-  HW_RETURN_IF_ERROR(Check(options));
+Status RunServe(const ServeOptions& given) {
+  HW_RETURN_IF_ERROR(Check(given));
+  HW_ASSIGN_OR_RETURN(const ServeOptions options, WithPreset(given));
   RaiseFileLimit();
   HW_ASSIGN_OR_RETURN(ApiOptions api_options, ReadApiOptions(options));
   HW_ASSIGN_OR_RETURN(const ChatSetup chat, ReadChatSetup(options.chat_flags));
@@ -285,6 +307,7 @@ void AddServeCommand(CommandLine& line) {
                   "\"full\" is always there")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
+  AddPresetOptions(command, options->preset);
   command.add_option("--plan-dir", options->plan_dir, "Folder whose plans may be loaded while it runs");
   command
       .add_option("--max-context", options->max_context,

@@ -18,17 +18,6 @@ namespace {
 constexpr int64_t kConversations[] = {1, 8, 32, 128};
 constexpr const char* kFormats[] = {"f16", "q8", "q4"};
 
-// The rows of f32 that a layer works on, of as many tokens as a step has.
-int64_t ActivationBytes(const ModelConfig& config, int64_t num_tokens) {
-  int64_t ffn_dim = 0;
-  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
-    ffn_dim = std::max(ffn_dim, config.FfnDim(layer_idx));
-  }
-  const int64_t of_token = 2 * config.model_dim + 2 * (config.num_q_heads + config.num_kv_heads) * config.head_dim +
-                           (IsGated(config.mlp) ? 2 : 1) * ffn_dim;
-  return num_tokens * of_token * static_cast<int64_t>(sizeof(float));
-}
-
 Result<KvBytesArgs> ArgsFor(const EngineOptions& options, const ModelPreview& model, const HeadPlan& plan,
                             const char* kv_dtype) {
   HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(kv_dtype));
@@ -55,6 +44,16 @@ int64_t BytesOfToken(KvBytesArgs args, int64_t tokens) {
 }
 
 }  // namespace
+
+int64_t ActivationBytes(const ModelConfig& config, int64_t num_tokens) {
+  int64_t ffn_dim = 0;
+  for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) {
+    ffn_dim = std::max(ffn_dim, config.FfnDim(layer_idx));
+  }
+  const int64_t of_token = 2 * config.model_dim + 2 * (config.num_q_heads + config.num_kv_heads) * config.head_dim +
+                           (IsGated(config.mlp) ? 2 : 1) * ffn_dim;
+  return num_tokens * of_token * static_cast<int64_t>(sizeof(float));
+}
 
 Result<FitReport> ReportFit(const EngineOptions& options, const ModelPreview& model,
                             const std::shared_ptr<const HeadPlan>& plan, const std::string& plan_path,

@@ -32,6 +32,9 @@ struct FitReport {
   std::vector<FitRow> rows;
 };
 
+// The rows of f32 that a layer works on, of as many tokens as a step has.
+int64_t ActivationBytes(const ModelConfig& config, int64_t num_tokens);
+
 // Of `model`, opened with `options`, and under `plan` too where there is one, in each cache format: what an engine
 // would admit by its worst case with the KV limit that is left. What a driver takes for itself is not known here.
 Result<FitReport> ReportFit(const EngineOptions& options, const ModelPreview& model,

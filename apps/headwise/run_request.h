@@ -17,11 +17,13 @@
 #include "base/json.h"
 #include "chat_options.h"
 #include "common_options.h"
+#include "preset_options.h"
 
 namespace headwise {
 
 struct RunOptions {
   EngineOptions engine;
+  PresetFlags preset;
   SamplingFlags sampling;
   std::string plan;
   std::optional<std::string> prompt;

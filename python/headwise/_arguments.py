@@ -30,6 +30,7 @@ def engine_options(
     max_gap_ms: int = 0,
     page_tokens: int = 0,
     use_mmap: bool = True,
+    expert_bytes: int = 0,
     batch_invariant: bool = False,
 ) -> _core.EngineOptions:
     options = _core.EngineOptions()
@@ -45,6 +46,7 @@ def engine_options(
     options.max_gap_ms = _convert.whole(max_gap_ms, "max_gap_ms")
     options.page_tokens = _convert.whole(page_tokens, "page_tokens")
     options.use_mmap = bool(use_mmap)
+    options.expert_bytes = _convert.whole(expert_bytes, "expert_bytes")
     options.batch_invariant = bool(batch_invariant)
     if kv_admission not in ("worst_case", "likely"):
         raise InvalidInput(f"kv_admission: found {kv_admission!r}, expected worst_case or likely")

@@ -58,6 +58,7 @@ class LLM:
         max_gap_ms: int = 0,
         page_tokens: int = 0,
         use_mmap: bool = True,
+        expert_bytes: int = 0,
         batch_invariant: bool = False,
         max_num_seqs: int = 8,
     ) -> None:
@@ -76,6 +77,8 @@ class LLM:
         max_gap_ms: the longest time between two tokens of an answer beside long prompts. 0: no limit.
         page_tokens: tokens per page of one KV head. 0: by format.
         use_mmap: False reads all weights into memory first. Mapped files that become shorter end the process.
+        expert_bytes: of a .gguf mixture larger than memory, keep at most so many bytes of experts ready, and read others
+            as tokens choose them. 0: all are ready. The same bits with any limit; backend "cpu" only.
         batch_invariant: a token's logits depend on its text alone, bit for bit, not on who shares its steps.
         max_num_seqs: how many answers of one call of `generate` run at once.
         """
@@ -94,6 +97,7 @@ class LLM:
             max_gap_ms=max_gap_ms,
             page_tokens=page_tokens,
             use_mmap=use_mmap,
+            expert_bytes=expert_bytes,
             batch_invariant=batch_invariant,
         )
         self.max_num_seqs = _convert.whole(max_num_seqs, "max_num_seqs", 1, 4096)

@@ -354,6 +354,7 @@ void BindOptions(nb::module_& module) {
       .def_rw("chunk_tokens", &EngineOptions::chunk_tokens)
       .def_rw("max_gap_ms", &EngineOptions::max_gap_ms)
       .def_rw("use_mmap", &EngineOptions::use_mmap)
+      .def_rw("expert_bytes", &EngineOptions::expert_bytes)
       .def_rw("batch_invariant", &EngineOptions::batch_invariant)
       .def_rw("page_tokens", &EngineOptions::page_tokens)
       .def_prop_rw(

@@ -10,7 +10,7 @@ import shutil
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, EXACT_OPTIONS, MODEL, PLAN, TINY, command_json, wait_until
+from conftest import EXACT, EXACT_OPTIONS, MODEL, PLAN, TINY, command, command_json, wait_until
 from headwise import LLM, SamplingParams
 
 TEXT = "The old captain looked over the sea and"
@@ -63,6 +63,23 @@ def test_weights_are_mapped_or_not(tmp_path):
         with LLM(model, use_mmap=use_mmap, **EXACT):
             with open("/proc/self/maps") as maps:
                 assert any(str(model) in line for line in maps) == use_mmap
+
+
+def test_experts_are_read_as_they_are_chosen(tmp_path):
+    model = tmp_path / "mixture.gguf"  # one layer of three experts of 1,920 bytes
+    command("quantize", "--model", TINY.parent / "gpt_oss-mxfp4", "--type", "mxfp4", "--out", model)
+    ids = [7 * i % 16 for i in range(30)]
+    with LLM(model, **EXACT) as engine:
+        expected = engine.logits(ids)
+    for num_experts in (1, 2, 3):
+        with LLM(model, expert_bytes=1920 * num_experts, **EXACT) as engine:
+            assert np.array_equal(engine.logits(ids), expected)
+    with pytest.raises(headwise.InvalidInput, match="expert_bytes is 1919, expected at least the 1920 of one expert"):
+        LLM(model, expert_bytes=1919, **EXACT)
+    with pytest.raises(headwise.HeadwiseError, match="no experts in block formats"):
+        LLM(TINY, expert_bytes=1920, **EXACT)
+    with pytest.raises(headwise.InvalidInput, match="expert_bytes"):
+        LLM(model, expert_bytes="all", **EXACT)
 
 
 def test_metrics_are_the_commands(llm):

@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "base/process_memory.h"
 
 namespace headwise {
 
@@ -23,6 +24,9 @@ Result<Ceilings> MeasureCudaCeilings(Backend& /*backend*/) {
 }
 Result<double> MeasureCudaReadBandwidth(Backend& /*backend*/) {
   return MakeCudaBackend().status();
+}
+int64_t FreeCudaMemoryBytes() {
+  return 0;
 }
 #endif
 
@@ -52,6 +56,10 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   }
   return Status::InvalidInput(
       fmt::format("backend \"{}\" is unknown, expected one of: {}", options.name, fmt::join(BackendNames(), ", ")));
+}
+
+int64_t FreeMemoryBytes(const Backend& backend) {
+  return backend.name() == "cuda" ? FreeCudaMemoryBytes() : AvailableMemoryBytes();
 }
 
 Result<Ceilings> MeasureCeilings(const BackendOptions& options, Backend& backend) {

@@ -27,6 +27,9 @@ Result<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 std::vector<std::string> BackendNames();
 
+// Of the memory that `backend` keeps caches in, what is free now; 0 where nobody tells.
+int64_t FreeMemoryBytes(const Backend& backend);
+
 // What the machine can do at most on which `backend`, made of `options`, works. Takes about a second, and memory:
 // four times the last-level cache (at least 512 MiB), of a GPU 4 GiB.
 Result<Ceilings> MeasureCeilings(const BackendOptions& options, Backend& backend);

@@ -11,6 +11,21 @@
 #include <vector>
 
 namespace headwise {
+namespace {
+
+// The number behind `name` in a file of such lines; 0 where there is none.
+int64_t NumberAfter(const char* path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first;
+    int64_t number = 0;
+    if (words >> first >> number && first == name) return number;
+  }
+  return 0;
+}
+
+}  // namespace
 
 ProcessMemory ReadProcessMemory() {
   ProcessMemory memory;
@@ -25,6 +40,18 @@ ProcessMemory ReadProcessMemory() {
     if (name == "VmHWM:") memory.peak_resident_bytes = kilobytes * 1024;
   }
   return memory;
+}
+
+int64_t AvailableMemoryBytes() {
+  const int64_t of_machine = NumberAfter("/proc/meminfo", "MemAvailable:") * 1024;
+  // Version 2, as a process in a container sees its own group; "max" is no number.
+  int64_t limit = 0;
+  int64_t used = 0;
+  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> limit)) return of_machine;
+  if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> used)) return of_machine;
+  // Of what counts as used, pages of files that nobody looked at lately are given back first.
+  const int64_t left = limit - used + NumberAfter("/sys/fs/cgroup/memory.stat", "inactive_file");
+  return std::max<int64_t>(0, std::min(of_machine, left));
 }
 
 int64_t ResidentBytes(const void* begin, int64_t bytes) {

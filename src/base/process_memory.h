@@ -15,6 +15,10 @@ struct ProcessMemory {
 // Zeros where the system does not tell.
 ProcessMemory ReadProcessMemory();
 
+// What programs may still take before the system has to swap: of the machine, or of the control group that this process
+// is in where that allows less. 0 where the system does not tell.
+int64_t AvailableMemoryBytes();
+
 // How many bytes of [begin, begin + bytes) lie on pages that are in memory: of a mapped file also those that the system
 // keeps and nobody has touched. All of them where the system does not tell.
 int64_t ResidentBytes(const void* begin, int64_t bytes);

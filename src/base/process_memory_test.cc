@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "base/cpu_info.h"
+
 namespace headwise {
 namespace {
 
@@ -51,6 +53,11 @@ TEST(ProcessMemory, ThePeakBeginsAgain) {
   const int64_t after = ReadProcessMemory().peak_resident_bytes;
   if (after == before) GTEST_SKIP() << "this system does not reset the peak";
   EXPECT_GT(before - after, int64_t{60} << 20);
+}
+
+TEST(ProcessMemory, WhatIsAvailableIsOfTheMachine) {
+  EXPECT_GT(AvailableMemoryBytes(), 0);
+  EXPECT_LT(AvailableMemoryBytes(), PhysicalMemoryBytes());
 }
 
 }  // namespace

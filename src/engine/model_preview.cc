@@ -29,7 +29,9 @@ Result<std::unique_ptr<ModelPreview>> ModelPreview::Open(const EngineOptions& op
   HW_RETURN_IF_ERROR(CheckFeatures(config, read.weights, *memory.backend));
   for (const std::string& name : source->Names()) {
     const Result<ConstTensorView> tensor = source->Get(name);  // those that have no view are not weights
-    if (tensor.ok()) preview->weight_bytes_ += tensor->size_bytes();
+    if (!tensor.ok()) continue;
+    preview->weight_bytes_ += tensor->size_bytes();
+    preview->bytes_by_format_[tensor->dtype] += tensor->size_bytes();
   }
   for (const LayerWeights& layer : read.weights.layers) {
     for (const ExpertWeights& expert : layer.experts) {

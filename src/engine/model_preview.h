@@ -6,6 +6,7 @@
 #include <headwise/engine.h>
 #include <headwise/status.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "backend/backend.h"
 #include "engine/sequence_maker.h"
 #include "model/model_config.h"
+#include "tensor/dtype.h"
 
 namespace headwise {
 
@@ -28,6 +30,8 @@ class ModelPreview {
   bool has_tokenizer() const { return has_tokenizer_; }
   // As they are in the file: what an engine holds, but for what backends add to it.
   int64_t weight_bytes() const { return weight_bytes_; }
+  // The same by format.
+  const std::map<DType, int64_t>& bytes_by_format() const { return bytes_by_format_; }
   // Of these, of the experts of all layers, and of those that a token goes through; 0 without experts.
   int64_t expert_bytes() const { return expert_bytes_; }
   int64_t chosen_expert_bytes() const;
@@ -43,6 +47,7 @@ class ModelPreview {
   std::string source_hash_;
   bool has_tokenizer_ = false;
   int64_t weight_bytes_ = 0;
+  std::map<DType, int64_t> bytes_by_format_;
   int64_t expert_bytes_ = 0;
   std::shared_ptr<KvMemory> memory_ = std::make_shared<KvMemory>();
   std::optional<SequenceMaker> sequences_;

@@ -110,6 +110,11 @@ TEST_F(PublishedNf4, WrongTensors) {
   codes.shape[0] -= 1;
   EXPECT_THAT(ErrorWith("twice.weight", codes),
               HasSubstr("tensor \"twice.weight\" is U8 [639, 1], expected 640 bytes for the codes of [20, 64]"));
+  codes = Golden()["twice.weight"];
+  codes.bytes += '\0';
+  codes.shape[0] += 1;
+  EXPECT_THAT(ErrorWith("twice.weight", codes),
+              HasSubstr("tensor \"twice.weight\" is U8 [641, 1], expected 640 bytes for the codes of [20, 64]"));
   EXPECT_THAT(ErrorWith("once.weight.absmax", Floats({3, 4}, std::vector<float>(12, 1)), "once.weight"),
               HasSubstr("tensor \"once.weight.absmax\" is F32 [3, 4], expected F32 [12]"));
   EXPECT_THAT(ErrorWith("once.weight.absmax", Floats({12}, std::vector<float>(12, INFINITY)), "once.weight"),
@@ -140,7 +145,10 @@ TEST_F(PublishedNf4, WrongStates) {
   EXPECT_THAT(ErrorWithState("quant_type", "fp4"), named("\"quant_type\" is \"fp4\", expected \"nf4\""));
   EXPECT_THAT(ErrorWithState("blocksize", 32), named("\"blocksize\" is 32, expected a multiple of 64"));
   EXPECT_THAT(ErrorWithState("blocksize", 0), named("\"blocksize\" is 0"));
+  EXPECT_THAT(ErrorWithState("blocksize", 96), named("\"blocksize\" is 96, expected a multiple of 64"));
   EXPECT_THAT(ErrorWithState("shape", {40, 32}), named("\"shape\" is [40,32], expected [rows, a multiple of 64]"));
+  EXPECT_THAT(ErrorWithState("shape", {20.5, 64}), named("\"shape\" is [20.5,64], expected [rows, a multiple of 64]"));
+  EXPECT_THAT(ErrorWithState("shape", {20, 64.5}), named("\"shape\" is [20,64.5]"));
   EXPECT_THAT(ErrorWithState("shape", {1280}), named("\"shape\" is [1280]"));
   EXPECT_THAT(ErrorWithState("shape", {-20, -64}), named("\"shape\" is [-20,-64]"));
   EXPECT_THAT(ErrorWithState("shape", {4611686018427387904, 64}), named("\"shape\" is [4611686018427387904,64]"));

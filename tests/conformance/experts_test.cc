@@ -536,6 +536,44 @@ TEST(ExpertsOnDemand, WhatWasChosenLastStays) {
   EXPECT_EQ(backend->expert_memory().resident_bytes, 2 * expert_bytes);
 }
 
+// Layers may have other formats: a place is for any of them.
+TEST(ExpertsOnDemand, APlaceHoldsTheLargest) {
+  const Case large{
+      .num_rows = 9, .model_dim = 64, .ffn_dim = 64, .num_experts = 4, .routing = Choosing(2), .format = DType::kQ8_0};
+  Case small = large;
+  small.format = DType::kQ4_0;
+  Random random(10);
+  const Values of_large(large, random), of_small(small, random);
+  const int64_t limit_bytes = 2 * 3 * BytesOf(large.format, large.model_dim * large.ffn_dim);
+  const auto all = MakeCpuBackend({.num_threads = 1}).value();
+  const auto some = MakeCpuBackend({.num_threads = 1, .expert_bytes = limit_bytes}).value();
+  const Adopted deferred_large(*some, large, of_large, [] {});
+  const Adopted deferred_small(*some, small, of_small, [] {});
+  ASSERT_TRUE(some->ReserveExperts().ok());
+  const Floats expected_large = OutputsOf(*all, large, of_large);
+  const Floats expected_small = OutputsOf(*all, small, of_small);
+  for (int round = 0; round < 2; ++round) {
+    ExpectSameBits(OutputsOf(*some, large, of_large, deferred_large, 0, 9), expected_large);
+    ExpectSameBits(OutputsOf(*some, small, of_small, deferred_small, 0, 9), expected_small);
+    EXPECT_LE(some->expert_memory().resident_bytes, limit_bytes);
+  }
+}
+
+// A matrix in plain numbers is read where it lies, and so are the others of its expert.
+TEST(ExpertsOnDemand, OneThatIsNotAllInBlocksIsNotPutOff) {
+  const std::vector<std::byte> bytes(64 * 64 * sizeof(float));
+  const auto backend = MakeCpuBackend({.num_threads = 1, .expert_bytes = 1 << 20}).value();
+  for (LinearWeights ExpertWeights::*plain : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down}) {
+    ExpertWeights expert;
+    for (LinearWeights ExpertWeights::*each : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down}) {
+      expert.*
+          each = {ConstTensorView(bytes.data(), each == plain ? DType::kF32 : DType::kQ8_0, {64, 64}), TensorView{}};
+    }
+    EXPECT_FALSE(backend->DeferExpert(expert, [] {}));
+    EXPECT_EQ(backend->expert_memory().total_bytes, 0);
+  }
+}
+
 // ---- choices --------------------------------------------------------------------------------------------------------
 
 // What ChooseExperts reads of a call.

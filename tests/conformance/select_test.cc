@@ -239,6 +239,52 @@ TEST_F(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
   EXPECT_GE(num_exact, num_plain * 9 / 10);
 }
 
+// Directions are added up in tasks of 1,024 slots.
+TEST_F(Select, KeyDiffOfALongTextKeepsWhatTheReferenceKeeps) {
+  AttentionCase test_case{.num_tokens = 1500, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 32};
+  const HeadRule rule = Selecting(TokenSelector::Kind::kKeyDiff, 4, 300, RuleStart::kFirstToken);
+  test_case.rules = {ResolveRule(rule, {.prompt_tokens = 1500, .max_tokens = 1500})};
+  const AttentionData data(test_case);
+  const auto kept_by = [&](Backend& backend) {
+    std::vector<int32_t> kept;
+    RunAttention(backend, test_case, data, {1500},
+                 [&](const KvCache& cache, const KvPools&) { kept = Kept(cache, 0); });
+    return kept;
+  };
+  const std::vector<int32_t> expected = kept_by(*MakeRefBackend());
+  for (const NamedBackend& named : CpuBackends()) {
+    const std::vector<int32_t> kept = kept_by(*named.backend);
+    std::vector<int32_t> others;
+    std::set_difference(kept.begin(), kept.end(), expected.begin(), expected.end(), std::back_inserter(others));
+    EXPECT_LE(others.size(), 2u) << named.name;  // rounding breaks ties
+  }
+}
+
+// A key without a direction is as far from where keys point as one across it: it outlives those that point there. Where
+// none has any, all are equal.
+TEST_F(Select, KeyDiffOfKeysWithoutADirection) {
+  AttentionCase test_case{.num_tokens = 100, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 32};
+  const HeadRule rule = Selecting(TokenSelector::Kind::kKeyDiff, 0, 20, RuleStart::kFirstToken);
+  test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 100, .max_tokens = 100}));
+  AttentionData data(test_case);
+  std::fill(data.k.begin(), data.k.end(), 0.0f);
+  std::vector<int32_t> without, newest;
+  for (int32_t t = 0; t < 100; ++t) {
+    if (t >= 80) newest.push_back(t);
+    if (t % 5 == 2) {
+      without.push_back(t);
+    } else {
+      data.k[static_cast<size_t>(t * 64 + 15)] = 2.0f;  // of head 0, in the dimension that turns most slowly
+    }
+  }
+  for (const NamedBackend& named : AllBackends()) {
+    RunAttention(*named.backend, test_case, data, {100}, [&](const KvCache& cache, const KvPools&) {
+      EXPECT_EQ(Kept(cache, 0), without) << named.name;
+      EXPECT_EQ(Kept(cache, 1), newest) << named.name;
+    });
+  }
+}
+
 // Keys of zeros: every token gets the same from every query, and all are as long. Of equal scores the earlier token
 // goes.
 TEST_F(Select, OfEqualScoresTheEarlierTokenGoes) {

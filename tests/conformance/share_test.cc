@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <tuple>
 
 #include "backend/page_shares.h"
 #include "support/backends.h"
@@ -92,6 +93,17 @@ TEST(PageShares, PagesGoFromHeadToHeadInOrder) {
   EXPECT_EQ(moves, (std::vector<std::vector<int64_t>>{{1, 9, 0, 10}, {3, 7, 0, 11}, {3, 8, 4, 10}, {3, 9, 5, 10}}));
 }
 
+// Three heads, one page of places each. Two ask for half a page more and one for a page less: of the three pages two go
+// to the heads that ask for more, and the third to the first of these.
+TEST(PageShares, OfEqualOnesTheLowerGains) {
+  const std::vector<int64_t> num_best = {24, 24, 0};
+  EXPECT_EQ(GainedPages({.num_best = num_best, .places = 16, .num_tokens = 100, .page_tokens = 16, .floor = 0}),
+            (std::vector<int64_t>{1, 0, -1}));
+  const std::vector<int64_t> turned = {0, 24, 24};
+  EXPECT_EQ(GainedPages({.num_best = turned, .places = 16, .num_tokens = 100, .page_tokens = 16, .floor = 0}),
+            (std::vector<int64_t>{-1, 1, 0}));
+}
+
 // Heads that look at few tokens beside heads that look at many: these get more.
 AttentionData UnevenData(const AttentionCase& test_case) {
   AttentionData data(test_case);
@@ -172,48 +184,147 @@ void CheckPages(const KvCache& cache, int64_t& most_shared) {
   ASSERT_EQ(num_pages, num_planned) << "at " << cache.num_tokens();
 }
 
+// How a text went beside a simulation of what the paper says.
+struct Compared {
+  int64_t most_shared = 0;  // tokens that a head gained
+  bool is_tied = false;     // other tokens were kept, for rounding
+  double worst = 0;         // of the outputs of heads that share, where they kept the same
+};
+
+void CompareWithPaper(Backend& backend, const AttentionCase& test_case, const AttentionData& data,
+                      const std::vector<int64_t>& chunks, Compared& compared) {
+  std::deque<SelectionSimulation> heads;
+  for (int64_t h = 0; h < test_case.num_kv_heads; ++h) heads.emplace_back(test_case, data, h);
+  std::vector<double> expected(data.q.size());
+  int64_t done = 0;
+  bool& is_tied = compared.is_tied;
+  const std::vector<float> out =
+      RunAttention(backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
+        CheckPages(cache, compared.most_shared);
+        for (size_t h = 0; h < heads.size(); ++h) {
+          if (test_case.rules[h].SelectsByScore()) heads[h].Step(done, cache.num_tokens(), expected);
+        }
+        done = cache.num_tokens();
+        if (done == test_case.rules[0].holds_from) CutLayer(test_case, heads);
+        for (size_t h = 0; h < heads.size() && !is_tied; ++h) {
+          if (!test_case.rules[h].SelectsByScore()) continue;
+          const std::vector<int32_t> kept = Kept(cache, static_cast<int64_t>(h));
+          ASSERT_EQ(kept.size(), heads[h].kept().size()) << "head " << h << " at " << done;
+          is_tied = !std::equal(kept.begin(), kept.end(), heads[h].kept().begin());
+        }
+      });
+  const int64_t group = test_case.num_q_heads / test_case.num_kv_heads;
+  for (size_t i = 0; i < out.size() && !is_tied; ++i) {
+    const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
+    if (!test_case.rules[static_cast<size_t>(q_head / group)].SelectsByScore()) continue;
+    compared.worst = std::max(compared.worst, std::abs(out[i] - expected[i]));
+  }
+}
+
 TEST(AdaKv, TheReferenceKeepsWhatThePaperKeeps) {
   if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not select by score";
   const std::unique_ptr<Backend> ref = MakeRefBackend();
   int num_sharing = 0, num_tied = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(seed);
     const AttentionCase test_case = RandomCase(seed);
-    const AttentionData data = UnevenData(test_case);
     std::mt19937_64 rng(seed);
     const std::vector<int64_t> chunks = RandomChunks(rng, test_case, seed % 2 == 0 ? 7 : 90);
-    std::deque<SelectionSimulation> heads;
-    for (int64_t h = 0; h < test_case.num_kv_heads; ++h) heads.emplace_back(test_case, data, h);
-    std::vector<double> expected(data.q.size());
-    int64_t done = 0, most_shared = 0;
-    bool is_tied = false;
-    const std::vector<float> out =
-        RunAttention(*ref, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
-          CheckPages(cache, most_shared);
-          for (size_t h = 0; h < heads.size(); ++h) {
-            if (test_case.rules[h].SelectsByScore()) heads[h].Step(done, cache.num_tokens(), expected);
-          }
-          done = cache.num_tokens();
-          if (done == test_case.rules[0].holds_from) CutLayer(test_case, heads);
-          for (size_t h = 0; h < heads.size() && !is_tied; ++h) {
-            if (!test_case.rules[h].SelectsByScore()) continue;
-            const std::vector<int32_t> kept = Kept(cache, static_cast<int64_t>(h));
-            ASSERT_EQ(kept.size(), heads[h].kept().size()) << "seed " << seed << " head " << h << " at " << done;
-            is_tied = !std::equal(kept.begin(), kept.end(), heads[h].kept().begin());
-          }
-        });
-    num_sharing += most_shared > 0 ? 1 : 0;
-    num_tied += is_tied ? 1 : 0;
-    const int64_t group = test_case.num_q_heads / test_case.num_kv_heads;
-    double worst = 0;
-    for (size_t i = 0; i < out.size() && !is_tied; ++i) {
-      const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
-      if (!test_case.rules[static_cast<size_t>(q_head / group)].SelectsByScore()) continue;
-      worst = std::max(worst, std::abs(out[i] - expected[i]));
-    }
-    EXPECT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << "seed " << seed;
+    Compared compared;
+    CompareWithPaper(*ref, test_case, UnevenData(test_case), chunks, compared);
+    num_sharing += compared.most_shared > 0 ? 1 : 0;
+    num_tied += compared.is_tied ? 1 : 0;
+    EXPECT_LE(compared.worst, AttentionTolerance(test_case.kv_formats, test_case.compute));
   }
   EXPECT_GE(num_sharing, 8);
   EXPECT_LE(num_tied, 1);
+}
+
+// Heads that share, all alike.
+struct SharingLengths {
+  int64_t num_tokens = 0;
+  int64_t prompt_tokens = 0;
+  int64_t budget = 0;
+  int64_t window = 0;
+};
+
+AttentionCase SharingCase(int64_t num_heads, const SharingLengths& lengths, uint64_t seed) {
+  AttentionCase test_case{.num_tokens = lengths.num_tokens, .num_q_heads = num_heads, .num_kv_heads = num_heads};
+  test_case.page_tokens = 16;
+  test_case.seed = seed;
+  HeadRule rule = HeadRule::Stream(0, lengths.budget);
+  rule.start = RuleStart::kEndOfPrompt;
+  rule.select = {.kind = TokenSelector::Kind::kAdaKv, .window = lengths.window, .kernel = 1};
+  rule.select.floor = 0;
+  const SequenceLimits limits{.prompt_tokens = lengths.prompt_tokens, .max_tokens = lengths.num_tokens};
+  test_case.rules.assign(static_cast<size_t>(num_heads), ResolveRule(rule, limits));
+  return test_case;
+}
+
+// Three heads look at one token each, one at all alike: it gets all pages that the others have beside what must stay,
+// and has three and a half times as many as it would have. Where the prompt is one step there was no room for any
+// before.
+TEST(AdaKv, AHeadMayGainMorePagesThanItKeeps) {
+  if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not select by score";
+  const AttentionCase test_case =
+      SharingCase(4, {.num_tokens = 530, .prompt_tokens = 500, .budget = 112, .window = 2}, 5);
+  AttentionData data(test_case);
+  for (size_t i = 0; i < data.q.size(); ++i) {
+    data.q[i] *= static_cast<int64_t>(i) / test_case.head_dim % 4 == 2 ? 0.05f : 20.0f;
+  }
+  for (const NamedBackend& named : AllBackends()) {
+    SCOPED_TRACE(named.name);
+    Compared compared;
+    CompareWithPaper(*named.backend, test_case, data, {500, 1, 29}, compared);
+    EXPECT_EQ(compared.most_shared, 3 * 6 * 16);
+    EXPECT_FALSE(compared.is_tied);
+    EXPECT_LE(compared.worst, 4 * AttentionTolerance(test_case.kv_formats, test_case.compute));
+  }
+}
+
+// Heads 0 and 1 are the same, so that each of their tokens has a twin: of two that are cut apart the lower head's goes,
+// and where that makes a page, the other head has it. Head 2 decides which are.
+TEST(AdaKv, OfEqualTokensThatOfTheLowerHeadGoes) {
+  if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not select by score";
+  int num_of_higher = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const AttentionCase test_case =
+        SharingCase(3, {.num_tokens = 200, .prompt_tokens = 190, .budget = 48, .window = 16}, seed);
+    AttentionData data(test_case);
+    for (size_t i = 0; i < data.q.size(); ++i) {
+      if (static_cast<int64_t>(i) / test_case.head_dim % 3 == 2) data.q[i] *= seed % 2 == 0 ? 0.5f : 1.5f;
+    }
+    for (std::vector<float>* values : {&data.q, &data.k, &data.v}) {
+      for (size_t i = 0; i < values->size(); ++i) {
+        if (static_cast<int64_t>(i) / test_case.head_dim % 3 == 1) (*values)[i] = (*values)[i - 64];
+      }
+    }
+    std::vector<std::tuple<double, int64_t, int64_t>> tokens;  // score, position, head: who goes first
+    std::vector<double> unused(data.q.size());
+    for (int64_t h = 0; h < 3; ++h) {
+      SelectionSimulation head(test_case, data, h);
+      head.Step(0, 190, unused);
+      for (const auto& [score, position] : head.Pooled()) tokens.emplace_back(score, position, h);
+    }
+    std::sort(tokens.begin(), tokens.end());
+    std::vector<int64_t> num_best(3);
+    for (size_t i = tokens.size() - 3 * 32; i < tokens.size(); ++i)
+      ++num_best[static_cast<size_t>(std::get<2>(tokens[i]))];
+    const std::vector<int64_t> gained =
+        GainedPages({.num_best = num_best, .places = 32, .num_tokens = 190 - 16, .page_tokens = 16, .floor = 0});
+    if (num_best[1] == num_best[0] || gained[1] == gained[0]) continue;
+    ++num_of_higher;
+    EXPECT_EQ(num_best[1], num_best[0] + 1);
+    for (const NamedBackend& named : AllBackends()) {
+      RunAttention(*named.backend, test_case, data, {190, 10}, [&](const KvCache& cache, const KvPools&) {
+        if (cache.num_tokens() < 190) return;
+        for (int64_t h = 0; h < 3; ++h) {
+          EXPECT_EQ(cache.rule(0, h).shared, 16 * gained[static_cast<size_t>(h)]) << named.name << ", seed " << seed;
+        }
+      });
+    }
+  }
+  EXPECT_GE(num_of_higher, 2);
 }
 
 TEST(AdaKv, EveryInstructionSetKeepsWhatTheReferenceKeeps) {

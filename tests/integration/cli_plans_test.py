@@ -127,6 +127,89 @@ class Plans(CliTest):
             self.refuses("inspect", "--model", folder, says=says)
 
 
+class Presets(CliTest):
+    """`--preset long`: how it chooses, engine/preset_test.cc has by hand."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = self.model_variant("m")
+
+    def beside(self, name, *arguments):
+        return self.plan(*arguments, name=f"m-{name}.json", model=self.model)
+
+    def preset(self, *arguments):
+        done = self.succeeds("inspect", "--model", self.model, "--preset", "long", *arguments, "--json")
+        return json.loads(done.stdout)["preset"]
+
+    def test_chooses_among_plans_beside_the_model(self):
+        random = self.beside("random", "random", "--sparsity", 0.5, "--sink", 16, "--recent", 64)
+        duo = self.beside("window", "streaming", "--sink", 16, "--recent", 128)
+        known = json.loads(duo.read_text()) | {"report": {"measured_loss": {"perplexity": 0.05, "answers": 0.01}}}
+        duo.write_text(json.dumps(known))
+        (self.path / "m-other.json").write_text('{"some": "other file"}')
+        ample = self.preset("--fit", "10GB")
+        self.assertEqual((ample["chosen"]["plan"], ample["chosen"]["kv_dtype"]), ("full", "f16"))
+        self.assertEqual(ample["chosen"]["tokens"], ample["most_tokens"])
+        self.assertEqual({each["plan"] for each in ample["options"]}, {"full", str(random), str(duo)})
+        self.assertEqual(len(ample["passed_over"]), 1)
+        self.assertIn("m-other.json", ample["passed_over"][0])
+        scarce = self.preset("--fit", "60MB")
+        self.assertEqual(scarce["chosen"]["plan"], str(duo))
+        self.assertAlmostEqual(scarce["chosen"]["loss"]["perplexity"], 0.05, delta=0.002)
+        self.assertEqual(scarce["kv_limit_bytes"] + scarce["reserve_bytes"], self.preset("--fit", "70MB")["kv_limit_bytes"] - 10**7)
+        # Random heads answer nothing, at any share that was measured.
+        of_random = [each for each in scarce["options"] if each["plan"] == str(random)]
+        self.assertTrue(of_random and not any(each["within_max_loss"] for each in of_random))
+        tight = self.preset("--fit", "60MB", "--max-loss", 1)
+        self.assertEqual((tight["chosen"]["plan"], tight["chosen"]["kv_dtype"]), ("full", "q4"))
+        self.assertLess(tight["chosen"]["tokens"], scarce["chosen"]["tokens"])
+        self.assertEqual(self.preset("--fit", "60MB", "--max-loss", 0)["chosen"]["kv_dtype"], "f16")
+
+    def test_what_is_given_stays(self):
+        plan = self.beside("window", "streaming", "--sink", 16, "--recent", 128)
+        given = self.preset("--fit", "60MB", "--plan", plan, "--kv-dtype", "q8,f16", "--max-loss", 0)
+        self.assertEqual((given["chosen"]["plan"], given["chosen"]["kv_dtype"]), (str(plan), "q8,f16"))
+        self.assertTrue(given["plan_is_given"] and given["kv_dtype_is_given"])
+        self.assertEqual(len(given["options"]), 1)
+        self.assertIsNone(given["chosen"]["loss"])  # of a window that narrow nobody measured
+        self.assertEqual(self.preset("--kv-limit-bytes", "3MB", "--plan", plan)["kv_limit_bytes"], 3 * 10**6)
+
+    def test_runs_under_what_it_chose(self):
+        run = ("run", "--model", self.model, "--preset", "long", "--prompt", "Once upon a time", "-n", 8, "--json")
+        plan = self.beside("window", "streaming", "--sink", 16, "--recent", 128)
+        plan.write_text(json.dumps(json.loads(plan.read_text()) | {
+            "report": {"measured_loss": {"perplexity": 0.05, "answers": 0.01, "from": "this test"}}}))
+        done = self.succeeds(*run, "--kv-limit-bytes", "5MB")
+        self.assertEqual(json.loads(done.stdout)["kv_bytes_full"], 0)
+        for part in (f"preset    long: plan {plan}, cache f16: ", "--kv-limit-bytes 5.00 MB", "this test", "--max-loss"):
+            self.assertIn(part, done.stderr.decode())
+        done = self.succeeds(*run, "--kv-limit-bytes", "5MB", "--plan", "full")
+        self.assertGreater(json.loads(done.stdout)["kv_bytes_full"], 0)
+        self.assertIn("plan full (as asked for), cache q4: ", done.stderr.decode())
+        done = self.succeeds(*run)  # what is free is enough for every head
+        self.assertIn("plan full, cache f16: 32768 tokens", done.stderr.decode())
+        self.assertIn("left to others", done.stderr.decode())
+        self.succeeds("chat", "--model", self.model, "--preset", "long", "--chat-form", "chatml", stdin=b"/quit\n")
+        bench = ("bench", "--model", self.model, "--preset", "long", "--depth", 0, "--prefill", 8, "--reps", 5, "--json")
+        rows = json.loads(self.succeeds(*bench, "--kv-limit-bytes", "5MB", "--threads", 1).stdout)
+        self.assertEqual([each["plan"] for each in rows["plans"]], [str(plan)])
+
+    def test_says_what_is_missing(self):
+        run = ("run", "--model", self.model, "--prompt", "x", "-n", 1)
+        self.refuses(*run, "--preset", "long", says=[f"{self.model}-*.json", "found none", "plan razor", "--plan full"])
+        self.refuses(*run, "--preset", "fast", status=2, says=["--preset", "fast", "long"])
+        self.refuses(*run, "--max-loss", 3, status=2, says="--preset")
+        self.refuses(*run, "--preset", "long", "--max-loss", -1, status=2, says="--max-loss")
+        self.refuses(*run, "--preset", "long", "--plan", "full", "--kv-limit-bytes", 100, says=["no token fits", "needs 135 kB"])
+        fit = ("inspect", "--model", self.model, "--preset", "long", "--plan", "full", "--fit")
+        self.refuses(*fit, "30MB", says=["weights 34.6 MB", "no token fits", "needs 43.7 MB"])
+        self.refuses("bench", "--shape", "headwise-17m", "--preset", "long", says="--shape")
+        self.refuses("serve", "--model", self.model, "--model", MODEL, "--preset", "long", says="2 models")
+        other = self.plan("streaming", "--sink", 4, "--recent", 8, name="m-tiny.json", model=GOLDENS / "qwen3")
+        self.refuses(*run, "--preset", "long", says=["m-tiny.json", "qwen3"])
+        self.refuses(*run, "--preset", "long", "--plan", other, says=["m-tiny.json", "qwen3"])
+
+
 class Planners(CliTest):
     """Every method end to end, on texts short enough for a test; what the methods find is tested in src/planner."""
 

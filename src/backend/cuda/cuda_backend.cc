@@ -482,4 +482,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend() {
   return backend;
 }
 
+int64_t FreeCudaMemoryBytes() {
+  size_t free_bytes = 0;
+  size_t all_bytes = 0;
+  return cudaMemGetInfo(&free_bytes, &all_bytes) == cudaSuccess ? static_cast<int64_t>(free_bytes) : 0;
+}
+
 }  // namespace headwise

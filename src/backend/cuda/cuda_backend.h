@@ -13,6 +13,9 @@ namespace headwise {
 // kUnsupported where no GPU is, or a driver that is too old.
 Result<std::unique_ptr<Backend>> MakeCudaBackend();
 
+// Of the GPU that such a backend works on: what nobody has taken. 0 where the driver does not tell.
+int64_t FreeCudaMemoryBytes();
+
 // Of the GPU that such a backend works on. Without cuBLASLt there is no figure for bf16.
 Result<Ceilings> MeasureCudaCeilings(Backend& backend);
 Result<double> MeasureCudaReadBandwidth(Backend& backend);
