@@ -261,13 +261,13 @@ AttentionCase SharingCase(int64_t num_heads, const SharingLengths& lengths, uint
   return test_case;
 }
 
-// Three heads look at one token each, one at all alike: it gets all pages that the others have beside what must stay,
-// and has three and a half times as many as it would have. Where the prompt is one step there was no room for any
+// Three heads look at one token each, one at all alike: it gets all pages but one that the others have beside what must
+// stay, and has more than three times as many as it would have. Where the prompt is one step there was no room for them
 // before.
 TEST(AdaKv, AHeadMayGainMorePagesThanItKeeps) {
   if (IsTestDevice("cuda")) GTEST_SKIP() << "cuda does not select by score";
   const AttentionCase test_case =
-      SharingCase(4, {.num_tokens = 530, .prompt_tokens = 500, .budget = 112, .window = 2}, 5);
+      SharingCase(4, {.num_tokens = 530, .prompt_tokens = 500, .budget = 98, .window = 2}, 5);
   AttentionData data(test_case);
   for (size_t i = 0; i < data.q.size(); ++i) {
     data.q[i] *= static_cast<int64_t>(i) / test_case.head_dim % 4 == 2 ? 0.05f : 20.0f;
@@ -276,7 +276,7 @@ TEST(AdaKv, AHeadMayGainMorePagesThanItKeeps) {
     SCOPED_TRACE(named.name);
     Compared compared;
     CompareWithPaper(*named.backend, test_case, data, {500, 1, 29}, compared);
-    EXPECT_EQ(compared.most_shared, 3 * 6 * 16);
+    EXPECT_EQ(compared.most_shared, 17 * 16);
     EXPECT_FALSE(compared.is_tied);
     EXPECT_LE(compared.worst, 4 * AttentionTolerance(test_case.kv_formats, test_case.compute));
   }
