@@ -32,6 +32,20 @@ TEST(WorkCountsTest, TheMeanOfDroppedKeysIsOneKey) {
   EXPECT_EQ(CountPairs(rule, 0, 5), 1 + 2 + 3 + 4 + 4);
 }
 
+// Two blocks of 16 and what of the newest is there; 32 f16 dimensions, keys and values, and the bounds of all blocks.
+TEST(WorkCountsTest, HeadsThatReadBlocksReadFewAndTheirBounds) {
+  ResolvedRule rule;
+  rule.holds_from = 100;
+  rule.blocks = {.block_tokens = 16, .from = 100, .first = 1, .most = 2};
+  const KvLayout layout{.head_dim = 32, .page_tokens = 32, .format = KvFormat::kF16};
+  EXPECT_EQ(CountPairs(rule, 99, 100), 100);
+  EXPECT_EQ(CountPairs(rule, 100, 101), 2 * 16 + 5);
+  EXPECT_EQ(KvReadBytes(rule, layout, 99), 100 * 128);
+  EXPECT_EQ(KvReadBytes(rule, layout, 100), 37 * 128 + 7 * 128);
+  rule.blocks.most = 6;
+  EXPECT_EQ(KvReadBytes(rule, layout, 100), 101 * 128);
+}
+
 TEST(WorkCountsTest, WeightsCountMatricesBiasesAndNormsButNotTheEmbedding) {
   const float storage = 0;  // only its address is used
   const auto view = [&](DType dtype, Shape shape) { return ConstTensorView(&storage, dtype, shape); };

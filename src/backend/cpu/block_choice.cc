@@ -1,22 +1,43 @@
 #include "backend/cpu/block_choice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 namespace headwise::cpu {
 namespace {
 
-struct Candidate {
-  float bound;
-  int64_t block;
-
-  // Who is read first.
-  bool operator<(const Candidate& other) const {
-    return bound != other.bound ? bound > other.bound : block > other.block;
-  }
-};
-
 int64_t SignedQueryFloats(const AttentionArgs& args) {
   return 2 * args.group() * ((args.head_dim() + 15) / 16 * 16);
+}
+
+// Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest.
+std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockReads& blocks, int64_t newest) {
+  const auto places = static_cast<size_t>(blocks.most - 1);
+  std::vector<float> in_order(bounds.begin(), bounds.end());
+  float least = INFINITY;  // of those that are read
+  if (places > 0) {
+    std::nth_element(in_order.begin(), in_order.begin() + (blocks.most - 2), in_order.end(), std::greater<>());
+    least = in_order[places - 1];
+  }
+  const auto num_above =
+      static_cast<size_t>(std::count_if(bounds.begin(), bounds.end(), [&](float x) { return x > least; }));
+  // Of those with just that bound the first are not read.
+  const auto num_equal = static_cast<size_t>(std::count(bounds.begin(), bounds.end(), least));
+  size_t num_passed = num_equal - std::min(num_equal, places - num_above);
+  std::vector<int64_t> chosen;
+  chosen.reserve(static_cast<size_t>(blocks.first) + places + 1);
+  for (int64_t block = 0; block < blocks.first; ++block) chosen.push_back(block);
+  for (size_t i = 0; i < bounds.size() && places > 0; ++i) {
+    if (bounds[i] < least) continue;
+    if (bounds[i] == least && num_passed > 0) {
+      --num_passed;
+    } else {
+      chosen.push_back(blocks.first + static_cast<int64_t>(i));
+    }
+  }
+  chosen.push_back(newest);
+  return chosen;
 }
 
 }  // namespace
@@ -59,19 +80,8 @@ void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, 
                                   .q = static_cast<const float*>(args.q.data) + q_row * args.head_dim(),
                                   .signed_q = signed_q,
                                   .bounds = bounds});
-  std::vector<Candidate> candidates;
-  candidates.reserve(static_cast<size_t>(newest - blocks.first));
-  for (int64_t block = blocks.first; block < newest; ++block) {
-    candidates.push_back({bounds[block - blocks.first], block});
-  }
-  const auto best_end = candidates.begin() + (blocks.most - 1);
-  std::nth_element(candidates.begin(), best_end, candidates.end());
-  std::vector<int64_t> chosen;
-  chosen.reserve(static_cast<size_t>(blocks.first + blocks.most));
-  for (int64_t block = 0; block < blocks.first; ++block) chosen.push_back(block);
-  for (auto it = candidates.begin(); it != best_end; ++it) chosen.push_back(it->block);
-  chosen.push_back(newest);
-  std::sort(chosen.begin(), chosen.end());
+  const std::vector<int64_t> chosen =
+      ChosenBlocks({bounds, static_cast<size_t>(newest - blocks.first)}, blocks, newest);
   row.groups.reserve(chosen.size() * static_cast<size_t>(blocks.block_tokens / kGroupTokens));
   for (const int64_t block : chosen) {
     const int64_t end = std::min(pos + 1, (block + 1) * blocks.block_tokens);

@@ -259,35 +259,66 @@ void SelectCosine(const SelectCosineArgs& args) {
   }
 }
 
+namespace {
+
+// Bounds of a page lie behind its tokens, so that the next page's are far away: how many pages ahead to ask for them.
+constexpr int64_t kPagesAhead = 8;
+
+// The largest of the query heads' products with low [Dp], then high [Dp].
+HWY_INLINE float LargestBound(const uint16_t* low_and_high, const float* below, const float* above, int64_t num_q,
+                              int64_t padded_dim) {
+  const auto* low = reinterpret_cast<const uint8_t*>(low_and_high);
+  const uint8_t* high = low + 2 * padded_dim;
+  float largest = -__builtin_inff();
+  for (int64_t g = 0; g < num_q; ++g, below += padded_dim, above += padded_dim) {
+    VF sum_below = hn::Zero(kDF), sum_above = hn::Zero(kDF);
+    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+      sum_below = hn::MulAdd(HalvesAsF32(low + 2 * d), hn::LoadU(kDF, below + d), sum_below);
+      sum_above = hn::MulAdd(HalvesAsF32(high + 2 * d), hn::LoadU(kDF, above + d), sum_above);
+    }
+    const float bound = hn::GetLane(hn::SumOfLanes(kDF, hn::Add(sum_below, sum_above)));
+    if (bound > largest) largest = bound;
+    if (bound != bound) return __builtin_inff();
+  }
+  return largest;
+}
+
+}  // namespace
+
 // max(q low, q high) is q low where q is below 0 and q high elsewhere: a product with both, of q cut at 0 from above
 // and from below.
 void ScoreBlocks(const ScoreBlocksArgs& args) {
-  const int64_t padded_dim = args.pages.padded_dim;
+  const KvPages& pages = args.pages;
+  const int64_t padded_dim = pages.padded_dim;
   float* const below = args.signed_q;
   float* const above = below + args.num_q * padded_dim;
   for (int64_t g = 0; g < args.num_q; ++g) {
     for (int64_t d = 0; d < padded_dim; ++d) {
-      const float x = d < args.pages.dim ? args.q[g * args.pages.dim + d] : 0.0f;
+      const float x = d < pages.dim ? args.q[g * pages.dim + d] : 0.0f;
       below[g * padded_dim + d] = x < 0.0f ? x : 0.0f;
       above[g * padded_dim + d] = x < 0.0f ? 0.0f : x;
     }
   }
-  for (int64_t block = args.begin; block < args.end; ++block) {
-    const auto* low =
-        reinterpret_cast<const uint8_t*>(BoundsOf(args.pages, args.block_tokens, block * args.block_tokens));
-    const uint8_t* high = low + 2 * padded_dim;
-    float largest = -__builtin_inff();
-    for (int64_t g = 0; g < args.num_q; ++g) {
-      VF sum_below = hn::Zero(kDF), sum_above = hn::Zero(kDF);
-      for (int64_t d = 0; d < padded_dim; d += kLanes) {
-        sum_below = hn::MulAdd(HalvesAsF32(low + 2 * d), hn::LoadU(kDF, below + g * padded_dim + d), sum_below);
-        sum_above = hn::MulAdd(HalvesAsF32(high + 2 * d), hn::LoadU(kDF, above + g * padded_dim + d), sum_above);
-      }
-      float bound = hn::GetLane(hn::SumOfLanes(kDF, hn::Add(sum_below, sum_above)));
-      if (bound != bound) bound = __builtin_inff();
-      if (bound > largest) largest = bound;
+  const int64_t per_page = pages.page_tokens / args.block_tokens;
+  const int64_t last_page = (args.end - 1) / per_page;
+  const auto bounds_of = [&](int64_t page)
+                             HW_INLINE_LAMBDA { return BoundsOf(pages, args.block_tokens, page * pages.page_tokens); };
+  const auto ask_for = [&](int64_t page) HW_INLINE_LAMBDA {
+    if (page > last_page) return;
+    const auto* bytes = reinterpret_cast<const std::byte*>(bounds_of(page));
+    for (int64_t at = 0; at < 4 * per_page * padded_dim; at += 64) PrefetchToL2(bytes + at);
+  };
+  if (args.begin >= args.end) return;
+  for (int64_t i = 0; i < kPagesAhead; ++i) ask_for(args.begin / per_page + i);
+  for (int64_t block = args.begin; block < args.end;) {
+    const int64_t page = block / per_page;
+    ask_for(page + kPagesAhead);
+    const uint16_t* const of_page = bounds_of(page);
+    const int64_t end = (page + 1) * per_page < args.end ? (page + 1) * per_page : args.end;
+    for (; block < end; ++block) {
+      const uint16_t* const of_block = of_page + (block - page * per_page) * 2 * padded_dim;
+      args.bounds[block - args.begin] = LargestBound(of_block, below, above, args.num_q, padded_dim);
     }
-    args.bounds[block - args.begin] = largest;
   }
 }
 
