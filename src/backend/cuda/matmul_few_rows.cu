@@ -383,7 +383,9 @@ Layout LayoutFor(int num_columns, int64_t depth, int tiles_of_block, const CudaD
   const size_t sums = SumsBytes(num_columns);
   const auto with_sums = [&](Layout layout) {
     layout.num_buffers = layout.bytes + 2 * sums <= SharedLimit(layout.is_staged, device) ? 2 : 1;
-    layout.bytes += sums * static_cast<size_t>(layout.num_buffers);
+    // More than half of what there is: two blocks on one multiprocessor would leave another without work.
+    layout.bytes = std::max(layout.bytes + sums * static_cast<size_t>(layout.num_buffers),
+                            device.facts().shared_bytes_of_block / 2 + 1);
     return layout;
   };
   const size_t staged = static_cast<size_t>(StagedX(num_columns).num_chunks(static_cast<int>(depth))) * sizeof(uint4);
