@@ -28,16 +28,7 @@ class BlockReadSimulation {
         blocks_(test_case.rules[static_cast<size_t>(kv_head)].blocks),
         kv_head_(kv_head),
         group_(test_case.num_q_heads / test_case.num_kv_heads) {
-    const int64_t dim = test_case.head_dim;
-    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
-      const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
-      keys_.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
-      values_.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t q = (t * test_case.num_q_heads + kv_head * group_ + g) * dim;
-        queries_.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
-      }
-    }
+    TakeHead(test_case, data, kv_head, keys_, values_, queries_);
   }
 
   // Blocks that the query at t reads; and in `margin` by how much the last that is chosen is ahead of the first that is

@@ -28,6 +28,22 @@ inline Row Rotated(const AttentionCase& test_case, const AttentionData& data, co
   return out;
 }
 
+// Of one KV head: keys and values of each token, [n][D], and the rotated queries of its group, [n * G][D].
+inline void TakeHead(const AttentionCase& test_case, const AttentionData& data, int64_t kv_head, std::vector<Row>& keys,
+                     std::vector<Row>& values, std::vector<Row>& queries) {
+  const int64_t dim = test_case.head_dim;
+  const int64_t group = test_case.num_q_heads / test_case.num_kv_heads;
+  for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+    const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
+    keys.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
+    values.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
+    for (int64_t g = 0; g < group; ++g) {
+      const int64_t q = (t * test_case.num_q_heads + kv_head * group + g) * dim;
+      queries.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
+    }
+  }
+}
+
 // One KV head of a text under one policy.
 class SelectionSimulation {
  public:
@@ -36,16 +52,7 @@ class SelectionSimulation {
         rule_(test_case.rules[static_cast<size_t>(kv_head)]),
         kv_head_(kv_head),
         group_(test_case.num_q_heads / test_case.num_kv_heads) {
-    const int64_t dim = test_case.head_dim;
-    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
-      const int64_t kv = (t * test_case.num_kv_heads + kv_head) * dim;
-      keys_.push_back(Rotated(test_case, data, &data.k[static_cast<size_t>(kv)], t));
-      values_.emplace_back(data.v.begin() + kv, data.v.begin() + kv + dim);
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t q = (t * test_case.num_q_heads + kv_head * group_ + g) * dim;
-        queries_.push_back(Rotated(test_case, data, &data.q[static_cast<size_t>(q)], t));
-      }
-    }
+    TakeHead(test_case, data, kv_head, keys_, values_, queries_);
   }
 
   // Tokens [begin, end) come; their outputs go to rows of out, [num_tokens, Hq*D].

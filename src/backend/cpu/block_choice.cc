@@ -44,6 +44,7 @@ std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockRe
 
 BlockChoice::BlockChoice(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool,
                          AttentionScratch& scratch) {
+  if (args.step->selections.empty()) return;  // no plan of any sequence chooses anything
   const int64_t num_heads = args.step->num_heads();
   int64_t most_blocks = 0;
   for (int64_t idx = 0; idx < num_heads; ++idx) {
