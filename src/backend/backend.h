@@ -111,7 +111,7 @@ class Backend {
     if (args.activation) Activate(*args.activation);
     if (args.then) MatMul(*args.then);
   }
-  // The step's queries and keys are rotated, then keys and values written. Rotated queries are read later: written.
+  // Rotates queries and keys, writes keys and values. Where Attention without `lse` is next, q may stay as it is.
   virtual void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
     for (const RopeArgs& rope : ropes) Rope(rope);
     AppendKv(append);

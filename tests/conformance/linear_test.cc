@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "support/backends.h"
 #include "support/random_rows.h"
-#include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
@@ -75,16 +73,6 @@ Values RandomValues(const Case& drawn, Random& random) {
   return values;
 }
 
-// A matrix as the backend reads it. [N, K], N = values.size() / depth
-WeightMatrix Adopted(Backend& backend, DType type, const Floats& values, int64_t depth) {
-  const auto num_elements = static_cast<int64_t>(values.size());
-  // Where a backend reads weights as they are, they stay for the life of the process.
-  static std::deque<std::vector<std::byte>> kept;
-  std::vector<std::byte>& bytes = kept.emplace_back(BytesOf(type, num_elements));
-  FromF32(type, values.data(), num_elements, bytes.data());
-  return backend.AdoptWeights(WeightMatrix(ConstTensorView(bytes.data(), type, {num_elements / depth, depth}))).value();
-}
-
 // The last product's outputs of rows [first_row, first_row + num_rows).
 Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int64_t first_row, int64_t num_rows) {
   const auto rows = [&](const Floats& all, int64_t width) {
@@ -101,7 +89,7 @@ Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int6
     outs.push_back(adds ? Held(backend, {num_rows, num_outputs}, rows(values.outs[i], num_outputs))
                         : Held::Poisoned(backend, {num_rows, num_outputs}));
     biases.push_back(Held(backend, {num_outputs}, values.biases[i]));
-    parts.push_back({.weight = Adopted(backend, drawn.weight_type, values.weights[i], drawn.depth),
+    parts.push_back({.weight = AdoptedMatrix(backend, drawn.weight_type, values.weights[i], drawn.depth),
                      .bias = drawn.has_bias ? biases[i].view() : TensorView{},
                      .out = outs[i].view()});
   }
@@ -120,9 +108,10 @@ Floats OutputsOf(Backend& backend, const Case& drawn, const Values& values, int6
     return outs.back().Read();
   }
   const Held then_out(backend, {num_rows, drawn.num_then}, rows(values.then_out, drawn.num_then));
-  const MatMulPart then{.weight = Adopted(backend, drawn.weight_type, values.then_weight, drawn.num_outputs.back()),
-                        .bias = {},
-                        .out = then_out.view()};
+  const MatMulPart then{
+      .weight = AdoptedMatrix(backend, drawn.weight_type, values.then_weight, drawn.num_outputs.back()),
+      .bias = {},
+      .out = then_out.view()};
   args.then = MatMulArgs{
       .x = parts.back().out, .parts = {&then, 1}, .write = MatMulArgs::Write::kAdd, .compute = drawn.compute};
   backend.Linear(args);
@@ -235,8 +224,8 @@ std::vector<Floats> RunStream(Backend& backend, const Stream& stream, int times)
   const int64_t num_rows = stream.first.num_rows;
   const int64_t dim = stream.second.depth;
   const int64_t num_outputs = stream.second.num_outputs[0];
-  const WeightMatrix weight = Adopted(backend, stream.first.weight_type, stream.weight, stream.first.depth);
-  const WeightMatrix next_weight = Adopted(backend, stream.first.weight_type, stream.next_weight, dim);
+  const WeightMatrix weight = AdoptedMatrix(backend, stream.first.weight_type, stream.weight, stream.first.depth);
+  const WeightMatrix next_weight = AdoptedMatrix(backend, stream.first.weight_type, stream.next_weight, dim);
   const Held norm_weight(backend, {dim}, stream.norm_weight);
   const Held x(backend, {num_rows, stream.first.depth}, stream.x);
   std::vector<Floats> found;

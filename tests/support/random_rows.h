@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "backend/backend.h"
 #include "base/check.h"
+#include "tensor/blocks.h"
 
 namespace headwise {
 
@@ -94,6 +96,16 @@ class Random {
  private:
   std::mt19937 rng_;
 };
+
+// A matrix as the backend reads it. [N, K], N = values.size() / depth
+inline WeightMatrix AdoptedMatrix(Backend& backend, DType type, const Floats& values, int64_t depth) {
+  const auto num_elements = static_cast<int64_t>(values.size());
+  // Where a backend reads weights as they are, they stay for the life of the process.
+  static std::deque<std::vector<std::byte>> kept;
+  std::vector<std::byte>& bytes = kept.emplace_back(BytesOf(type, num_elements));
+  FromF32(type, values.data(), num_elements, bytes.data());
+  return backend.AdoptWeights(WeightMatrix(ConstTensorView(bytes.data(), type, {num_elements / depth, depth}))).value();
+}
 
 // How far `index` may be off.
 template <typename Tolerance>

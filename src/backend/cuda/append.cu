@@ -7,6 +7,7 @@
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/rotation.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -116,11 +117,9 @@ __device__ void Rotate(const Rotation& rotation, const Angles& angles, int unit,
   for (int j = 0; j < kMaxDim / 2 / static_cast<int>(kWarp); ++j) {
     const int i = j * static_cast<int>(kWarp) + lane;
     if (i >= half) break;
-    const float2 angle = angles.values[j];
-    const float low = rotation.x[offset + i];
-    const float high = rotation.x[offset + i + half];
-    row[i] = low * angle.x - high * angle.y;
-    row[i + half] = high * angle.x + low * angle.y;
+    const float2 rotated = Rotated(rotation.x[offset + i], rotation.x[offset + i + half], angles.values[j]);
+    row[i] = rotated.x;
+    row[i + half] = rotated.y;
   }
   for (int d = 2 * half + lane; d < dim; d += kWarp) row[d] = rotation.x[offset + d];
   __syncwarp();
@@ -213,10 +212,10 @@ __device__ void RotateToken(const Rotation& rotation, int dim, const Place* plac
     const float4 second = QuadAt(angles, 4);
     const float4 low = QuadAt(rotation.x, at);
     const float4 high = QuadAt(rotation.x, at + half);
-    const float4 new_low = {low.x * first.x - high.x * first.y, low.y * first.z - high.y * first.w,
-                            low.z * second.x - high.z * second.y, low.w * second.z - high.w * second.w};
-    const float4 new_high = {high.x * first.x + low.x * first.y, high.y * first.z + low.y * first.w,
-                             high.z * second.x + low.z * second.y, high.w * second.z + low.w * second.w};
+    const float2 pairs[] = {Rotated(low.x, high.x, {first.x, first.y}), Rotated(low.y, high.y, {first.z, first.w}),
+                            Rotated(low.z, high.z, {second.x, second.y}), Rotated(low.w, high.w, {second.z, second.w})};
+    const float4 new_low = {pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x};
+    const float4 new_high = {pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y};
     QuadAt(rotation.out, at) = new_low;
     QuadAt(rotation.out, at + half) = new_high;
     if (places == nullptr) continue;
@@ -283,6 +282,15 @@ bool AreJoined(const RopeArgs& a, const RopeArgs& b) {
   return a.x.data == b.x.data && a.num_heads == b.num_heads;
 }
 
+// Queries and keys are rotated whole, by the same angles.
+bool AreRotatedAlike(const AppendParams& params) {
+  if (params.num_rotations != 2 || params.key_rotation != 1) return false;
+  const Rotation& q = params.rotations[0];
+  const Rotation& k = params.rotations[1];
+  return q.rows_per_token == 1 && k.rows_per_token == 1 && 2 * q.half == params.dim && q.angles == k.angles &&
+         q.half == k.half && q.rows == k.rows;
+}
+
 }  // namespace
 
 bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
@@ -302,10 +310,10 @@ bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
   return true;
 }
 
-void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
-                      CudaDevice& device) {
+Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
+                          CudaDevice& device) {
   const int64_t num_rows = append.step->num_rows();
-  if (!device.ok() || num_rows == 0) return;
+  if (!device.ok() || num_rows == 0) return {};
   AppendParams params{.step = tables.view(),
                       .layer_idx = static_cast<int>(append.layer_idx),
                       .num_rows = static_cast<int>(num_rows),
@@ -335,10 +343,22 @@ void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& appen
     const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_rows)),
                             .threads = kManyThreads,
                             .shared_bytes = sizeof(Place) * static_cast<size_t>(params.step.num_kv_heads)};
-    return Launch(device, "AppendKv", shape, AppendTokenKernel, params);
+    Launch(device, "AppendKv", shape, AppendTokenKernel, params);
+    return {};
   }
   const size_t rows_bytes = sizeof(float) * kWarps * static_cast<size_t>(params.dim);
+  // Attention in its place reads pages before the kernel ahead is done.
+  const bool lets_begin_late = device.lets_begin_late();
   Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads, rows_bytes), AppendKernel, params);
+  if (!lets_begin_late || !AreRotatedAlike(params)) return {};
+  const Rotation& of_q = params.rotations[0];
+  return {.q = of_q.x,
+          .k = params.rotations[1].x,
+          .v = params.v,
+          .angles = of_q.angles,
+          .angle_rows = of_q.rows,
+          .rotated_q = of_q.out,
+          .num_put = device.num_put()};
 }
 
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device) {

@@ -57,7 +57,25 @@ __device__ inline void WaitFor(uint64_t* barrier, int parity) {
 #endif
 }
 
+// For what a step reads once, weights and pages: from the second-level cache it goes first, and what is small and read
+// again and again (rows on their way from product to product, tables, angles) stays there.
+__device__ inline uint64_t ReadOncePolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // Multiples of 16 bytes from device memory into shared memory; `barrier` counts them.
+__device__ inline void BulkCopyOnce(void* to, const void* from, int bytes, uint64_t* barrier) {
+#if HW_HAS_BULK_COPIES
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(SharedAddress(to)),
+      "l"(from), "r"(bytes), "r"(SharedAddress(barrier)), "l"(ReadOncePolicy())
+      : "memory");
+#endif
+}
+// The same of what is read again.
 __device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t* barrier) {
 #if HW_HAS_BULK_COPIES
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -80,7 +98,13 @@ __device__ inline void FenceSharedWrites() {
 __device__ inline void CopyChunk(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// The same; zeros for null.
+// The same of what is read once.
+__device__ inline void CopyChunkOnce(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(ReadOncePolicy())
+               : "memory");
+}
+// 16 bytes that are read again; zeros for null.
 __device__ inline void CopyChunkOrZeros(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(from == nullptr ? 0 : 16)
                : "memory");

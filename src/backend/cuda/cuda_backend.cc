@@ -210,7 +210,7 @@ class CudaBackend final : public Backend {
     if (!cuda::FusesRopes(ropes, append)) return Backend::RopeThenAppendKv(ropes, append);
     for (const RopeArgs& rope : ropes) Validate(rope);
     Validate(append);
-    cuda::RopeThenAppendKv(ropes, append, tables_, *device_);
+    appended_ = cuda::RopeThenAppendKv(ropes, append, tables_, *device_);
   }
   void AgeKv(const AgeKvArgs& args) override {
     Validate(args);
@@ -219,7 +219,7 @@ class CudaBackend final : public Backend {
   void Attention(const AttentionArgs& args) override {
     Validate(args);
     const bool has_decode = cuda::DecodesFast(args, tables_);
-    if (has_decode) prepared_ = cuda::DecodeAttention(args, tables_, *device_);
+    if (has_decode) prepared_ = cuda::DecodeAttention(args, appended_, tables_, *device_);
     if (!has_decode || !decodes_alone_) cuda::Attention(args, tables_, has_decode, *device_);
   }
   void Compensate(const CompensateArgs& args) override {
@@ -454,6 +454,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::CudaDevice> device_;
   cuda::StepTables tables_;
   StepChecker checker_;
+  cuda::Appended appended_;
   cuda::Prepared prepared_;  // by the last attention or product of few rows
   struct Sum {
     const void* out = nullptr;     // what was added to

@@ -101,12 +101,20 @@ void CudaDevice::Put(const LaunchRecord::Launch& launch, std::span<void* const> 
   if (!ok()) return;
   ++num_put_;
   record_.Add(launch, args, arg_bytes);
+  // What is behind a call begins when it is done.
+  lets_begin_late_ = launch.shape.lets_begin_late || launch.call != nullptr;
   if (is_recording_) return;
   SendUploads();
   std::string_view operation;
   const cudaError_t error = record_.LaunchAll(stream_, false, operation);
   record_.Clear();
   Note(error, operation);
+}
+
+bool CudaDevice::TakeBack(int64_t num_put) {
+  if (!ok() || !is_recording_ || num_put_ != num_put || record_.empty()) return false;
+  record_.DropLast();
+  return true;
 }
 
 void CudaDevice::Flush() {

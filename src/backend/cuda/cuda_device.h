@@ -68,6 +68,10 @@ class CudaDevice final : public Device {
   int64_t num_put() const { return num_put_; }
   // Puts a kernel on the stream (Launch in launch.cuh). Arguments without padding, or with zeros there.
   void Put(const LaunchRecord::Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);
+  // Takes the last of them back, where it is not on the stream yet: whether it was. `num_put`: what it was behind it.
+  bool TakeBack(int64_t num_put);
+  // Whether what is put next, a kernel that waits by itself, may read at once what is older than the kernel ahead.
+  bool lets_begin_late() const { return lets_begin_late_; }
   // From now on launches are kept back until something else needs the stream, and replayed as a graph where they are
   // those of the step before. Uploads go ahead of them.
   void RecordLaunches() { is_recording_ = true; }
@@ -157,6 +161,7 @@ class CudaDevice final : public Device {
   std::chrono::steady_clock::duration waited_ = {};
   int64_t num_put_ = 0;
   bool is_recording_ = false;
+  bool lets_begin_late_ = false;  // of the last launch
   LaunchRecord record_;
   LaunchGraphs graphs_;
 };

@@ -95,8 +95,19 @@ void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& 
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);
 // Up to three rotations of rows of one step, those of keys in place, and AppendKv behind them, as one launch.
 bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append);
-void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
-                      CudaDevice& device);
+// What that has put on the device, where attention of one row a sequence, right behind it, may take it back and do it
+// on its way.
+struct Appended {
+  const float* q = nullptr;  // [B, Hq D], k and v [B, Hkv D], as they come; null: attention cannot
+  const float* k = nullptr;
+  const float* v = nullptr;
+  const float* angles = nullptr;        // [A, D / 2] cosines with sines
+  const int32_t* angle_rows = nullptr;  // [B]
+  const void* rotated_q = nullptr;      // where queries are rotated to
+  int64_t num_put = -1;                 // CudaDevice::num_put() behind it
+};
+Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
+                          CudaDevice& device);
 void AgeKv(const AgeKvArgs& args, const StepTables& tables, CudaDevice& device);
 // Of all rows; with `has_decode` of those that DecodeAttention leaves.
 void Attention(const AttentionArgs& args, StepTables& tables, bool has_decode, CudaDevice& device);
@@ -109,7 +120,8 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
 void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
 // Whether DecodeAttention can take the sequences with one row, and does for them what Attention does.
 bool DecodesFast(const AttentionArgs& args, const StepTables& tables);
-Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device);
+Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,
+                         CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
 
 }  // namespace headwise::cuda

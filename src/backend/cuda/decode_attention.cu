@@ -5,7 +5,8 @@
 // copies into a ring of shared memory, as many as fit; eight consumer warps take 16 tokens each and
 // multiply by mma.m16n8k16 with tokens as its 16 rows and queries as its 8 columns, so that a small group wastes half
 // and not three quarters. Queries and weights are split in two numbers of 16 bits where products in f32 are asked for.
-// Every piece leaves a state; a second kernel merges them where there are several.
+// Every piece leaves a state; a second kernel merges them where there are several. Behind a product, queries and keys
+// are rotated and the newest token is written on the way (decode_append.cuh).
 #include <algorithm>
 #include <type_traits>
 
@@ -24,7 +25,7 @@ struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens> {
   static constexpr bool kHalvesNew = false;
   static __device__ void Copy(char* stage, const std::byte* page, int /*half*/, bool /*is_aged*/, uint64_t* barrier) {
     ExpectBytes(barrier, Shape16::kStageBytes);
-    BulkCopy(stage, page, Shape16::kStageBytes, barrier);
+    BulkCopyOnce(stage, page, Shape16::kStageBytes, barrier);
   }
 };
 
@@ -38,20 +39,47 @@ __device__ void Split(float x, float& high, float& low) {
 // A lane's queries as the second operand of kDim / 16 products: numbers 2 (lane % 4), + 1, + 8 and + 9 of each 16, of
 // query lane / 4. `low` holds what rounding left.
 template <typename T, int kDim>
-__device__ void LoadQueries(const float* q, int group, uint32_t (&high)[kDim / 8], uint32_t (&low)[kDim / 8]) {
-  const int query = static_cast<int>(threadIdx.x % kWarp / 4);
-  const int first = 2 * static_cast<int>(threadIdx.x % 4);
+class Queries {
+ public:
+  __device__ void Load(const float* q, int group) {
 #pragma unroll
-  for (int i = 0; i < kDim / 8; ++i) {
-    float2 x = {0, 0};
-    if (query < group) x = *reinterpret_cast<const float2*>(q + query * kDim + i * 8 + first);
-    float2 h, l;
-    Split<T>(x.x, h.x, l.x);
-    Split<T>(x.y, h.y, l.y);
-    high[i] = Pack<T>(h.x, h.y);
-    low[i] = Pack<T>(l.x, l.y);
+    for (int i = 0; i < kDim / 8; ++i) Set(i, At(q, group, i));
   }
-}
+  template <typename Appender>
+  __device__ void LoadRotated(const float* q, int group, const Appender& appender) {
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      const auto rotated =
+          Appender::Rotated({At(q, group, i), At(q, group, i + kDim / 16)}, appender.AnglesOf(i * 8 + FirstOfLane()));
+      Set(i, rotated.low);
+      Set(i + kDim / 16, rotated.high);
+    }
+  }
+  __device__ uint32_t high(int i) const {
+    return high_[i];
+  }
+  __device__ uint32_t low(int i) const {
+    return low_[i];
+  }
+
+ private:
+  static __device__ float2 At(const float* q, int group, int i) {
+    const int query = static_cast<int>(threadIdx.x % kWarp / 4);
+    return query < group ? *reinterpret_cast<const float2*>(q + query * kDim + i * 8 + FirstOfLane()) : float2{0, 0};
+  }
+  static __device__ int FirstOfLane() {
+    return 2 * static_cast<int>(threadIdx.x % 4);
+  }
+  __device__ void Set(int i, const float2& x) {
+    float2 high, low;
+    Split<T>(x.x, high.x, low.x);
+    Split<T>(x.y, high.y, low.y);
+    high_[i] = Pack<T>(high.x, high.y);
+    low_[i] = Pack<T>(low.x, low.y);
+  }
+
+  uint32_t high_[kDim / 8], low_[kDim / 8];
+};
 
 template <typename T, typename Shape, bool kExact>
 class Reader16 {
@@ -59,7 +87,14 @@ class Reader16 {
   static constexpr int kDim = Shape::kDim;
 
   __device__ explicit Reader16(const DecodeParams& params) : p_(params) {}
-  __device__ void LoadQueries(const float* q) { decode::LoadQueries<T, kDim>(q, p_.group, q_high_, q_low_); }
+  __device__ void LoadQueries(const float* q, NoAppender = {}) { queries_.Load(q, p_.group); }
+  __device__ void LoadQueries(const float* q, const Appender16<T, kDim, Shape::kPageTokens>& appender) {
+    if (appender.is_on()) {
+      queries_.LoadRotated(q, p_.group, appender);
+    } else {
+      LoadQueries(q);
+    }
+  }
   __device__ void Begin() { state_ = {}; }
   __device__ void Store(const SharedTail& tail) { StoreWarpState(state_, p_.group, tail); }
 
@@ -78,8 +113,8 @@ class Reader16 {
         const int chunk = (k % 4) * 2 + (lane >> 4);
         uint32_t tile[4];
         LoadMatrix(tile, at + (k / 4) * Shape::kPageTokens * kRowBytes + ((chunk ^ (row & 7)) << 4));
-        MultiplyAdd<T>(scores[kExact ? 0 : k % 2], tile, q_high_[2 * k], q_high_[2 * k + 1]);
-        if constexpr (kExact) MultiplyAdd<T>(scores[1], tile, q_low_[2 * k], q_low_[2 * k + 1]);
+        MultiplyAdd<T>(scores[kExact ? 0 : k % 2], tile, queries_.high(2 * k), queries_.high(2 * k + 1));
+        if constexpr (kExact) MultiplyAdd<T>(scores[1], tile, queries_.low(2 * k), queries_.low(2 * k + 1));
       }
     }
     float x[4];
@@ -141,14 +176,15 @@ class Reader16 {
   }
 
   const DecodeParams& p_;
-  uint32_t q_high_[kDim / 8], q_low_[kDim / 8];
+  Queries<T, kDim> queries_;
   WarpState<Shape::kSplits> state_;
 };
 
 template <typename T, int kDim, int kPageTokens, bool kExact>
 __global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
   using Shape = Shape16<kDim, kPageTokens>;
-  RunDecode<Shape, Reader16<T, Shape, kExact>>(p);
+  using Appender = std::conditional_t<Appends(kDim), Appender16<T, kDim, kPageTokens>, NoAppender>;
+  RunDecode<Shape, Reader16<T, Shape, kExact>, Appender>(p);
 }
 
 template <typename T, int kDim, int kPageTokens, bool kExact>
@@ -195,7 +231,8 @@ bool DecodesFast(const AttentionArgs& args, const StepTables& tables) {
   return std::ranges::any_of(kPageKinds, is_made) && args.group() <= decode::kMaxGroup;
 }
 
-Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, CudaDevice& device) {
+Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,
+                         CudaDevice& device) {
   const KvStep step = tables.Decoding(*args.step);
   const FastPages pages = FastPagesOf(step);
   const int num_blocks = device.facts().num_multiprocessors;
@@ -215,6 +252,10 @@ Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, Cu
   auto* const states = reinterpret_cast<float*>(scratch);
   RoundedColumns rounded{.data = nullptr, .num_parts = num_parts, .part_numbers = out_numbers};
   if (prepares) rounded.data = reinterpret_cast<__nv_bfloat16*>(scratch + state_bytes);
+  // What rotates and appends has not begun: done on the way, where nobody else reads rotated queries.
+  const bool appends = appended.q != nullptr && appended.rotated_q == args.q.data && !args.q_sink.present() &&
+                       !args.lse.present() && step.num_rows() == args.step->num_rows() && !pages.has_codes &&
+                       decode::Appends(pages.head_dim) && device.TakeBack(appended.num_put);
   for (const PageKind kind : kPageKinds) {
     const DecodeTables& plan = tables.decode(kind);
     if (plan.heads == nullptr) continue;
@@ -226,8 +267,9 @@ Prepared DecodeAttention(const AttentionArgs& args, const StepTables& tables, Cu
         .group = static_cast<int>(args.group()),
         .scale = args.scale * kLog2E,
         .score_cap = args.score_cap * kLog2E,
-        .q = F32(args.q),
+        .q = appends ? appended.q : F32(args.q),
         .q_sink = F32(args.q_sink),
+        .new_rows = appends ? NewRows{appended.k, appended.v, appended.angles, appended.angle_rows} : NewRows{},
         .alibi_slopes = F32(args.alibi_slopes),
         .sink_logits = F32(args.sink_logits),
         .out = F32(args.out),

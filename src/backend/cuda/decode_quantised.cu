@@ -47,7 +47,7 @@ struct CodeShape
     if (!kHalvesNew || is_aged) {
       const int bytes = is_aged ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens);
       ExpectBytes(barrier, bytes);
-      BulkCopy(stage, page, bytes, barrier);
+      BulkCopyOnce(stage, page, bytes, barrier);
       return;
     }
     constexpr int kCodeBytes = kTokens * kDim;
@@ -55,9 +55,9 @@ struct CodeShape
     ExpectBytes(barrier, 2 * (kCodeBytes + kScaleBytes));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // of keys, of values
-      BulkCopy(stage + i * kCodeBytes, page + i * kPageTokens * kDim + half * kCodeBytes, kCodeBytes, barrier);
-      BulkCopy(stage + 2 * kCodeBytes + i * kScaleBytes,
-               page + 2 * kPageTokens * kDim + i * kPageTokens * 2 + half * kScaleBytes, kScaleBytes, barrier);
+      BulkCopyOnce(stage + i * kCodeBytes, page + i * kPageTokens * kDim + half * kCodeBytes, kCodeBytes, barrier);
+      BulkCopyOnce(stage + 2 * kCodeBytes + i * kScaleBytes,
+                   page + 2 * kPageTokens * kDim + i * kPageTokens * 2 + half * kScaleBytes, kScaleBytes, barrier);
     }
   }
 };
@@ -111,7 +111,7 @@ class CodeReader {
   __device__ explicit CodeReader(const DecodeParams& params)
       : p_(params), lane_(static_cast<int>(threadIdx.x % kWarp)), row_(lane_ / 4), quarter_(lane_ % 4) {}
 
-  __device__ void LoadQueries(const float* q) {
+  __device__ void LoadQueries(const float* q, NoAppender = {}) {
     const float* const own = row_ < p_.group ? q + row_ * kDim : nullptr;
     const float largest = LoadBytes(own);
     scale8_ = OfQueries(largest / 127.0f * p_.scale);
@@ -449,7 +449,7 @@ class CodeReader {
 template <int kDim, int kPageTokens, bool kAges>
 __global__ void __launch_bounds__(kThreads, 1) DecodeCodesKernel(DecodeParams p) {
   using Shape = CodeShape<kDim, kPageTokens, kAges>;
-  RunDecode<Shape, CodeReader<Shape>>(p);
+  RunDecode<Shape, CodeReader<Shape>, NoAppender>(p);
 }
 
 template <int kDim, int kPageTokens, bool kAges>

@@ -2,7 +2,8 @@
 // memory, which warp reads which of them, and how the warps' states become a piece's. What a format's numbers are its
 // Reader knows:
 //   Reader(params)
-//   LoadQueries(q)  of a KV head's query heads, [G, D]
+//   LoadQueries(q, appender)  of a KV head's query heads, [G, D], rotated where the appender is on
+//   LoadQueries(q)  as they are
 //   Begin()         an empty softmax over no tokens
 //   Attend(...)     the warp's tokens of a page join it
 //   Store(tail)     into shared memory
@@ -11,6 +12,7 @@
 
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/decode_append.cuh"
 #include "backend/cuda/decode_states.cuh"
 
 namespace headwise::cuda::decode {
@@ -131,12 +133,12 @@ __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, in
 }
 
 // Parts of pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
+// `has_waited`: the kernel ahead writes none of them.
 template <typename Shape>
-__device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
+__device__ void Produce(const DecodeParams& p, bool has_waited, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   int stage = 0;
   int round = 0;
-  bool has_waited = false;
   const auto enter = [&] {
     if (lane == 0 && round > 0) WaitFor(tail.empty + stage, (round - 1) & 1);
   };
@@ -316,8 +318,8 @@ __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int pie
   }
 }
 
-// A decode kernel's whole work.
-template <typename Shape, typename Reader>
+// A decode kernel's whole work. Appender: Appender16 or NoAppender (decode_append.cuh).
+template <typename Shape, typename Reader, typename Appender>
 __device__ void RunDecode(const DecodeParams& p) {
   constexpr int kDim = Shape::kDim;
   LetLaterBegin();
@@ -335,7 +337,7 @@ __device__ void RunDecode(const DecodeParams& p) {
   }
   __syncthreads();
   if (warp == kNumConsumers) {
-    Produce<Shape>(p, ring, tail);
+    Produce<Shape>(p, Appender(p).is_on(), ring, tail);
     return;
   }
   if (warp == kNumConsumers - 1) WarmTables(p);
@@ -349,6 +351,7 @@ __device__ void RunDecode(const DecodeParams& p) {
   int parity = 0;
   SharedTail buffer = tail;  // of the piece under way
   Reader reader(p);
+  Appender appender(p);
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const int num_kv_heads = p.step.num_kv_heads;
     const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
@@ -370,10 +373,12 @@ __device__ void RunDecode(const DecodeParams& p) {
       if (query < p.group) slope0 = p.alibi_slopes[first_q_head + query] * kLog2E;
       if (query + 1 < p.group) slope1 = p.alibi_slopes[first_q_head + query + 1] * kLog2E;
     }
+    appender.BeginHead(head_idx, rows, end_piece == plan.num_pieces);
     if (!has_waited) WaitForEarlier();
     has_waited = true;
     bool has_sink_queries = VisitsOfPiece(plan, first_piece).x < plan.visits.num_sink && p.q_sink != nullptr;
-    reader.LoadQueries((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim);
+    reader.LoadQueries((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, appender);
+    appender.Load(static_cast<int64_t>(rows.first_row) * num_kv_heads + kv_head);
     for (int piece = first_piece; piece < end_piece; ++piece) {
       const auto [begin, end] = VisitsOfPiece(plan, piece);
       reader.Begin();
@@ -397,6 +402,10 @@ __device__ void RunDecode(const DecodeParams& p) {
               .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
           };
           const bool is_aged = Shape::kAges && page_idx >= aged_begin && page_idx < aged_end;
+          // The newest token is in the last page that is visited.
+          if (appender.stores() && part.visit == plan.visits.num_visits - 1) {
+            appender.Store(ring + stage * Shape::kStageBytes, first_slot, Shape::kTokensOfWarp);
+          }
           reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
           __syncwarp();
         }

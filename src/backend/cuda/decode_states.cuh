@@ -5,6 +5,7 @@
 
 #include "backend/cuda/decode_plan.h"
 #include "backend/cuda/kv_page.cuh"
+#include "backend/cuda/rotation.cuh"
 #include "backend/cuda/rounded_columns.cuh"
 #include "backend/cuda/softmax.cuh"
 #include "backend/ops.h"
@@ -22,6 +23,7 @@ struct DecodeParams {
   float score_cap;  // times log2 e, or 0
   const float* q;
   const float* q_sink;  // null: q
+  NewRows new_rows;     // where q is not rotated yet, and pages lack the newest tokens
   const float* alibi_slopes;
   const float* sink_logits;
   float* out;

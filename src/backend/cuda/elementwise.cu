@@ -3,6 +3,7 @@
 #include "backend/cuda/activation.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/rotation.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -97,12 +98,9 @@ __global__ void RopeKernel(RopeParams p, const int32_t* rows) {
   const float* x = p.x + blockIdx.x * p.head_dim;
   float* out = p.out + blockIdx.x * p.head_dim;
   for (int64_t i = threadIdx.x; i < p.half; i += blockDim.x) {
-    const float cosine = angles[2 * i];
-    const float sine = angles[2 * i + 1];
-    const float low = x[i];
-    const float high = x[i + p.half];
-    out[i] = low * cosine - high * sine;
-    out[i + p.half] = high * cosine + low * sine;
+    const float2 rotated = Rotated(x[i], x[i + p.half], reinterpret_cast<const float2*>(angles)[i]);
+    out[i] = rotated.x;
+    out[i + p.half] = rotated.y;
   }
   for (int64_t d = 2 * p.half + threadIdx.x; d < p.head_dim; d += blockDim.x) out[d] = x[d];
 }

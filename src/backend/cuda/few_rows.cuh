@@ -302,7 +302,7 @@ struct SliceRing {
     if (first_row + kTileOutputs <= num_rows && column + kDepthOfSlice <= num_columns) {
 #pragma unroll
       for (int i = 0; i < kTileOutputs / kRowsAtOnce; ++i, from += kRowsAtOnce * num_columns) {
-        CopyChunk((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, from);
+        CopyChunkOnce((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, from);
       }
       return;
     }

@@ -97,9 +97,9 @@ struct BlockRing {
     const int at = static_cast<int>(threadIdx.x % kWarp) * 16;
     const uint32_t to = SharedAddress(memory + written * kSliceBytes) + at;
 #pragma unroll
-    for (int i = 0; i + kAtOnce <= kSliceBytes; i += kAtOnce) CopyChunk(to + i, from + at + i);
+    for (int i = 0; i + kAtOnce <= kSliceBytes; i += kAtOnce) CopyChunkOnce(to + i, from + at + i);
     constexpr int kLast = kSliceBytes / kAtOnce * kAtOnce;
-    if (at < kSliceBytes - kLast) CopyChunk(to + kLast, from + at + kLast);
+    if (at < kSliceBytes - kLast) CopyChunkOnce(to + kLast, from + at + kLast);
   }
   // Behind each Copy, or in place of it where nothing is left.
   __device__ void Commit() {

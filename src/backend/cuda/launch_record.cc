@@ -64,6 +64,7 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
   size_t bytes = Padded(sizeof(Launch)) + Padded(arg_bytes.size_bytes());
   for (const uint32_t each : arg_bytes) bytes += Padded(each);
   size_t at = bytes_.size();
+  last_ = at;
   bytes_.resize(at + bytes);  // zeros in between
   // Member by member: padding stays zero.
   auto* const header = new (&bytes_[at]) Launch;
@@ -75,6 +76,7 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
   header->shape.threads = launch.shape.threads;
   header->shape.shared_bytes = launch.shape.shared_bytes;
   header->shape.waits_by_itself = launch.shape.waits_by_itself;
+  header->shape.lets_begin_late = launch.shape.lets_begin_late;
   header->num_args = static_cast<uint32_t>(args.size());
   header->bytes = static_cast<uint32_t>(bytes);
   at += Padded(sizeof(Launch));
@@ -84,6 +86,11 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
     std::memcpy(&bytes_[at], args[i], arg_bytes[i]);
     at += Padded(arg_bytes[i]);
   }
+}
+
+void LaunchRecord::DropLast() {
+  HW_CHECK(last_ < bytes_.size(), "no launch to drop");
+  bytes_.resize(last_);
 }
 
 cudaError_t LaunchRecord::LaunchAll(cudaStream_t stream, bool overlapping, std::string_view& operation) const {

@@ -22,6 +22,8 @@ struct LaunchShape {
   size_t shared_bytes = 0;
   // It calls WaitForEarlier (launch.cuh) before it touches what kernels before it write or read.
   bool waits_by_itself = false;
+  // It calls LetLaterBegin behind WaitForEarlier alone: the next kernel may read at once what is older than this one.
+  bool lets_begin_late = false;
 };
 
 // Launches in order, as bytes: two that are equal do the same.
@@ -39,6 +41,8 @@ class LaunchRecord {
 
   // Arguments without padding, or with zeros there.
   void Add(const Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);
+  // As if the last launch had not been added. Requires: it was added behind the last Clear or DropLast.
+  void DropLast();
   void Clear() { bytes_.clear(); }
   bool empty() const { return bytes_.empty(); }
   // In order. `overlapping`: kernels that wait by themselves may begin before the ones ahead of them are done. The
@@ -51,6 +55,7 @@ class LaunchRecord {
 
  private:
   std::vector<std::byte> bytes_;
+  size_t last_ = 0;  // where the last launch begins
 };
 
 // Replays what it knows. What comes twice in a row becomes a graph; what comes once is launched kernel by kernel.

@@ -16,6 +16,7 @@ struct Call {
   unsigned threads = 32;
   size_t shared_bytes = 0;
   bool waits_by_itself = false;
+  bool lets_begin_late = false;
   cudaError_t (*call)(void* const* args, cudaStream_t stream) = nullptr;
   int64_t first = 7;
   float second = 0.5f;
@@ -33,7 +34,8 @@ LaunchRecord RecordOf(std::initializer_list<Call> calls) {
                 .shape = {.grid = dim3(call.grid),
                           .threads = call.threads,
                           .shared_bytes = call.shared_bytes,
-                          .waits_by_itself = call.waits_by_itself}},
+                          .waits_by_itself = call.waits_by_itself,
+                          .lets_begin_late = call.lets_begin_late}},
                args, kBytes);
   }
   return record;
@@ -54,6 +56,7 @@ TEST(LaunchRecord, DiffersWhereAnythingDoes) {
                          {.threads = 64},
                          {.shared_bytes = 4},
                          {.waits_by_itself = true},
+                         {.lets_begin_late = true},
                          {.call = [](void* const*, cudaStream_t) { return cudaSuccess; }},
                          {.first = 8},
                          {.first = int64_t{7} << 32},
@@ -62,6 +65,16 @@ TEST(LaunchRecord, DiffersWhereAnythingDoes) {
     EXPECT_NE(record, RecordOf({{}, other}));
     EXPECT_NE(record, RecordOf({other, {}}));
   }
+}
+
+TEST(LaunchRecord, ForgetsTheLast) {
+  LaunchRecord record = RecordOf({{.grid = 2}, {.grid = 3}});
+  record.DropLast();
+  EXPECT_EQ(record, RecordOf({{.grid = 2}}));
+  EXPECT_DEATH(record.DropLast(), "no launch to drop");
+  record = RecordOf({{}});
+  record.DropLast();
+  EXPECT_TRUE(record.empty());
 }
 
 TEST(LaunchRecord, CallsHaveTheirArgumentsInOrder) {

@@ -42,7 +42,6 @@ template <typename Weight, int kGroups, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     StagedKernel(const __grid_constant__ FewRowsParams p, const Bf16* rounded) {
   extern __shared__ __align__(kSliceAlign) char memory[];
-  LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
   const Tiles tiles(p);
@@ -75,12 +74,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   RootsOfRows<kGroups> roots;
   if (rounded != nullptr) {
     WaitForEarlier();
+    LetLaterBegin();
     if (p.divides_sums) roots.Load(p, p.squares);
     StageRounded(rounded, p.num_columns(), p.depth, staged);
   } else {
     RowQuads norm;
     if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
+    LetLaterBegin();
     StageX(p, norm, staged, squares);
     if (p.divides_sums) roots.Load(p, squares);
   }
@@ -233,7 +234,8 @@ struct ItemCopies {
     if (num_rows[item] >= kTileOutputs && depth + kDepthOfSlice <= tiles.p.depth) {
 #pragma unroll
       for (int i = 0; i < kTimes; ++i, chunk += step) {
-        CopyChunk((to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes, chunk);
+        const uint32_t place = (to ^ (i % 4 * 16)) + i * kRowsAtOnce * kRowBytes;
+        item < kXSlices ? CopyChunk(place, chunk) : CopyChunkOnce(place, chunk);
       }
       return;
     }
@@ -252,7 +254,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kXSlices = (kGroups + 1) / 2;
   using Copies = ItemCopies<kXSlices, kTiles>;
   extern __shared__ __align__(kSliceAlign) char memory[];
-  LetLaterBegin();
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int share = static_cast<int>(threadIdx.x / kWarp);
   const Tiles tiles(p);
@@ -261,6 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int i = kXSlices; i < Copies::kItems; ++i) copies.Copy(i);
   WaitForEarlier();
+  LetLaterBegin();
 #pragma unroll
   for (int i = 0; i < kXSlices; ++i) copies.Copy(i);
   CommitCopies();
@@ -414,8 +416,9 @@ int NumUnits(const FewRowsParams& params) {
 // `rounded`: x as it is multiplied, or null.
 template <typename Weight, int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* rounded, CudaDevice& device) {
-  const LaunchShape shape =
+  LaunchShape shape =
       Overlapping(std::min(device.facts().num_multiprocessors, NumUnits(params)), kThreads, layout.bytes);
+  shape.lets_begin_late = true;
   const auto launch = [&](auto kernel) { Launch(device, "MatMul", shape, kernel, params, rounded); };
   if (layout.is_staged) {
     return layout.num_stages == kManyStages ? launch(StagedKernel<Weight, kGroups, kManyStages>)

@@ -38,7 +38,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kSliceBytes = kOrder.slice_bytes();
   constexpr int kTurnsOfSlice = kOrder.runs / 2;
   extern __shared__ __align__(16) char memory[];
-  LetLaterBegin();
   const int share = static_cast<int>(threadIdx.x / kWarp);
   const Tiles tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
@@ -73,9 +72,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     RowQuads norm;
     if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
+    LetLaterBegin();
     StageBytes(p, layout, norm, x);
   } else {
     WaitForEarlier();
+    LetLaterBegin();
     for (int at = static_cast<int>(threadIdx.x) * 16; at < layout.bytes(); at += kThreads * 16) {
       CopyChunk(SharedAddress(x + at), rounded + at);
     }
@@ -133,7 +134,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kSliceBytes = kOrder.slice_bytes();
   constexpr int kTurnsOfSlice = kOrder.runs / 2;
   extern __shared__ __align__(16) char memory[];
-  LetLaterBegin();
   const int share = static_cast<int>(threadIdx.x / kWarp);
   const Tiles tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   WaitForEarlier();
+  LetLaterBegin();
 #pragma unroll 1
   for (int i = 0; i < kStreamStages - 1; ++i) copy_next();
 
@@ -313,8 +314,8 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
     Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, x, rounded);
   }
   const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
-  const LaunchShape shape =
-      Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+  shape.lets_begin_late = true;
   if constexpr (kGroups > 1) {
     if (layout.way == Way::kStreamed) {
       return Launch(device, "MatMul", shape, StreamedBlocksKernel<kType, kGroups>, params, x, rounded);
