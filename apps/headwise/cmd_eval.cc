@@ -77,6 +77,7 @@ Json SummaryJson(const EvaluationOutcome& outcome) {
       row["total"] = cell->count;
       row["kv_bytes"] = cell->kv_bytes;
       row["kv_peak_bytes"] = cell->kv_peak_bytes;
+      row["kv_read_bytes"] = cell->kv_read_bytes;
       if (metric.name == "accuracy") {
         row["correct"] = static_cast<int64_t>(cell->mean * static_cast<double>(cell->count) + 0.5);
       }
@@ -100,8 +101,9 @@ void PrintCells(const EvaluationOutcome& outcome) {
       if (metric.kind == MetricInfo::Kind::kRate) {
         figure = fmt::format("{:.0f} of {} right", cell.mean * static_cast<double>(cell.count), cell.count);
       }
-      Print("{}, {}: {} [{:.4f}, {:.4f}], KV {} at the end, {} at peak\n", plan.name, where, figure, cell.interval.low,
-            cell.interval.high, FormatBytes(cell.kv_bytes), FormatBytes(cell.kv_peak_bytes));
+      Print("{}, {}: {} [{:.4f}, {:.4f}], KV {} at the end, {} at peak{}\n", plan.name, where, figure,
+            cell.interval.low, cell.interval.high, FormatBytes(cell.kv_bytes), FormatBytes(cell.kv_peak_bytes),
+            cell.ReadsLess() ? fmt::format(", {} read by a query", FormatBytes(cell.kv_read_bytes)) : "");
     }
   }
 }

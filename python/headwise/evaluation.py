@@ -21,8 +21,8 @@ Row = dict[str, Any]
 class Evaluation(list[Row]):
     """A row for each plan, length and metric: `pandas.DataFrame(evaluation)`.
 
-    Keys: plan, length (tokens; None: over all), metric, count, mean, low and high (the interval), kv_bytes and
-    kv_peak_bytes (the largest of its cases).
+    Keys: plan, length (tokens; None: over all), metric, count, mean, low and high (the interval), kv_bytes,
+    kv_peak_bytes and kv_read_bytes, of kv_bytes what a query reads (the largest of its cases).
     """
 
     comparisons: list[Row]

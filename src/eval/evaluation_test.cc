@@ -499,6 +499,32 @@ TEST_F(EvaluationTest, EqualBytesAtEveryLength) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "plans" / "streaming@0.25-512.json"));
 }
 
+// Of heads that keep all and read few blocks it is the bytes read that are equal, and both are told.
+TEST_F(EvaluationTest, BytesReadBesideBytesKept) {
+  HeadRule rule = HeadRule::Stream(0, 100);
+  rule.select.kind = TokenSelector::Kind::kQuest;
+  rule.start = RuleStart::kEndOfPrompt;
+  HeadPlan plan = HeadPlan::Dense(engine_->shape());
+  for (HeadRule& each : plan.rules) each = rule;
+  plan.method = "quest";
+  plan.parameters_json = R"({"dense-layers": "0"})";
+  const std::string quest = (folder_ / "quest.json").string();
+  ASSERT_TRUE(WriteHeadPlan(plan, quest).ok());
+  const auto outcome = Run({.task = "passkey",
+                            .options = {{"lengths", "1024"}, {"num-cases", "1"}},
+                            .plans = {"full", quest},
+                            .kv_ratios = {0.25},
+                            .out = ""});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
+  const Cell* full = FindCell(outcome->summary, "full", 1024, "accuracy");
+  const Cell* cell = FindCell(outcome->summary, "quest@0.25", 1024, "accuracy");
+  ASSERT_TRUE(full != nullptr && cell != nullptr);
+  EXPECT_FALSE(full->ReadsLess());
+  EXPECT_GT(cell->kv_bytes, full->kv_bytes) << "keys' bounds, on top of what full heads keep";
+  const auto all = static_cast<double>(full->kv_bytes);
+  EXPECT_NEAR(static_cast<double>(cell->kv_read_bytes), 0.25 * all, 0.03 * all);
+}
+
 TEST_F(EvaluationTest, BadInputIsNamed) {
   const auto error = [](const Case& each) { return std::string(Run(each).status().message()); };
   EXPECT_THAT(error({.task = "passkey", .options = {{"lengths", "32"}}}), HasSubstr("a case of 32 tokens"));

@@ -189,7 +189,8 @@ Json ToJson(const CaseResult& result) {
                {"new_tokens", result.new_tokens},
                {"seconds", result.seconds},
                {"kv_bytes", result.kv_bytes},
-               {"kv_peak_bytes", result.kv_peak_bytes}};
+               {"kv_peak_bytes", result.kv_peak_bytes},
+               {"kv_read_bytes", result.kv_read_bytes}};
   for (const auto& [name, curve] : result.curves) {
     Json& points = json["curves"][name] = Json::array();
     for (const auto& [x, y] : curve) points.push_back({x, y});
@@ -256,6 +257,8 @@ Result<CaseResult> CaseResultFromJson(const Json& json, const std::string& origi
   HW_ASSIGN_OR_RETURN(result.seconds, object.Double("seconds"));
   HW_ASSIGN_OR_RETURN(result.kv_bytes, object.Int("kv_bytes"));
   HW_ASSIGN_OR_RETURN(result.kv_peak_bytes, object.Int("kv_peak_bytes"));
+  // Runs from before plans could read less than they keep do not say so.
+  HW_ASSIGN_OR_RETURN(result.kv_read_bytes, object.IntOr("kv_read_bytes", result.kv_bytes));
   return result;
 }
 

@@ -90,6 +90,8 @@ struct CaseResult {
   double seconds = 0;         // prefill and decode, of what was not shared with others
   int64_t kv_bytes = 0;       // at the end
   int64_t kv_peak_bytes = 0;  // prefill included
+  // Of kv_bytes what the next token's query reads: all, but of heads that read blocks. Filled in by TaskRun::Add.
+  int64_t kv_read_bytes = 0;
 };
 
 struct RunData {

@@ -72,6 +72,7 @@ std::optional<Cell> CellOf(const PlanCases& cases, const std::string& plan, std:
     sum += *score;
     cell.kv_bytes = std::max(cell.kv_bytes, result->kv_bytes);
     cell.kv_peak_bytes = std::max(cell.kv_peak_bytes, result->kv_peak_bytes);
+    cell.kv_read_bytes = std::max(cell.kv_read_bytes, result->kv_read_bytes);
   }
   if (values.empty()) return std::nullopt;
   cell.count = static_cast<int64_t>(values.size());
@@ -165,7 +166,8 @@ Json ToJson(const Summary& summary) {
                      {"mean", cell.mean},
                      {"interval", IntervalJson(cell.interval)},
                      {"kv_bytes", cell.kv_bytes},
-                     {"kv_peak_bytes", cell.kv_peak_bytes}});
+                     {"kv_peak_bytes", cell.kv_peak_bytes},
+                     {"kv_read_bytes", cell.kv_read_bytes}});
   }
   Json comparisons = Json::array();
   for (const Comparison& comparison : summary.comparisons) {

@@ -23,6 +23,9 @@ struct Cell {
   // Largest over the cell's cases.
   int64_t kv_bytes = 0;
   int64_t kv_peak_bytes = 0;
+  int64_t kv_read_bytes = 0;
+
+  bool ReadsLess() const { return kv_read_bytes < kv_bytes; }
 };
 
 struct Comparison {

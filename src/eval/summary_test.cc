@@ -17,6 +17,7 @@ CaseResult Case(const std::string& plan, int64_t length, int64_t case_idx, std::
   result.scores = std::move(scores);
   result.kv_bytes = kv_bytes;
   result.kv_peak_bytes = 2 * kv_bytes;
+  result.kv_read_bytes = plan == "duo" ? kv_bytes - 10 : kv_bytes;
   return result;
 }
 
@@ -45,6 +46,10 @@ TEST(Summary, CellsAreMeansWithTheirCountsAndLargestBytes) {
   EXPECT_DOUBLE_EQ(all->mean, 0.75);
   EXPECT_EQ(all->kv_bytes, 300);
   EXPECT_EQ(all->kv_peak_bytes, 600);
+  EXPECT_EQ(all->kv_read_bytes, 300);
+  EXPECT_FALSE(all->ReadsLess());
+  EXPECT_EQ(FindCell(summary, "duo", std::nullopt, "right")->kv_read_bytes, 50);
+  EXPECT_TRUE(FindCell(summary, "duo", std::nullopt, "right")->ReadsLess());
   const Interval wilson = WilsonInterval(3, 4);
   EXPECT_DOUBLE_EQ(all->interval.low, wilson.low);
   EXPECT_DOUBLE_EQ(all->interval.high, wilson.high);

@@ -385,6 +385,9 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
     candidate.plan = PlanOfChoice(input.shape, rules, choice);
     candidate.predicted = choice.losses;
     if (budget) SpendBudget(candidate.plan, *budget, options.influence, problem);
+    // What is left of a budget often makes neighbours in the set the same plan, and measuring is most of the work.
+    const auto is_same = [&](const Candidate& other) { return other.plan.rules == candidate.plan.rules; };
+    if (std::any_of(candidates.begin(), candidates.end() - 1, is_same)) candidates.pop_back();
   }
   Json report = {{"lengths", options.lengths},
                  {"validation_length", options.validation_length},

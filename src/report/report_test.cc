@@ -29,6 +29,7 @@ CaseResult Answered(const std::string& plan, int64_t length, int64_t case_idx, d
   result.curves["nll"] = {{100, 2.5}, {200, 2.25}};
   result.kv_bytes = plan == "full" ? 8'000'000 : 2'000'000;
   result.kv_peak_bytes = result.kv_bytes * 2;
+  result.kv_read_bytes = plan == "razor@0.25" ? 500'000 : result.kv_bytes;
   return result;
 }
 
@@ -277,13 +278,34 @@ TEST_F(ReportTest, TablesForOthers) {
   WriteCost();
   const std::vector<ReportRun> runs = Load({root_.string()});
   const std::string csv = ToCsv(runs);
-  EXPECT_EQ(csv.find("task,plan,method,kv_ratio,length,metric,count,mean,low,high,kv_bytes,kv_peak_bytes"), 0u);
+  EXPECT_EQ(
+      csv.find("task,plan,method,kv_ratio,length,metric,count,mean,low,high,kv_bytes,kv_peak_bytes,kv_read_bytes"), 0u);
   EXPECT_THAT(csv, HasSubstr("\nneedle,duo@0.25,duo,0.25,8192,right,4,0.75,"));
-  EXPECT_THAT(csv, HasSubstr("\ncost,full,full,,4096,decode_ms,1,30,30,30,8000000,16000000,models/small\n"));
+  EXPECT_THAT(csv, HasSubstr("\ncost,full,full,,4096,decode_ms,1,30,30,30,8000000,16000000,8000000,models/small\n"));
+  EXPECT_THAT(csv, HasSubstr(",2000000,4000000,500000,models/small\n"));
   const std::string markdown = ToMarkdown(runs);
   EXPECT_THAT(markdown, HasSubstr("| Plan | Needle in a haystack: right answers, % | KV bytes, largest |"));
   EXPECT_THAT(markdown, HasSubstr("| duo@0.25 | 87.5 ("));
   EXPECT_THAT(markdown, HasSubstr("## Time and memory"));
+}
+
+// Of razor alone here.
+TEST_F(ReportTest, PlansThatReadLessThanTheyKeepSaySo) {
+  WriteNeedle();
+  const std::vector<ReportRun> runs = Load({root_.string()});
+  EXPECT_THAT(ToMarkdown(runs), AllOf(HasSubstr("| 2.00 MB, 500 kB read |"), HasSubstr("| 2.00 MB |")));
+  const std::string html = RenderReport(runs);
+  EXPECT_THAT(html, AllOf(HasSubstr(", 500 kB read"), HasSubstr("KV 2.00 MB, 500 kB of it read by a query")));
+  EXPECT_THAT(html, Not(HasSubstr("2.00 MB read")));
+}
+
+// Results of earlier versions do not say what was read: all that was kept.
+TEST_F(ReportTest, ResultsWithoutReadBytesReadAllThatTheyKeep) {
+  const CaseResult result = Answered("razor@0.25", 4096, 0, 1, Json::object(), "");
+  Json json = ToJson(result);
+  EXPECT_EQ(CaseResultFromJson(json, "line")->kv_read_bytes, 500'000);
+  json.erase("kv_read_bytes");
+  EXPECT_EQ(CaseResultFromJson(json, "line")->kv_read_bytes, 2'000'000);
 }
 
 TEST_F(ReportTest, CurvesAtDifferentPositionsAreAveragedInBins) {

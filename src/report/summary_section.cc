@@ -127,6 +127,19 @@ TableCell BytesCell(const ByteSource& source, int64_t title_length, const std::s
   return cell;
 }
 
+// Of a plan whose queries read less than it keeps.
+void AddRead(const ByteSource& source, const std::string& plan, TableCell& kept) {
+  if (source.run == nullptr) return;
+  int64_t read = 0;
+  bool reads_less = false;
+  for (const Cell& cell : source.run->summary.cells) {
+    if (cell.plan != plan || cell.length != source.length) continue;
+    read = std::max(read, cell.kv_read_bytes);
+    reads_less = reads_less || cell.ReadsLess();
+  }
+  if (reads_less) kept.small += fmt::format(", {} read", FormatBytes(read));
+}
+
 std::vector<PlanInfo> PlansOf(const RunGroup& group) {
   std::vector<PlanInfo> plans;
   for (const ReportRun* run : group.runs) {
@@ -170,6 +183,7 @@ std::string GroupTable(const RunGroup& group) {
     for (size_t i = 0; i < columns.size(); ++i) row.push_back(MetricCell(columns[i], plan, best[i]));
     const ByteSource source = ByteSourceOf(group, plan.name);
     row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_bytes));
+    AddRead(source, plan.name, row.back());
     row.push_back(BytesCell(source, byte_length, plan.name, &Cell::kv_peak_bytes));
     table.AddRow(row);
   }

@@ -87,14 +87,17 @@ std::string SummaryTable(const RunGroup& group) {
   MarkdownTable table(titles);
   for (const PlanInfo& plan : plans) {
     std::vector<std::string> row = {plan.name};
-    int64_t kv_bytes = 0;
+    int64_t kv_bytes = 0, read_bytes = 0;
     for (const ReportRun* run : shown) {
       const MetricInfo& metric = run->data.info.metrics.front();
       const Cell* cell = FindCell(run->summary, plan.name, std::nullopt, metric.name);
       row.push_back(ValueText(cell, FormatOf(*run, metric)));
-      if (cell != nullptr) kv_bytes = std::max(kv_bytes, cell->kv_bytes);
+      if (cell == nullptr) continue;
+      kv_bytes = std::max(kv_bytes, cell->kv_bytes);
+      read_bytes = std::max(read_bytes, cell->kv_read_bytes);
     }
     row.push_back(kv_bytes > 0 ? FormatBytes(kv_bytes) : kDash);
+    if (read_bytes < kv_bytes) row.back() += fmt::format(", {} read", FormatBytes(read_bytes));
     table.AddRow(row);
   }
   return table.text();
@@ -144,19 +147,20 @@ std::string RunTables(const ReportRun& run) {
 }  // namespace
 
 std::string ToCsv(const std::vector<ReportRun>& runs) {
-  std::string csv = "task,plan,method,kv_ratio,length,metric,count,mean,low,high,kv_bytes,kv_peak_bytes,model\n";
+  std::string csv =
+      "task,plan,method,kv_ratio,length,metric,count,mean,low,high,kv_bytes,kv_peak_bytes,kv_read_bytes,model\n";
   for (const ReportRun& run : runs) {
     const RunInfo& info = run.data.info;
     for (const Cell& cell : run.summary.cells) {
       const auto plan =
           std::find_if(info.plans.begin(), info.plans.end(), [&](const PlanInfo& p) { return p.name == cell.plan; });
       const bool is_known = plan != info.plans.end();
-      csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", CsvText(info.task), CsvText(cell.plan),
+      csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", CsvText(info.task), CsvText(cell.plan),
                          is_known ? CsvText(plan->method) : "",
                          is_known && plan->kv_ratio ? fmt::format("{}", *plan->kv_ratio) : "",
                          cell.length ? std::to_string(*cell.length) : "all", CsvText(cell.metric), cell.count,
                          CsvNumber(cell.mean), CsvNumber(cell.interval.low), CsvNumber(cell.interval.high),
-                         cell.kv_bytes, cell.kv_peak_bytes, CsvText(info.model));
+                         cell.kv_bytes, cell.kv_peak_bytes, cell.kv_read_bytes, CsvText(info.model));
     }
   }
   return csv;

@@ -32,8 +32,10 @@ Axis MetricAxis(const MetricInfo& metric, const MetricFormat& format) {
 }
 
 std::string NoteOf(const Cell& cell, const MetricFormat& format) {
-  return fmt::format("{}, {} tokens: {} ({}), {} values, KV {}", cell.plan, LengthTitle(cell.length),
-                     format.Value(cell.mean), IntervalText(cell, format), cell.count, FormatBytes(cell.kv_bytes));
+  const std::string read =
+      cell.ReadsLess() ? fmt::format(", {} of it read by a query", FormatBytes(cell.kv_read_bytes)) : "";
+  return fmt::format("{}, {} tokens: {} ({}), {} values, KV {}{}", cell.plan, LengthTitle(cell.length),
+                     format.Value(cell.mean), IntervalText(cell, format), cell.count, FormatBytes(cell.kv_bytes), read);
 }
 
 ChartPoint PointOf(const Cell& cell, const MetricFormat& format, double x) {
@@ -49,7 +51,7 @@ std::string BytesScatter(const ReportRun& run, const MetricInfo& metric, int64_t
   const MetricFormat format = FormatOf(run, metric);
   XyChart chart;
   chart.title = fmt::format("{} tokens", FormatLength(length));
-  chart.x.title = "KV bytes at the end (logarithmic)";
+  chart.x.title = "KV bytes at the end that a query reads (logarithmic)";
   chart.x.kind = ScaleKind::kLog;
   chart.x.format = FormatBytesTick;
   chart.y = MetricAxis(metric, format);
@@ -65,7 +67,7 @@ std::string BytesScatter(const ReportRun& run, const MetricInfo& metric, int64_t
       chart.series.push_back(
           {.name = PlanFamily(plan), .style = style, .points = {}, .joined = plan.kv_ratio.has_value()});
     }
-    chart.series[family->second].points.push_back(PointOf(*cell, format, static_cast<double>(cell->kv_bytes)));
+    chart.series[family->second].points.push_back(PointOf(*cell, format, static_cast<double>(cell->kv_read_bytes)));
   }
   for (Series& series : chart.series) {
     std::sort(series.points.begin(), series.points.end(),
@@ -133,6 +135,7 @@ std::vector<TableCell> CellRow(const ReportRun& run, const MetricInfo& metric, c
       row[3].css_class = IsBetter(metric, paired.mean_difference) ? "better" : "worse";
   }
   row[5].text = cell.kv_bytes > 0 ? FormatBytes(cell.kv_bytes) : kDash;
+  if (cell.ReadsLess()) row[5].small = fmt::format("{} read", FormatBytes(cell.kv_read_bytes));
   row[6].text = cell.kv_peak_bytes > 0 ? FormatBytes(cell.kv_peak_bytes) : kDash;
   return row;
 }
