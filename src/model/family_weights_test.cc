@@ -157,6 +157,31 @@ TEST(FamilyWeights, MoreExpertsThanTensorsAreNamed) {
               HasSubstr("\"model.layers.0.block_sparse_moe.experts.3.w1.weight\" and"));
 }
 
+// The same where one tensor holds all experts of a layer.
+TEST(FamilyWeights, MoreExpertsThanATensorHoldsAreNamed) {
+  const std::string at = "model.layers.0.";
+  struct Case {
+    const char* folder;
+    const char* router;
+    const char* stack;
+    const char* found;
+    const char* expected;
+  };
+  for (const Case& each :
+       {Case{"granitemoe", "block_sparse_moe.router.layer.weight", "block_sparse_moe.input_linear.weight",
+             "[4, 12, 16]", "expected [5, 12, 16]"},
+        Case{"gpt_oss", "mlp.router.weight", "mlp.experts.gate_up_proj", "[4, 16, 12]", "expected [5, 16, 12]"}}) {
+    SCOPED_TRACE(each.folder);
+    Loaded loaded = LoadGolden(each.folder);
+    loaded.config.experts.num_experts = 5;
+    FakeSource source(*loaded.source);
+    source.Make(at + each.router, {5, 16}, [](int64_t) { return 1.0f; });
+    if (source.Has(at + "mlp.router.bias")) source.Make(at + "mlp.router.bias", {5}, [](int64_t) { return 1.0f; });
+    EXPECT_THAT(loaded.Read(source).status().message(),
+                AllOf(HasSubstr("\"" + at + each.stack + "\""), HasSubstr(each.found), HasSubstr(each.expected)));
+  }
+}
+
 TEST(FamilyWeights, MatricesStayInTheFileAndSmallVectorsAreWidened) {
   const Loaded loaded = Load(BundledModel());  // bf16
   const auto weights = loaded.Read();
