@@ -218,7 +218,7 @@ struct SelectNormArgs {
   float* tile;         // [Dp, 16], 64-byte aligned
 };
 
-// The directions k / |k| of the keys in slots [begin, end), added up; those of no length count as 0.
+// The directions k / |k| of the keys in slots [begin, end), added up; notes 1 / |k|, or 0 of no length, whole groups.
 struct SelectDirectionsArgs {
   KvPages pages;
   int64_t begin, end;  // begin is a multiple of 16
@@ -227,7 +227,7 @@ struct SelectDirectionsArgs {
 };
 
 // Notes minus the cosine of its key with `mean` for every token in slots [begin, end), whole groups; 0 for keys of no
-// length.
+// length. Behind select_directions, which noted what lengths are.
 struct SelectCosineArgs {
   KvPages pages;
   int64_t begin, end;  // begin is a multiple of 16

@@ -93,15 +93,45 @@ HWY_INLINE VF Probability(const SelectScoreArgs& args, VF dot, float lse) {
   return hn::IfThenZeroElse(hn::Lt(exponent, lowest), p);
 }
 
-// Of 16 keys: the squares of their lengths.
-HWY_INLINE void SquaredLengths(const float* tile, int64_t dim, VF (&squares)[kSub]) {
-  for (int64_t s = 0; s < kSub; ++s) {
-    squares[s] = hn::Zero(kDF);
-    for (int64_t d = 0; d < dim; ++d) {
-      const VF key = hn::Load(kDF, tile + d * kGroupTokens + s * kLanes);
-      squares[s] = hn::MulAdd(key, key, squares[s]);
+// Keys of a group as plain numbers: where they are, or, of q8, widened into `tile`, whose rows are those of an f32
+// page.
+struct PlainKeys {
+  KvType type;
+  const std::byte* rows;
+};
+HWY_INLINE PlainKeys PlainKeysOf(const Group& group, int64_t padded_dim, float* tile) {
+  if (group.type != KvType::kQ8) return {group.type, group.k};
+  WidenQ8Keys(group, padded_dim, tile);
+  return {KvType::kF32, reinterpret_cast<const std::byte*>(tile)};
+}
+
+// Of a group's tokens s kLanes and on: products of their keys, added up by Add(d, key, sum) over all dimensions; even
+// and odd ones of two pairs each by themselves, so that no addition waits for the one before it.
+template <KvType kType, typename Add>
+HWY_INLINE VF SumOverDims(const std::byte* rows, int64_t dim, int64_t s, const Add& add) {
+  VF sums[4] = {hn::Zero(kDF), hn::Zero(kDF), hn::Zero(kDF), hn::Zero(kDF)};
+  VF even, odd;
+  int64_t pair = 0;
+  for (; pair + 2 <= dim / 2; pair += 2) {
+    HW_UNROLL
+    for (int64_t i = 0; i < 2; ++i) {
+      LoadRowPair<kType>(rows, pair + i, kGroupTokens, s, even, odd);
+      sums[2 * i] = add(2 * (pair + i), even, sums[2 * i]);
+      sums[2 * i + 1] = add(2 * (pair + i) + 1, odd, sums[2 * i + 1]);
     }
   }
+  for (int64_t d = 2 * pair; d < dim; d += 2) {
+    LoadRowPair<kType>(rows, d / 2, kGroupTokens, s, even, odd);
+    sums[0] = add(d, even, sums[0]);
+    if (d + 1 < dim) sums[1] = add(d + 1, odd, sums[1]);
+  }
+  return hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+}
+// The squares of their lengths.
+template <KvType kType>
+HWY_INLINE VF SquaredLengths(const std::byte* rows, int64_t dim, int64_t s) {
+  const auto add = [](int64_t, VF key, VF sum) HW_INLINE_LAMBDA { return hn::MulAdd(key, key, sum); };
+  return SumOverDims<kType>(rows, dim, s, add);
 }
 
 // 1 / sqrt, and 0 of 0.
@@ -207,14 +237,57 @@ void SelectScore(const SelectScoreArgs& args) {
   }
 }
 
+namespace {
+
+template <KvType kType>
+HWY_INLINE void NoteNorms(const std::byte* rows, int64_t dim, float* scores) {
+  for (int64_t s = 0; s < kSub; ++s) {
+    hn::StoreU(hn::Neg(hn::Sqrt(SquaredLengths<kType>(rows, dim, s))), kDF, scores + s * kLanes);
+  }
+}
+
+// `sums`: [D, 16], of the directions of as many tokens as are there.
+template <KvType kType>
+HWY_INLINE void AddDirections(const std::byte* rows, int64_t dim, int64_t num_tokens, float* scores, float* sums) {
+  for (int64_t s = 0; s < kSub; ++s) {
+    VF inverse = InverseLength(SquaredLengths<kType>(rows, dim, s));
+    hn::StoreU(inverse, kDF, scores + s * kLanes);
+    const VF lane = hn::Iota(kDF, static_cast<float>(s * kLanes));
+    const auto is_there = hn::Lt(lane, hn::Set(kDF, static_cast<float>(num_tokens)));
+    const bool are_all = num_tokens >= (s + 1) * kLanes;
+    const auto add = [&](int64_t d, VF key) HW_INLINE_LAMBDA {
+      float* const sum = sums + d * kGroupTokens + s * kLanes;
+      VF direction = hn::Mul(key, inverse);
+      if (!are_all) direction = hn::IfThenElseZero(is_there, direction);
+      hn::Store(hn::Add(hn::Load(kDF, sum), direction), kDF, sum);
+    };
+    for (int64_t d = 0; d < dim; d += 2) {
+      VF even, odd;
+      LoadRowPair<kType>(rows, d / 2, kGroupTokens, s, even, odd);
+      add(d, even);
+      if (d + 1 < dim) add(d + 1, odd);
+    }
+  }
+}
+
+template <KvType kType>
+HWY_INLINE void NoteCosines(const std::byte* rows, int64_t dim, const float* mean, float* scores) {
+  const auto add = [&](int64_t d, VF key, VF sum)
+                       HW_INLINE_LAMBDA { return hn::MulAdd(key, hn::Set(kDF, mean[d]), sum); };
+  for (int64_t s = 0; s < kSub; ++s) {
+    const VF dot = SumOverDims<kType>(rows, dim, s, add);
+    hn::StoreU(hn::Neg(hn::Mul(dot, hn::LoadU(kDF, scores + s * kLanes))), kDF, scores + s * kLanes);
+  }
+}
+
+}  // namespace
+
 // Tokens of a group from before the step are noted again, as they were: their keys are the same.
 void SelectNorm(const SelectNormArgs& args) {
   for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
-    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    const PlainKeys keys = PlainKeysOf(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
     float* const scores = NotedScores(args.pages, slot);
-    VF squares[kSub];
-    SquaredLengths(args.tile, args.pages.dim, squares);
-    for (int64_t s = 0; s < kSub; ++s) hn::StoreU(hn::Neg(hn::Sqrt(squares[s])), kDF, scores + s * kLanes);
+    HW_WITH_FLOAT_KV_TYPE(keys.type, NoteNorms<kType>(keys.rows, args.pages.dim, scores));
   }
 }
 
@@ -223,19 +296,9 @@ void SelectDirections(const SelectDirectionsArgs& args) {
   float* const sums = args.tile + args.pages.padded_dim * kGroupTokens;
   for (int64_t i = 0; i < dim * kGroupTokens; i += kLanes) hn::Store(hn::Zero(kDF), kDF, sums + i);
   for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
-    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
-    VF squares[kSub];
-    SquaredLengths(args.tile, dim, squares);
-    for (int64_t s = 0; s < kSub; ++s) {
-      const VF inverse = InverseLength(squares[s]);
-      const VF lane = hn::Iota(kDF, static_cast<float>(s * kLanes));
-      const auto is_there = hn::Lt(lane, hn::Set(kDF, static_cast<float>(args.end - slot)));
-      for (int64_t d = 0; d < dim; ++d) {
-        const int64_t at = d * kGroupTokens + s * kLanes;
-        const VF direction = hn::Mul(hn::Load(kDF, args.tile + at), inverse);
-        hn::Store(hn::Add(hn::Load(kDF, sums + at), hn::IfThenElseZero(is_there, direction)), kDF, sums + at);
-      }
-    }
+    const PlainKeys keys = PlainKeysOf(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    float* const scores = NotedScores(args.pages, slot);
+    HW_WITH_FLOAT_KV_TYPE(keys.type, AddDirections<kType>(keys.rows, dim, args.end - slot, scores, sums));
   }
   for (int64_t d = 0; d < dim; ++d) {
     args.sums[d] = 0;
@@ -245,17 +308,9 @@ void SelectDirections(const SelectDirectionsArgs& args) {
 
 void SelectCosine(const SelectCosineArgs& args) {
   for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
-    WidenGroup(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
+    const PlainKeys keys = PlainKeysOf(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
     float* const scores = NotedScores(args.pages, slot);
-    VF squares[kSub];
-    SquaredLengths(args.tile, args.pages.dim, squares);
-    for (int64_t s = 0; s < kSub; ++s) {
-      VF dot = hn::Zero(kDF);
-      for (int64_t d = 0; d < args.pages.dim; ++d) {
-        dot = hn::MulAdd(hn::Load(kDF, args.tile + d * kGroupTokens + s * kLanes), hn::Set(kDF, args.mean[d]), dot);
-      }
-      hn::StoreU(hn::Neg(hn::Mul(dot, InverseLength(squares[s]))), kDF, scores + s * kLanes);
-    }
+    HW_WITH_FLOAT_KV_TYPE(keys.type, NoteCosines<kType>(keys.rows, args.pages.dim, args.mean, scores));
   }
 }
 
