@@ -111,7 +111,7 @@ class Backend {
     if (args.activation) Activate(*args.activation);
     if (args.then) MatMul(*args.then);
   }
-  // Rotates queries and keys, writes keys and values. Where Attention without `lse` is next, q may stay as it is.
+  // Rotates queries and keys, writes keys and values. For Attention without lse and q_sink, q and k may stay as is.
   virtual void RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
     for (const RopeArgs& rope : ropes) Rope(rope);
     AppendKv(append);

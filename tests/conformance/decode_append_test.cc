@@ -16,7 +16,8 @@ namespace headwise {
 namespace {
 
 constexpr int64_t kDepth = 96;
-constexpr int64_t kNumSteps = 3;
+// Enough that a backend which replays steps it knows does.
+constexpr int64_t kNumSteps = 6;
 
 // Random texts that decode together.
 struct Batch {
@@ -99,22 +100,25 @@ Outputs Decode(Backend& backend, const Batch& batch, bool is_apart) {
   std::vector<WeightMatrix> weights;
   for (const Floats& values : batch.weights) weights.push_back(AdoptedMatrix(backend, DType::kBF16, values, kDepth));
   const std::vector<double> frequencies = AttentionData(layer).frequencies;
+  const Held x = Held::Poisoned(backend, {num_rows, kDepth});
+  const Held q = Held::Poisoned(backend, {num_rows, q_dim});
+  const Held k = Held::Poisoned(backend, {num_rows, kv_dim});
+  const Held v = Held::Poisoned(backend, {num_rows, kv_dim});
+  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
+  const Held angle_table = Held::Poisoned(backend, {num_rows, layer.head_dim / 2, 2});
   CacheStep step(backend, pools.pools());
   Outputs outputs;
   for (int64_t i = 0; i < kNumSteps; ++i) {
     const auto* row = batch.x.data() + i * num_rows * kDepth;
-    const Held x(backend, {num_rows, kDepth}, Floats(row, row + num_rows * kDepth));
-    const Held q = Held::Poisoned(backend, {num_rows, q_dim});
-    const Held k = Held::Poisoned(backend, {num_rows, kv_dim});
-    const Held v = Held::Poisoned(backend, {num_rows, kv_dim});
-    const Held out = Held::Poisoned(backend, {num_rows, q_dim});
+    x.Write(Floats(row, row + num_rows * kDepth));
+    for (const Held* written : {&q, &k, &v, &out}) written->Poison();
     Floats angles;
     std::vector<int32_t> angle_rows;
     for (const int64_t length : batch.lengths) {
       angle_rows.push_back(static_cast<int32_t>(angle_rows.size()));
       AppendRopeAngles(frequencies, 1.0, length + i, angles);
     }
-    const Held angle_table(backend, {num_rows, layer.head_dim / 2, 2}, angles);
+    angle_table.Write(angles);
     for (KvCache& cache : caches) {
       EXPECT_TRUE(cache.PlanStep(1).ok());
       step.Add(cache);

@@ -29,16 +29,20 @@ class Held {
  public:
   Held(Backend& backend, const Shape& shape, const Floats& values)
       : backend_(&backend), shape_(shape), buffer_(DeviceBuffer::Make(backend.device(), BytesFor(shape)).value()) {
-    HW_CHECK(static_cast<int64_t>(values.size()) == shape.num_elements());
-    Floats all = values;
-    all.resize(values.size() + kGuardFloats, kNan);
-    backend_->device().CopyFromHost(buffer_.data(), all.data(), all.size() * sizeof(float));
+    Write(values);
   }
   static Held Poisoned(Backend& backend, const Shape& shape) {
     return {backend, shape, Floats(static_cast<size_t>(shape.num_elements()), kNan)};
   }
 
   TensorView view() const { return {buffer_.data(), DType::kF32, shape_}; }
+  void Write(const Floats& values) const {
+    HW_CHECK(static_cast<int64_t>(values.size()) == shape_.num_elements());
+    Floats all = values;
+    all.resize(values.size() + kGuardFloats, kNan);
+    backend_->device().CopyFromHost(buffer_.data(), all.data(), all.size() * sizeof(float));
+  }
+  void Poison() const { Write(Floats(static_cast<size_t>(shape_.num_elements()), kNan)); }
   // Also that nothing was written behind them.
   Floats Read() const {
     Floats all(static_cast<size_t>(shape_.num_elements() + kGuardFloats));

@@ -287,8 +287,8 @@ bool AreRotatedAlike(const AppendParams& params) {
   if (params.num_rotations != 2 || params.key_rotation != 1) return false;
   const Rotation& q = params.rotations[0];
   const Rotation& k = params.rotations[1];
-  return q.rows_per_token == 1 && k.rows_per_token == 1 && 2 * q.half == params.dim && q.angles == k.angles &&
-         q.half == k.half && q.rows == k.rows;
+  return !q.joins_next && q.rows_per_token == 1 && k.rows_per_token == 1 && 2 * q.half == params.dim &&
+         q.angles == k.angles && q.half == k.half && q.rows == k.rows;
 }
 
 }  // namespace
@@ -358,6 +358,7 @@ Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& a
           .angles = of_q.angles,
           .angle_rows = of_q.rows,
           .rotated_q = of_q.out,
+          .layer_idx = append.layer_idx,
           .num_put = device.num_put()};
 }
 

@@ -114,6 +114,7 @@ void CudaDevice::Put(const LaunchRecord::Launch& launch, std::span<void* const> 
 bool CudaDevice::TakeBack(int64_t num_put) {
   if (!ok() || !is_recording_ || num_put_ != num_put || record_.empty()) return false;
   record_.DropLast();
+  ++num_put_;
   return true;
 }
 

@@ -64,7 +64,7 @@ class CudaDevice final : public Device {
   // Keeps the first error, and what it happened in.
   bool Note(cudaError_t error, std::string_view operation);
 
-  // Kernels and copies so far.
+  // Grows with every kernel and copy, and with one that is taken back.
   int64_t num_put() const { return num_put_; }
   // Puts a kernel on the stream (Launch in launch.cuh). Arguments without padding, or with zeros there.
   void Put(const LaunchRecord::Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);

@@ -104,7 +104,8 @@ struct Appended {
   const float* angles = nullptr;        // [A, D / 2] cosines with sines
   const int32_t* angle_rows = nullptr;  // [B]
   const void* rotated_q = nullptr;      // where queries are rotated to
-  int64_t num_put = -1;                 // CudaDevice::num_put() behind it
+  int64_t layer_idx = 0;
+  int64_t num_put = -1;  // CudaDevice::num_put() behind it
 };
 Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,
                           CudaDevice& device);

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/async_copy.cuh"
 #include "backend/cuda/decode_states.cuh"
+#include "backend/cuda/rotation.cuh"
 
 namespace headwise::cuda::decode {
 
@@ -22,7 +23,7 @@ class Appender16 {
   // Else pages hold all tokens, and queries are rotated.
   __device__ bool is_on() const { return p_.new_rows.angles != nullptr; }
 
-  // Ahead of WaitForEarlier: what the step began with. `stores`: the warp's pieces have the newest token.
+  // Ahead of WaitForEarlier: what the step began with. `stores`: the block's pieces have the newest token.
   __device__ void BeginHead(int head_idx, const StepRows& rows, bool stores) {
     page_ = nullptr;
     if (!is_on()) return;

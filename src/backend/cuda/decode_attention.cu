@@ -243,7 +243,8 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   // Outputs of few rows are wanted as the product behind multiplies them, behind the states.
   const int64_t num_rows = args.out.shape[0];
   const int num_parts = PartsOfRows(args.compute);
-  const bool prepares = step.num_rows() == num_rows && num_rows * num_parts <= kMaxFewColumns;
+  const bool are_all = step.sequences.size() == args.step->sequences.size();  // nobody reads several rows
+  const bool prepares = are_all && step.num_rows() == num_rows && num_rows * num_parts <= kMaxFewColumns;
   const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;
   const size_t state_bytes = (static_cast<size_t>(scratch_floats) * sizeof(float) + 255) / 256 * 256;
   std::byte* const scratch =
@@ -253,9 +254,9 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   RoundedColumns rounded{.data = nullptr, .num_parts = num_parts, .part_numbers = out_numbers};
   if (prepares) rounded.data = reinterpret_cast<__nv_bfloat16*>(scratch + state_bytes);
   // What rotates and appends has not begun: done on the way, where nobody else reads rotated queries.
-  const bool appends = appended.q != nullptr && appended.rotated_q == args.q.data && !args.q_sink.present() &&
-                       !args.lse.present() && step.num_rows() == args.step->num_rows() && !pages.has_codes &&
-                       decode::Appends(pages.head_dim) && device.TakeBack(appended.num_put);
+  const bool appends = appended.q != nullptr && appended.layer_idx == args.layer_idx &&
+                       appended.rotated_q == args.q.data && !args.q_sink.present() && !args.lse.present() && are_all &&
+                       !pages.has_codes && decode::Appends(pages.head_dim) && device.TakeBack(appended.num_put);
   for (const PageKind kind : kPageKinds) {
     const DecodeTables& plan = tables.decode(kind);
     if (plan.heads == nullptr) continue;

@@ -133,9 +133,9 @@ __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, in
 }
 
 // Parts of pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
-// `has_waited`: the kernel ahead writes none of them.
+// `may_read_all`: the kernel ahead writes none of them.
 template <typename Shape>
-__device__ void Produce(const DecodeParams& p, bool has_waited, char* ring, const SharedTail& tail) {
+__device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   int stage = 0;
   int round = 0;
@@ -179,9 +179,9 @@ __device__ void Produce(const DecodeParams& p, bool has_waited, char* ring, cons
       const unsigned second = __ballot_sync(kAllLanes, page.part.half == 1);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
         const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page.data), i);
-        if (!has_waited && (newest >> i & 1) != 0) {
+        if (!may_read_all && (newest >> i & 1) != 0) {
           WaitForEarlier();
-          has_waited = true;
+          may_read_all = true;
         }
         enter();
         if (lane == 0) {
@@ -429,6 +429,8 @@ __device__ void RunDecode(const DecodeParams& p) {
       buffer.softmax = tail.softmax + (is_first ? kSoftmaxPairs : 0);
     }
   });
+  // In a layer whose heads are all of the other kind nobody has: who waits for this kernel waits for those ahead too.
+  if (!has_waited && blockIdx.x == 0) WaitForEarlier();
 }
 
 // Fills in how shared memory is used.

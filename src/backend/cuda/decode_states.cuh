@@ -5,12 +5,19 @@
 
 #include "backend/cuda/decode_plan.h"
 #include "backend/cuda/kv_page.cuh"
-#include "backend/cuda/rotation.cuh"
 #include "backend/cuda/rounded_columns.cuh"
 #include "backend/cuda/softmax.cuh"
 #include "backend/ops.h"
 
 namespace headwise::cuda {
+
+// Rows of a decoding step as products left them, one a sequence, and what their queries and keys are rotated by.
+struct NewRows {
+  const float* k;  // [B, Hkv D]
+  const float* v;
+  const float* angles;        // [A, D / 2] cosines with sines; null: there are no such rows
+  const int32_t* angle_rows;  // [B], of `angles`
+};
 
 // Of both kernels.
 struct DecodeParams {

@@ -49,9 +49,9 @@ LaunchShape Overlapping(Count num_blocks, unsigned threads, size_t shared_bytes 
           .waits_by_itself = true};
 }
 
-// In kernels that wait by themselves (LaunchShape), by every thread that reads or writes what others do: until all
-// kernels before this one are done. Before it, only what no kernel of the step writes may be read (weights, tables,
-// uploads), and what LetLaterBegin says.
+// In kernels that wait by themselves (LaunchShape), by every thread that reads or writes what others do, and by one of
+// every grid, even without work: until all kernels before this one are done. Before it, only what is known to be older
+// may be read (weights, tables, uploads), and what LetLaterBegin says.
 __device__ inline void WaitForEarlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -22,7 +22,7 @@ struct LaunchShape {
   size_t shared_bytes = 0;
   // It calls WaitForEarlier (launch.cuh) before it touches what kernels before it write or read.
   bool waits_by_itself = false;
-  // It calls LetLaterBegin behind WaitForEarlier alone: the next kernel may read at once what is older than this one.
+  // It calls LetLaterBegin behind WaitForEarlier alone, and the next kernel relies on that: what is older is there.
   bool lets_begin_late = false;
 };
 

@@ -12,14 +12,6 @@ __device__ inline float2 Rotated(float x, float y, float2 angle) {
   return {fmaf(x, angle.x, -__fmul_rn(y, angle.y)), fmaf(y, angle.x, __fmul_rn(x, angle.y))};
 }
 
-// Rows of a decoding step as products left them, one a sequence, and what their queries and keys are rotated by.
-struct NewRows {
-  const float* k;  // [B, Hkv D]
-  const float* v;
-  const float* angles;        // [A, D / 2] cosines with sines; null: there are no such rows
-  const int32_t* angle_rows;  // [B], of `angles`
-};
-
 }  // namespace headwise::cuda
 
 #endif  // HEADWISE_BACKEND_CUDA_ROTATION_CUH_
