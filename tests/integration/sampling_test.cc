@@ -82,8 +82,9 @@ class Draws {
       chi_square += off * off / expected;
     }
     EXPECT_LT(chi_square, kMostChiSquare);
-    // Which draws fall there is chance, another one with every order of sums; of 440 tokens one is soon among them.
-    EXPECT_GE(num_same_ * 10, num_answers_ * 9) << num_same_ << " of " << num_answers_ << " are what they are alone";
+    // Which draws fall onto a boundary is chance, anew with every order of sums: one answer may be such a one.
+    EXPECT_LE(num_answers_ - num_same_, std::max<int64_t>(1, num_answers_ / 50))
+        << num_same_ << " of " << num_answers_ << " are what they are alone";
   }
 
  private:
