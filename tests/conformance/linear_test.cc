@@ -137,6 +137,34 @@ std::vector<Case> LongCases() {
   return cases;
 }
 
+// More rows than those of few, of which a device may have kernels of their own: whole slices of K and others, tiles
+// that do not divide among its processors, outputs that do not fill tiles.
+std::vector<Case> CasesOfSomeRows() {
+  constexpr Compute kBF16 = Compute::kBF16;
+  constexpr auto kAdd = MatMulArgs::Write::kAdd;
+  return {{.num_rows = 33, .depth = 4096, .num_outputs = {600, 30, 70}, .has_bias = true, .compute = kBF16},
+          {.num_rows = 50, .depth = 64, .num_outputs = {1000}, .write = kAdd, .compute = kBF16},
+          {.num_rows = 64, .depth = 14336, .num_outputs = {300}, .write = kAdd, .compute = kBF16},
+          {.num_rows = 63, .depth = 1088, .num_outputs = {17000}, .compute = kBF16},
+          {.num_rows = 65, .depth = 2048, .num_outputs = {520, 1}, .has_bias = true, .write = kAdd, .compute = kBF16},
+          {.num_rows = 128, .depth = 640, .num_outputs = {700}, .has_norm = true, .compute = kBF16},
+          {.num_rows = 40, .depth = 96, .num_outputs = {700}, .compute = kBF16},
+          {.num_rows = 61,
+           .depth = 512,
+           .num_outputs = {1280, 1280},
+           .has_norm = true,
+           .activation = ActivateArgs::Kind::kGatedSilu,
+           .num_then = 90,
+           .compute = kBF16},
+          {.num_rows = 34,
+           .depth = 256,
+           .num_outputs = {72, 72},
+           .has_bias = true,
+           .activation = ActivateArgs::Kind::kGatedGeluTanh,
+           .num_then = 90,
+           .compute = kBF16}};
+}
+
 void ExpectAsRef(Backend& backend, Backend& ref, const Case& drawn, Random& random) {
   const Values values = RandomValues(drawn, random);
   const Floats expected = OutputsOf(ref, drawn, values, 0, drawn.num_rows);
@@ -162,6 +190,14 @@ TEST_P(Linear, LongSumsAreTheirParts) {
   Random random(1);
   for (const Case& drawn : LongCases()) {
     SCOPED_TRACE("depth " + std::to_string(drawn.depth));
+    ExpectAsRef(*backend_.backend, *ref_, drawn, random);
+  }
+}
+
+TEST_P(Linear, OfSomeRowsIsAsRef) {
+  Random random(3);
+  for (const Case& drawn : CasesOfSomeRows()) {
+    SCOPED_TRACE("rows " + std::to_string(drawn.num_rows) + ", depth " + std::to_string(drawn.depth));
     ExpectAsRef(*backend_.backend, *ref_, drawn, random);
   }
 }
@@ -194,6 +230,20 @@ TEST_P(Linear, ARowDoesNotDependOnThoseBesideIt) {
     drawn.depth = 32 * random.Between(1, 70);
     drawn.num_then = 0;  // its sums may be of any length
     ExpectRowsAlone(*backend_.backend, drawn, random);
+  }
+}
+
+// The same of the GPU's kernel for some rows, whose sums have an order of their own (matmul_some_rows.cu).
+TEST_P(Linear, ARowOfSomeDoesNotDependOnHowMany) {
+  if (backend_.backend->name() != "cuda") GTEST_SKIP() << "promised for bf16 weights on a GPU";
+  Random random(4);
+  for (const int64_t depth : {640, 4096}) {
+    const Case drawn{.num_rows = 64, .depth = depth, .num_outputs = {700, 500}, .compute = Compute::kBF16};
+    const Values values = RandomValues(drawn, random);
+    const Floats all = OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows);
+    const Floats some = OutputsOf(*backend_.backend, drawn, values, 0, 37);
+    ExpectSameBits(Floats(all.begin(), all.begin() + static_cast<int64_t>(some.size())), some);
+    ExpectSameBits(OutputsOf(*backend_.backend, drawn, values, 0, drawn.num_rows), all);
   }
 }
 

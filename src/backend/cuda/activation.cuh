@@ -10,6 +10,11 @@
 
 namespace headwise::cuda {
 
+// Whether products do it on their way out.
+inline bool GoesWithProduct(ActivateArgs::Kind kind) {
+  return kind == ActivateArgs::Kind::kGatedSilu || kind == ActivateArgs::Kind::kGatedGeluTanh;
+}
+
 __device__ inline float Silu(float x) {
   return x / (1.0f + expf(-x));
 }

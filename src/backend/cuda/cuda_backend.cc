@@ -27,6 +27,7 @@ constexpr int64_t kPackBytes = int64_t{16} << 20;
 constexpr int kMaxPackThreads = 16;
 // Of weights in other formats as plain numbers, or in bf16, at a time, on the device, where a product wants those.
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+constexpr size_t kOperandAlign = 256;
 
 // Of outputs and depth of products in FP8.
 constexpr int64_t kFp8Multiple = 16;
@@ -396,12 +397,15 @@ class CudaBackend final : public Backend {
       return {.codes = memory, .scales = reinterpret_cast<float*>(memory + shape.num_elements())};
     }
   };
-  Operand OperandFor(const MatMulArgs& args) {
+  size_t OperandBytes(const MatMulArgs& args) const {
     const int64_t num_elements = args.x.shape.num_elements();
-    Operand x{.shape = args.x.shape, .is_fp8 = IsFp8(args)};
-    x.memory = device_->Scratch(x.is_fp8 ? static_cast<size_t>(num_elements) + args.x.shape[0] * sizeof(float)
-                                         : static_cast<size_t>(num_elements + 3) / 4 * 8);
-    return x;
+    return IsFp8(args) ? static_cast<size_t>(num_elements) + args.x.shape[0] * sizeof(float)
+                       : static_cast<size_t>(num_elements + 3) / 4 * 8;
+  }
+  Operand OperandFor(const MatMulArgs& args, size_t least_bytes = 0) {
+    return {.memory = device_->Scratch(std::max(OperandBytes(args), least_bytes)),
+            .shape = args.x.shape,
+            .is_fp8 = IsFp8(args)};
   }
   void ProductsByCublas(const MatMulArgs& args, const Operand& x) {
     if (x.is_fp8) {
@@ -413,6 +417,9 @@ class CudaBackend final : public Backend {
       return;
     }
     ForFormats(args, [&](const MatMulArgs& some) {
+      if (cuda::HasSomeRows(some, *device_) && MakesSumsOfTiles()) {
+        return cuda::MatMulSomeRows(x.bf16(), {.product = some}, nullptr, sums_of_tiles_.data(), *device_);
+      }
       if (!HasBf16Alone(some)) {
         return ForPartsOf(some, DType::kBF16, [&](const MatMulPart& part, int64_t num_outputs) {
           cublas_->MatMul(x.bf16(), part, args.write, num_outputs);
@@ -421,15 +428,31 @@ class CudaBackend final : public Backend {
       for (const MatMulPart& part : some.parts) cublas_->MatMul(x.bf16(), part, args.write);
     });
   }
+  // Whether there is memory for MatMulSomeRows.
+  bool MakesSumsOfTiles() {
+    if (sums_of_tiles_.size_bytes() > 0) return true;
+    Result<DeviceBuffer> made = DeviceBuffer::Make(*device_, cuda::SomeRowsBytes(*device_));
+    if (made.ok()) sums_of_tiles_ = *std::move(made);
+    return made.ok();
+  }
   // Many rows. What a norm or an activation gives is rounded where it is computed. Requires: HasCublas(args.product).
   void LinearByCublas(const LinearArgs& args) {
-    Operand x = OperandFor(args.product);
+    // Then both products' rows are there at once.
+    const bool gates = args.then && !IsFp8(args.product) && !IsFp8(*args.then) && HasCublas(*args.then) &&
+                       cuda::GatesSomeRows(args, *device_) && MakesSumsOfTiles();
+    const size_t x_bytes = (OperandBytes(args.product) + kOperandAlign - 1) / kOperandAlign * kOperandAlign;
+    Operand x = OperandFor(args.product, gates ? x_bytes + OperandBytes(*args.then) : 0);
     if (x.memory == nullptr) return;
     if (args.norm) {
       x.is_fp8 ? cuda::NormToFp8(*args.norm, x.fp8(), *device_) : cuda::NormRounded(*args.norm, x.memory, *device_);
     } else {
       x.is_fp8 ? cuda::RowsToFp8(args.product.x, x.fp8(), *device_)
                : cuda::RoundToBf16(args.product.x, x.memory, *device_);
+    }
+    if (gates) {
+      Validate(*args.then);
+      cuda::MatMulSomeRows(x.bf16(), args, x.memory + x_bytes, sums_of_tiles_.data(), *device_);
+      return ProductsByCublas(*args.then, {.memory = x.memory + x_bytes, .shape = args.then->x.shape});
     }
     ProductsByCublas(args.product, x);
     if (args.activation && args.then && HasCublas(*args.then)) {
@@ -465,6 +488,7 @@ class CudaBackend final : public Backend {
   Sum last_sum_;
   std::unordered_map<const void*, const float*> norm_behind_;  // by a product's weight
   DeviceBuffer normed_columns_;
+  DeviceBuffer sums_of_tiles_;
   cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;

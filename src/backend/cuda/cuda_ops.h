@@ -83,6 +83,19 @@ bool HasFewRows(const LinearArgs& args);
 bool DoesThen(const LinearArgs& args);
 // Of one part that is added to, the last product may have a norm `behind` it.
 Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind, CudaDevice& device);
+// Up to so many rows are multiplied by a kernel of Hopper's that reads weights at the speed of memory
+// (matmul_some_rows.cu).
+inline constexpr int64_t kMaxSomeRows = 64;
+// Whether MatMulSomeRows can do the product, of x in bf16: weights in bf16.
+bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device);
+// Whether it can do the activation too.
+bool GatesSomeRows(const LinearArgs& args, const CudaDevice& device);
+// The product, of `x` [T, K] in bf16 in place of its own; with `gated` [T, N] bf16 the activation as well: what that
+// gives is rounded to there, and the product's outputs are not written. `memory`: of SomeRowsBytes, zeros before the
+// first call, of this function alone.
+size_t SomeRowsBytes(const CudaDevice& device);
+void MatMulSomeRows(const ConstTensorView& x, const LinearArgs& args, void* gated, std::byte* memory,
+                    CudaDevice& device);
 // More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
 // library's product.
 inline constexpr int64_t kMaxRowsInBlocks = 96;

@@ -116,6 +116,8 @@ __global__ void ActivateKernel(const float* gate, float* x, int64_t count) {
 // Four numbers of a thread, as bf16. Buffers go on to a multiple of 64 bytes.
 template <ActivateArgs::Kind kKind>
 __global__ void ActivateRoundedKernel(const float* gate, const float* x, int64_t num_quads, uint2* rounded) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t quad = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (quad < num_quads) rounded[quad] = Rounded(ActivatedQuad<kKind>(gate, x, quad));
 }
@@ -152,6 +154,8 @@ __device__ float4 QuadAt(const __half* x, int64_t i) {
 // Quads of numbers.
 template <typename T>
 __global__ void RoundKernel(const T* x, int64_t count, uint2* rounded) {
+  LetLaterBegin();
+  WaitForEarlier();
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i < count) rounded[i] = Rounded(QuadAt(x, i));
 }
@@ -162,7 +166,7 @@ void RoundToBf16(const ConstTensorView& x, void* rounded, CudaDevice& device) {
   // Rows begin on 64 bytes and buffers end there: what is behind the last number may be rounded too.
   const int64_t count = (x.shape.num_elements() + 3) / 4;
   if (!device.ok() || count == 0) return;
-  const LaunchShape shape{.grid = dim3(Blocks(count, kThreads)), .threads = kThreads};
+  const LaunchShape shape = Overlapping(Blocks(count, kThreads), kThreads);
   auto* const to = static_cast<uint2*>(rounded);
   if (x.dtype == DType::kF16) {
     Launch(device, "RoundToBf16", shape, RoundKernel<__half>, static_cast<const __half*>(x.data), count, to);
@@ -260,7 +264,7 @@ void ActivateRounded(const ActivateArgs& args, void* rounded, CudaDevice& device
   const int64_t num_quads = (args.x.shape.num_elements() + 3) / 4;
   if (!device.ok() || num_quads == 0) return;
   WithKind(args.kind, [&](auto kind) {
-    Launch(device, "Activate", {.grid = dim3(Blocks(num_quads, kThreads)), .threads = kThreads},
+    Launch(device, "Activate", Overlapping(Blocks(num_quads, kThreads), kThreads),
            ActivateRoundedKernel<decltype(kind)::value>, F32(args.gate), F32(args.x), num_quads,
            static_cast<uint2*>(rounded));
   });

@@ -61,11 +61,6 @@ struct FewRowsParams {
   } parts[kMaxParts];
 };
 
-// What is done on the way.
-inline bool IsFewRowsActivation(ActivateArgs::Kind kind) {
-  return kind == ActivateArgs::Kind::kGatedSilu || kind == ActivateArgs::Kind::kGatedGeluTanh;
-}
-
 // All of a call but the rows that a launch takes, and what follows from their number. Rows as in bf16.
 inline FewRowsParams FewRowsParamsOf(const LinearArgs& linear) {
   const MatMulArgs& args = linear.product;

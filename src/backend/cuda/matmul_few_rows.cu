@@ -484,7 +484,7 @@ bool HasFewRows(const LinearArgs& args) {
   const MatMulArgs& product = args.product;
   const int64_t depth = product.x.shape[1];
   if (product.x.shape[0] > kMaxColumns || depth % kDepthOfTurn != 0) return false;
-  if (args.activation && !IsFewRowsActivation(args.activation->kind)) return false;
+  if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
   if (args.norm) {
     const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
     const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;

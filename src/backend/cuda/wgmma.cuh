@@ -1,6 +1,6 @@
-// Hopper's products of a warpgroup: 64 rows of a first operand, which lie in registers, with 64 or 128 columns of a
-// second one in shared memory, both of 16-bit numbers, sums in f32 registers. They run beside the threads that issue
-// them. [PTX ISA: wgmma]
+// Hopper's products of a warpgroup: 64 rows of a first operand, in registers or shared memory, with 64 or 128 columns
+// of a second one in shared memory, both of 16-bit numbers, sums in f32 registers. They run beside the threads that
+// issue them. [PTX ISA: wgmma]
 #ifndef HEADWISE_BACKEND_CUDA_WGMMA_CUH_
 #define HEADWISE_BACKEND_CUDA_WGMMA_CUH_
 
@@ -144,6 +144,13 @@ __device__ inline void MultiplyColumns(float (&d)[32], const uint32_t* a, uint64
   } else {
     HW_WGMMA_64("bf16", "1");
   }
+}
+
+// d [64, 64] += a [64, 16] b^T, both in shared memory by rows, in bf16.
+__device__ inline void MultiplyShared(float (&d)[32], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" HW_NAMES_32 "}, %32, %33, 1, 1, 1, 0, 0;"
+               : HW_32(d)
+               : "l"(a), "l"(b));
 }
 
 #endif  // HW_HAS_WGMMA
