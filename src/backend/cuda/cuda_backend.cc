@@ -140,7 +140,7 @@ class CudaBackend final : public Backend {
     const bool is_split = !has_few_rows && !args.activation && IsMixed(args.product) && AllHaveFewRows(args);
     // A norm or an activation that is not done on the way leaves the product itself as it is for few rows.
     const bool is_apart = !has_few_rows && AllHaveFewRows({.product = args.product});
-    if (!has_few_rows && !is_split && (is_apart || !HasCublas(args.product))) return Backend::Linear(args);
+    if (!has_few_rows && !is_split && (is_apart || !MultipliesRounded(args.product))) return Backend::Linear(args);
     if (args.norm) Validate(*args.norm);
     Validate(args.product);
     if (args.activation) Validate(*args.activation);
@@ -150,7 +150,7 @@ class CudaBackend final : public Backend {
     } else if (is_split) {
       ForFormats(args.product, [&](const MatMulArgs& some) { FewRows({.norm = args.norm, .product = some}); });
     } else {
-      return LinearByCublas(args);
+      return LinearOfRounded(args);
     }
     if (args.then && !has_then_done) MatMul(*args.then);
   }
@@ -318,7 +318,7 @@ class CudaBackend final : public Backend {
     if (HasBlocks(args) && IsMixed(args)) {
       return ForFormats(args, [&](const MatMulArgs& some) { Multiply(some); });
     }
-    if (HasCublas(args)) return LinearByCublas(linear);
+    if (MultipliesRounded(args)) return LinearOfRounded(linear);
     if (!HasBlocks(args)) return cuda::MatMul(args, *device_);
     ForPartsOf(args, DType::kF32, [&](const MatMulPart& some, int64_t num_outputs) {
       MatMulArgs product = args;
@@ -333,10 +333,11 @@ class CudaBackend final : public Backend {
              return fp8_.contains(part.weight.planes[0]);
            });
   }
-  // Where the rounding of x is asked for and the library is there.
-  bool HasCublas(const MatMulArgs& args) {
+  // Where the rounding of x is asked for, and there is a kernel for it or the library.
+  bool MultipliesRounded(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;
     if (IsFp8(args)) return true;
+    if (cuda::HasSomeRows(args, *device_) && MakesSumsOfTiles()) return true;
     for (const MatMulPart& part : args.parts) {
       const bool is_rounded = part.weight.dtype == DType::kF16 || part.weight.dtype == DType::kF32;
       // Rows of quads. Of few rows the weights are read where they are.
@@ -407,7 +408,7 @@ class CudaBackend final : public Backend {
             .shape = args.x.shape,
             .is_fp8 = IsFp8(args)};
   }
-  void ProductsByCublas(const MatMulArgs& args, const Operand& x) {
+  void ProductsOfRounded(const MatMulArgs& args, const Operand& x) {
     if (x.is_fp8) {
       for (const MatMulPart& part : args.parts) {
         if (part.bias.present()) cuda::WriteBias(part, args.write, *device_);
@@ -435,10 +436,11 @@ class CudaBackend final : public Backend {
     if (made.ok()) sums_of_tiles_ = *std::move(made);
     return made.ok();
   }
-  // Many rows. What a norm or an activation gives is rounded where it is computed. Requires: HasCublas(args.product).
-  void LinearByCublas(const LinearArgs& args) {
+  // Many rows. What a norm or an activation gives is rounded where it is computed. Requires:
+  // MultipliesRounded(args.product).
+  void LinearOfRounded(const LinearArgs& args) {
     // Then both products' rows are there at once.
-    const bool gates = args.then && !IsFp8(args.product) && !IsFp8(*args.then) && HasCublas(*args.then) &&
+    const bool gates = args.then && !IsFp8(args.product) && !IsFp8(*args.then) && MultipliesRounded(*args.then) &&
                        cuda::GatesSomeRows(args, *device_) && MakesSumsOfTiles();
     const size_t x_bytes = (OperandBytes(args.product) + kOperandAlign - 1) / kOperandAlign * kOperandAlign;
     Operand x = OperandFor(args.product, gates ? x_bytes + OperandBytes(*args.then) : 0);
@@ -452,16 +454,16 @@ class CudaBackend final : public Backend {
     if (gates) {
       Validate(*args.then);
       cuda::MatMulSomeRows(x.bf16(), args, x.memory + x_bytes, sums_of_tiles_.data(), *device_);
-      return ProductsByCublas(*args.then, {.memory = x.memory + x_bytes, .shape = args.then->x.shape});
+      return ProductsOfRounded(*args.then, {.memory = x.memory + x_bytes, .shape = args.then->x.shape});
     }
-    ProductsByCublas(args.product, x);
-    if (args.activation && args.then && HasCublas(*args.then)) {
+    ProductsOfRounded(args.product, x);
+    if (args.activation && args.then && MultipliesRounded(*args.then)) {
       Validate(*args.then);
       x = OperandFor(*args.then);  // the products before have read theirs
       if (x.memory == nullptr) return;
       x.is_fp8 ? cuda::ActivateToFp8(*args.activation, x.fp8(), *device_)
                : cuda::ActivateRounded(*args.activation, x.memory, *device_);
-      return ProductsByCublas(*args.then, x);
+      return ProductsOfRounded(*args.then, x);
     }
     if (args.activation) cuda::Activate(*args.activation, *device_);
     if (args.then) MatMul(*args.then);
