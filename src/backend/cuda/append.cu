@@ -339,17 +339,17 @@ Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& a
     if (rope.out.data == append.k.data) params.key_rotation = static_cast<int>(i);
   }
   num_units += num_rows * append.step->num_kv_heads * (params.key_rotation < 0 ? 2 : 1);
+  // Attention in its place reads pages before the kernel ahead is done.
+  const bool lets_begin_late = device.lets_begin_late();
   if (num_rows >= kManyTokens && IsInQuads(ropes, append)) {
     const LaunchShape shape{.grid = dim3(static_cast<unsigned>(num_rows)),
                             .threads = kManyThreads,
                             .shared_bytes = sizeof(Place) * static_cast<size_t>(params.step.num_kv_heads)};
     Launch(device, "AppendKv", shape, AppendTokenKernel, params);
-    return {};
+  } else {
+    const size_t rows_bytes = sizeof(float) * kWarps * static_cast<size_t>(params.dim);
+    Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads, rows_bytes), AppendKernel, params);
   }
-  const size_t rows_bytes = sizeof(float) * kWarps * static_cast<size_t>(params.dim);
-  // Attention in its place reads pages before the kernel ahead is done.
-  const bool lets_begin_late = device.lets_begin_late();
-  Launch(device, "AppendKv", Overlapping(Blocks(num_units, kWarps), kThreads, rows_bytes), AppendKernel, params);
   if (!lets_begin_late || !AreRotatedAlike(params)) return {};
   const Rotation& of_q = params.rotations[0];
   return {.q = of_q.x,

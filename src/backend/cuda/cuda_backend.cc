@@ -337,7 +337,7 @@ class CudaBackend final : public Backend {
   bool MultipliesRounded(const MatMulArgs& args) {
     if (args.compute == Compute::kF32) return false;
     if (IsFp8(args)) return true;
-    if (cuda::HasSomeRows(args, *device_) && MakesSumsOfTiles()) return true;
+    if (cuda::HasSomeRows(args, *device_) && HasRoomForSums()) return true;
     for (const MatMulPart& part : args.parts) {
       const bool is_rounded = part.weight.dtype == DType::kF16 || part.weight.dtype == DType::kF32;
       // Rows of quads. Of few rows the weights are read where they are.
@@ -386,8 +386,7 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // Rows of x on their way into a product of many rows, in scratch memory: FP8 or else
-  // bf16. Without memory after an error.
+  // Rows of x on their way into a product, in scratch memory: FP8 or else bf16. Without memory after an error.
   struct Operand {
     std::byte* memory = nullptr;
     Shape shape;  // [T, K]
@@ -418,7 +417,7 @@ class CudaBackend final : public Backend {
       return;
     }
     ForFormats(args, [&](const MatMulArgs& some) {
-      if (cuda::HasSomeRows(some, *device_) && MakesSumsOfTiles()) {
+      if (cuda::HasSomeRows(some, *device_) && HasRoomForSums()) {
         return cuda::MatMulSomeRows(x.bf16(), {.product = some}, nullptr, sums_of_tiles_.data(), *device_);
       }
       if (!HasBf16Alone(some)) {
@@ -429,19 +428,31 @@ class CudaBackend final : public Backend {
       for (const MatMulPart& part : some.parts) cublas_->MatMul(x.bf16(), part, args.write);
     });
   }
-  // Whether there is memory for MatMulSomeRows.
-  bool MakesSumsOfTiles() {
-    if (sums_of_tiles_.size_bytes() > 0) return true;
+  // Whether there is memory for MatMulSomeRows, which is asked for once.
+  bool HasRoomForSums() {
+    if (has_asked_for_sums_) return sums_of_tiles_.size_bytes() > 0;
+    has_asked_for_sums_ = true;
     Result<DeviceBuffer> made = DeviceBuffer::Make(*device_, cuda::SomeRowsBytes(*device_));
     if (made.ok()) sums_of_tiles_ = *std::move(made);
     return made.ok();
   }
-  // Many rows. What a norm or an activation gives is rounded where it is computed. Requires:
+  // Whether attention right ahead has left x as it is multiplied.
+  bool IsPrepared(const LinearArgs& args) const {
+    return !args.norm && !args.activation && !args.then && !IsFp8(args.product) &&
+           prepared_.num_put == device_->num_put() && prepared_.x == args.product.x.data &&
+           prepared_.norm_weight == nullptr && prepared_.num_rows == args.product.x.shape[0] &&
+           prepared_.num_parts == 1;
+  }
+  // Rows that are rounded first. What a norm or an activation gives is rounded where it is computed. Requires:
   // MultipliesRounded(args.product).
   void LinearOfRounded(const LinearArgs& args) {
+    if (IsPrepared(args)) {
+      return ProductsOfRounded(args.product,
+                               {.memory = static_cast<std::byte*>(prepared_.columns), .shape = args.product.x.shape});
+    }
     // Then both products' rows are there at once.
     const bool gates = args.then && !IsFp8(args.product) && !IsFp8(*args.then) && MultipliesRounded(*args.then) &&
-                       cuda::GatesSomeRows(args, *device_) && MakesSumsOfTiles();
+                       cuda::GatesSomeRows(args, *device_) && HasRoomForSums();
     const size_t x_bytes = (OperandBytes(args.product) + kOperandAlign - 1) / kOperandAlign * kOperandAlign;
     Operand x = OperandFor(args.product, gates ? x_bytes + OperandBytes(*args.then) : 0);
     if (x.memory == nullptr) return;
@@ -491,6 +502,7 @@ class CudaBackend final : public Backend {
   std::unordered_map<const void*, const float*> norm_behind_;  // by a product's weight
   DeviceBuffer normed_columns_;
   DeviceBuffer sums_of_tiles_;
+  bool has_asked_for_sums_ = false;
   cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
   std::vector<DeviceBuffer> weights_;

@@ -86,7 +86,7 @@ Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const N
 // Up to so many rows are multiplied by a kernel of Hopper's that reads weights at the speed of memory
 // (matmul_some_rows.cu).
 inline constexpr int64_t kMaxSomeRows = 64;
-// Whether MatMulSomeRows can do the product, of x in bf16: weights in bf16.
+// Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, on sm_90.
 bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device);
 // Whether it can do the activation too.
 bool GatesSomeRows(const LinearArgs& args, const CudaDevice& device);

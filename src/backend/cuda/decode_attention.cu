@@ -244,7 +244,8 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   const int64_t num_rows = args.out.shape[0];
   const int num_parts = PartsOfRows(args.compute);
   const bool are_all = step.sequences.size() == args.step->sequences.size();  // nobody reads several rows
-  const bool prepares = are_all && step.num_rows() == num_rows && num_rows * num_parts <= kMaxFewColumns;
+  const bool prepares = are_all && step.num_rows() == num_rows &&
+                        num_rows * num_parts <= (num_parts == 1 ? kMaxSomeRows : kMaxFewColumns);
   const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;
   const size_t state_bytes = (static_cast<size_t>(scratch_floats) * sizeof(float) + 255) / 256 * 256;
   std::byte* const scratch =

@@ -249,9 +249,10 @@ int GroupsOf(int num_rows) {
   return num_rows <= kRowsOfGroup ? 1 : num_rows <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
 }
 
-// Of x: of more, every block's rounding of them all takes longer than a launch that rounds them once (of one row of
-// 14,336 by 1.1 to 1.7 microseconds).
-constexpr int64_t kMaxStagedNumbers = 8 << 10;
+// Of x: of more, every block's rounding of them all is taken to last longer than a launch that rounds them once. Of one
+// row of 14,336 without a norm it was 1.1 to 1.7 microseconds longer.
+constexpr int64_t kMaxStagedNumbers = 15 << 10;
+constexpr int64_t kMaxStagedOfOneRow = 8 << 10;
 
 // Of a warp's ring, in bytes: what has to be on its way, and what is enough where x takes much of the memory.
 constexpr int kDeepRing = 18 << 10;
@@ -303,11 +304,16 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, const CudaDevice& dev
   return {};
 }
 
+bool StagesTooMany(const FewRowsParams& params) {
+  const bool is_one = params.num_rows == 1 && params.norm_weight == nullptr;
+  return int64_t{params.num_rows} * params.depth > (is_one ? kMaxStagedOfOneRow : kMaxStagedNumbers);
+}
+
 template <DType kType, int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
   const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
   char* rounded = nullptr;
-  if (layout.way == Way::kStreamed || int64_t{params.num_rows} * params.depth > kMaxStagedNumbers) {
+  if (layout.way == Way::kStreamed || StagesTooMany(params)) {
     rounded = reinterpret_cast<char*>(device.Scratch(static_cast<size_t>(x.bytes())));
     if (rounded == nullptr) return;
     LaunchShape rounding = Overlapping(params.num_rows, kThreads);

@@ -1,4 +1,5 @@
-// Products of 33 to 64 rows with bf16 weights, out = x W^T + bias, by Hopper's warpgroups: decoding of many sequences.
+// Products of up to 64 rows with bf16 weights, out = x W^T + bias, by Hopper's warpgroups: decoding of more sequences
+// than matmul_few_rows.cu takes, and few rows in calls that it does not.
 //
 // Still bound by reading the weights once, 2 N K bytes: the tensor cores need a fifth of that time. Weights are a
 // product's 64 rows, rows of x its columns, both as they lie in shared memory, so that nothing passes through registers
@@ -368,30 +369,32 @@ void MatMulSomeRows(const ConstTensorView& x, const LinearArgs& linear, void* ga
                     CudaDevice& device) {
   if (!device.ok()) return;
   const MatMulArgs& args = linear.product;
-  SomeRowsParams params{
-      .x = static_cast<const Bf16*>(x.data),
-      .num_rows = static_cast<int>(x.shape[0]),
-      .depth = static_cast<int>(x.shape[1]),
-      .adds = args.write == MatMulArgs::Write::kAdd,
-      .has_gelu = gated != nullptr && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
-      .gated = static_cast<Bf16*>(gated),
-      .runs = {.num_tiles = 0, .slices_of_tile = static_cast<int>(x.shape[1]) / kSliceDepth, .num_blocks = 0},
-      .partials = reinterpret_cast<float4*>(memory + kTicketBytes),
-      .tickets = reinterpret_cast<unsigned*>(memory),
-      .parts = {}};
+  SomeRowsParams params{.x = static_cast<const Bf16*>(x.data),
+                        .num_rows = static_cast<int>(x.shape[0]),
+                        .depth = static_cast<int>(x.shape[1]),
+                        .adds = args.write == MatMulArgs::Write::kAdd,
+                        .has_gelu = gated != nullptr && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
+                        .gated = static_cast<Bf16*>(gated),
+                        .runs = {},
+                        .partials = reinterpret_cast<float4*>(memory + kTicketBytes),
+                        .tickets = reinterpret_cast<unsigned*>(memory),
+                        .parts = {}};
+  int num_tiles = 0;
   for (size_t i = 0; i < args.parts.size(); ++i) {
     const MatMulPart& part = args.parts[i];
-    params.runs.num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kTileOutputs));
+    num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kTileOutputs));
     params.parts[i] = {.weight = static_cast<const Bf16*>(part.weight.rows().data),
                        .bias = F32(part.bias),
                        .out = F32(part.out),
                        .num_outputs = static_cast<int>(part.weight.shape[0]),
-                       .end_tile = params.runs.num_tiles};
+                       .end_tile = num_tiles};
   }
-  if (gated != nullptr)
-    params.runs.num_tiles = static_cast<int>(Blocks(args.parts[0].weight.shape[0], kTileOutputs / 2));
-  params.runs.num_blocks = BlocksFor(params.runs, device.facts().num_multiprocessors);
-  Launch(device, "MatMul", Overlapping(params.runs.num_blocks, kThreads, kRingBytes), SomeRowsKernel, params);
+  if (gated != nullptr) num_tiles = static_cast<int>(Blocks(args.parts[0].weight.shape[0], kTileOutputs / 2));
+  if (num_tiles == 0 || params.num_rows == 0 || params.depth == 0) return;
+  params.runs = RunsFor(num_tiles, params.depth / kSliceDepth, device.facts().num_multiprocessors);
+  LaunchShape shape = Overlapping(params.runs.num_blocks(), kThreads, kRingBytes);
+  shape.lets_begin_late = true;
+  Launch(device, "MatMul", shape, SomeRowsKernel, params);
 }
 
 }  // namespace headwise::cuda

@@ -186,17 +186,17 @@ TEST(SliceRuns, BlocksHaveEverySliceOnceAndSumsAPlaceEach) {
   std::mt19937 random(5);
   const auto between = [&](int first, int last) { return std::uniform_int_distribution<int>(first, last)(random); };
   for (int i = 0; i < 300; ++i) {
-    SliceRuns runs{.num_tiles = between(1, 500), .slices_of_tile = between(1, 120), .num_blocks = 0};
     const int most = between(1, 264);
-    runs.num_blocks = BlocksFor(runs, most);
-    ASSERT_LE(runs.num_blocks, std::min<int64_t>(most, runs.num_slices()));
-    ASSERT_GT(runs.num_blocks, 0);
+    const SliceRuns runs = RunsFor(between(1, 500), between(1, 120), most);
+    ASSERT_LE(runs.num_blocks(), std::min<int64_t>(most, runs.num_slices()));
+    ASSERT_GT(runs.num_blocks(), 0);
+    const int most_of_tile = MostBlocksOfTile(runs.slices_of_tile, runs.length);
     // Nobody has more than a twenty-fifth, rounded up, above an equal share among all.
     const int64_t share = (runs.num_slices() + most - 1) / most;
     std::set<int> places;
     EXPECT_EQ(runs.Begin(0), 0);
-    EXPECT_EQ(runs.Begin(runs.num_blocks), runs.num_slices());
-    for (int block = 0; block < runs.num_blocks; ++block) {
+    EXPECT_EQ(runs.Begin(runs.num_blocks()), runs.num_slices());
+    for (int block = 0; block < runs.num_blocks(); ++block) {
       const int64_t begin = runs.Begin(block);
       const int64_t end = runs.Begin(block + 1);
       ASSERT_GT(end, begin);
@@ -206,9 +206,10 @@ TEST(SliceRuns, BlocksHaveEverySliceOnceAndSumsAPlaceEach) {
         const auto its = static_cast<int>(tile);
         EXPECT_LE(runs.FirstBlockOf(its), block);
         EXPECT_GE(runs.LastBlockOf(its), block);
+        EXPECT_LE(runs.LastBlockOf(its) - runs.FirstBlockOf(its) + 1, most_of_tile);
         if (runs.FirstBlockOf(its) == runs.LastBlockOf(its)) continue;
         EXPECT_TRUE(places.insert(runs.PlaceOf(block, its)).second);
-        EXPECT_LT(runs.PlaceOf(block, its), 2 * runs.num_blocks);
+        EXPECT_LT(runs.PlaceOf(block, its), 2 * runs.num_blocks());
       }
     }
   }
@@ -217,9 +218,8 @@ TEST(SliceRuns, BlocksHaveEverySliceOnceAndSumsAPlaceEach) {
 // Matrices of Llama-3-8B on 132 multiprocessors, slices of 128: output and down, of 64 tiles, have two blocks a tile.
 TEST(SliceRuns, FewBlocksShareATile) {
   for (const int slices : {32, 112}) {
-    SliceRuns runs{.num_tiles = 64, .slices_of_tile = slices, .num_blocks = 0};
-    runs.num_blocks = BlocksFor(runs, 132);
-    EXPECT_EQ(runs.num_blocks, 128);
+    const SliceRuns runs = RunsFor(64, slices, 132);
+    EXPECT_EQ(runs.num_blocks(), 128);
     for (int tile = 0; tile < runs.num_tiles; ++tile) EXPECT_EQ(runs.LastBlockOf(tile) - runs.FirstBlockOf(tile), 1);
   }
 }

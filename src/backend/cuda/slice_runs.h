@@ -1,6 +1,7 @@
 // How the slices of K of all tiles of a product are dealt to blocks: in one row, tile after tile, of which each block
-// takes a run as long as any other's, but for one. It follows from the matrix and the number of blocks alone, so that
-// the bits of a row do not depend on those beside it. For host and device; no std:: code.
+// takes a run as long as any other's, but for the last one's. It follows from the matrix and the number of
+// multiprocessors alone, so that the bits of a row do not depend on those beside it. For host and device; no std::
+// code.
 #ifndef HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
 #define HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
 
@@ -11,12 +12,16 @@ namespace headwise::cuda {
 struct SliceRuns {
   int num_tiles;
   int slices_of_tile;
-  int num_blocks;  // at most as many as slices
+  int length;  // of a run, but for the last one's
 
   constexpr int64_t num_slices() const { return static_cast<int64_t>(num_tiles) * slices_of_tile; }
+  constexpr int num_blocks() const { return static_cast<int>((num_slices() + length - 1) / length); }
   // A block's run is [Begin(block), Begin(block + 1)).
-  constexpr int64_t Begin(int block) const { return block * num_slices() / num_blocks; }
-  constexpr int BlockOf(int64_t slice) const { return static_cast<int>(((slice + 1) * num_blocks - 1) / num_slices()); }
+  constexpr int64_t Begin(int block) const {
+    const int64_t begin = static_cast<int64_t>(block) * length;
+    return begin < num_slices() ? begin : num_slices();
+  }
+  constexpr int BlockOf(int64_t slice) const { return static_cast<int>(slice / length); }
   constexpr int FirstBlockOf(int tile) const { return BlockOf(static_cast<int64_t>(tile) * slices_of_tile); }
   constexpr int LastBlockOf(int tile) const { return BlockOf(static_cast<int64_t>(tile + 1) * slices_of_tile - 1); }
   // Where a block leaves what it has of a tile that others have slices of too: it has at most two such, those that its
@@ -37,15 +42,16 @@ constexpr int MostBlocksOfTile(int slices_of_tile, int length) {
   }
   return (length - common + slices_of_tile + length - 1) / length;
 }
-// How many blocks of at most `most`: runs are at most a twenty-fifth longer than with all of them, and of any one tile
-// as few blocks have slices as can be.
-constexpr int BlocksFor(const SliceRuns& runs, int most) {
+// For at most `most` blocks: runs are at most a twenty-fifth longer than with all of them, and of those the ones with
+// the fewest blocks for any one tile. Requires: some slices.
+constexpr SliceRuns RunsFor(int num_tiles, int slices_of_tile, int most) {
+  SliceRuns runs{num_tiles, slices_of_tile, 0};
   const auto shortest = static_cast<int>((runs.num_slices() + most - 1) / most);
-  int best = shortest;
+  runs.length = shortest;
   for (int length = shortest; length <= shortest + shortest / 25; ++length) {
-    if (MostBlocksOfTile(runs.slices_of_tile, length) < MostBlocksOfTile(runs.slices_of_tile, best)) best = length;
+    if (MostBlocksOfTile(slices_of_tile, length) < MostBlocksOfTile(slices_of_tile, runs.length)) runs.length = length;
   }
-  return static_cast<int>((runs.num_slices() + best - 1) / best);
+  return runs;
 }
 
 }  // namespace headwise::cuda
