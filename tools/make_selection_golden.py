@@ -34,6 +34,7 @@ POLICIES = {
     "knorm": [{"recent": 20, "by": "knorm"}] * 2,
     "knorm_after": [{"recent": 24, "from": "end_of_prompt", "by": "knorm"}] * 2,
     "keydiff": [{"sink": 2, "recent": 18, "by": "keydiff"}] * 2,
+    "expected": [{"sink": 2, "recent": 36, "from": "end_of_prompt", "by": "expected", "window": 24}] * 2,  # of two steps
     "quest": [{"recent": 32, "from": "end_of_prompt", "by": "quest", "block": 16}] * 2,
 }
 
@@ -56,7 +57,7 @@ class Policy:
     def note(self, t, key, seen):
         """The token at t has come; `seen`: what each kept token got from its queries, all of the group together."""
         by = self.rule["by"]
-        if by == "quest":
+        if by in ("quest", "expected"):
             return
         if by == "keydiff":
             self.keys[t] = key / np.sqrt(np.dot(key, key))
@@ -74,7 +75,7 @@ class Policy:
     def cuts(self, kept, end):
         by = self.rule["by"]
         return by != "quest" and end >= self.starts and len(kept) > self.budget() and (
-            by != "snapkv" or end == self.prompt_tokens)
+            by not in ("snapkv", "expected") or end == self.prompt_tokens)
 
     def reading(self, kept, t, queries, keys):
         """Of the kept tokens, those that the group's queries at t read."""
@@ -139,6 +140,7 @@ class Llama:
         self.dim = self.config["head_dim"]
         self.num_heads, self.num_kv_heads = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         self.group = self.num_heads // self.num_kv_heads
+        self.raw = {}  # queries of a layer before rotation
 
     def norm(self, x, name):
         scale = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.config["rms_norm_eps"])
@@ -166,16 +168,35 @@ class Llama:
                 for t in range(begin, end):
                     hidden[t] = self.token(layer, t, hidden[t], keys[layer], values[layer], kept[layer], policies[layer])
                 for head in range(self.num_kv_heads):
+                    if policies[layer][head].rule["by"] == "expected":
+                        self.expect(policies[layer][head], head, range(begin, end), kept[layer][head], keys[layer], values[layer])
                     for j in policies[layer][head].going(kept[layer][head], end):
                         kept[layer][head].remove(j)
             after.append([[sorted(head) for head in layer] for layer in kept])
         return self.norm(hidden, "model.norm.weight"), after
 
+    def expect(self, policy, head, rows, kept, keys, values):
+        """Queries at `rows`, of one step, as draws from a normal distribution; each turned by the mean of 512 rotations to come."""
+        end, sink = policy.prompt_tokens, policy.rule["sink"]
+        rows = [t for t in rows if max(sink, end - policy.rule["window"]) <= t < end]
+        if not rows:
+            return
+        seen = [j for j in kept if j >= sink]
+        k = np.array([keys[j][head] for j in seen])
+        for q in range(head * self.group, (head + 1) * self.group):
+            x = np.mean([self.rotated(np.array([self.raw[t][q] for t in rows]), end + i) for i in range(512)], axis=0)
+            covariance = np.cov(x.T, bias=True)
+            weights = np.exp(k @ x.mean(axis=0) / np.sqrt(self.dim) + np.einsum("ja,ab,jb->j", k, covariance, k) / self.dim / 2)
+            for j, share in zip(seen, weights / np.sum(weights)):
+                length = np.sqrt(np.sum(values[j][head] ** 2))
+                policy.scores[j] = policy.scores.get(j, 0.0) + len(rows) * (share + 0.01) * length / self.group
+
     def token(self, layer, t, x, keys, values, kept, policies):
         name = f"model.layers.{layer}."
         y = self.norm(x, name + "input_layernorm.weight")
         project = lambda which: (self.weights[name + f"self_attn.{which}_proj.weight"] @ y).reshape(-1, self.dim)
-        queries = self.rotated(project("q"), t)
+        self.raw[t] = project("q")
+        queries = self.rotated(self.raw[t], t)
         keys[t], values[t] = self.rotated(project("k"), t), project("v")
         out = np.zeros((self.num_heads, self.dim))
         for head in range(self.num_kv_heads):
@@ -267,7 +288,8 @@ def main():
         margins = []
         policies = [[Policy(rule, len(prompt), margins) for _ in range(model.num_kv_heads)] for rule in rules]
         hidden, after = model.run(ids, steps, policies)
-        tensors[f"hidden_{name}"] = hidden[rows].astype(np.float32)
+        if name != "expected":  # the tokens say it all: none goes later
+            tensors[f"hidden_{name}"] = hidden[rows].astype(np.float32)
         dropped = []
         for before, now, step in zip(after[num_prompt_steps - 1 :], after[num_prompt_steps:], steps[num_prompt_steps:]):
             gone = [sorted(set(a + [step[0]]) - set(b)) for a, b in zip(sum(before, []), sum(now, []))]
@@ -275,8 +297,8 @@ def main():
         at_end[name] = after[num_prompt_steps - 1]
         cases[name] = {"plan": [[plan_rule(rule)] * model.num_kv_heads for rule in rules],
                        "smallest_margin": float(f"{min(margins):.3g}"), "kept": at_end[name], "dropped": dropped}
-        if name == "quest":
-            del cases[name]["kept"], cases[name]["dropped"]
+        for unsaid in {"quest": ("kept", "dropped"), "expected": ("dropped",)}.get(name, ()):
+            del cases[name][unsaid]
         if min(margins) < 1e-5:
             sys.exit(f"{name}: a choice was nearly a tie ({min(margins):.2g}), expected another text or budget")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ import tarfile
 import time
 
 RATIOS = "0.5,0.25,0.125"
-SELECTORS = ("h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff")
+SELECTORS = ("h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff", "expected")
 METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "moa-integrated", "random")
 # Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
 SIZES = ("--sink", 16, "--recent", 128)

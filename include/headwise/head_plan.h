@@ -30,29 +30,34 @@ struct TokenSelector {
   enum class Kind {
     kPosition,  // the rule's own: the first `sink` and the newest `recent`
     // By score: the first `sink` always, and of all others `recent`, those that scored highest.
-    kH2o,      // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o]
-    kTova,     // what the last query of a step gave each, the newest token among them [tova]
-    kSnapKv,   // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
-               // the prompt is kept on top of that [snapkv]
-    kKeyNorm,  // the shortest keys, whatever is asked [knorm]
-    kAdaKv,    // as kSnapKv, and the heads of a layer share their budgets by these sums, in whole pages [adakv]
-    kKeyDiff,  // the keys that point least where keys point on the whole, whatever is asked [keydiff]
-    kQuest,    // every token is kept; queries behind the prompt read the blocks whose keys may give them most, as many
-               // as `recent` has tokens, the newest among them, and those of `sink` [quest]
+    kH2o,       // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o]
+    kTova,      // what the last query of a step gave each, the newest token among them [tova]
+    kSnapKv,    // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
+                // the prompt is kept on top of that [snapkv]
+    kKeyNorm,   // the shortest keys, whatever is asked [knorm]
+    kAdaKv,     // as kSnapKv, and the heads of a layer share their budgets by these sums, in whole pages [adakv]
+    kKeyDiff,   // the keys that point least where keys point on the whole, whatever is asked [keydiff]
+    kExpected,  // what the prompt's last queries lead one to expect of those to come, times the length of its value;
+                // when tokens go, and which always stay, as kSnapKv [expected]
+    kQuest,     // every token is kept; queries behind the prompt read the blocks whose keys may give them most, as many
+                // as `recent` has tokens, the newest among them, and those of `sink` [quest]
   };
   enum class Pooling { kMax, kMean };
 
   Kind kind = Kind::kPosition;
   double recent_share = 0.5;  // kH2o: of `recent`; half and half in the paper
-  // kSnapKv and kAdaKv:
+  // kSnapKv, kAdaKv and kExpected:
   int64_t window = 32;  // the queries that are observed, whose tokens are always kept
-  int64_t kernel = 7;   // positions that are pooled, an odd number
+  // kSnapKv and kAdaKv:
+  int64_t kernel = 7;  // positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
   double floor = 0.2;  // kAdaKv: of a budget, what does not depend on the other heads
   int64_t block = 16;  // kQuest: tokens that are read or not together, a multiple of 16
 
   // Whether tokens go once, at the end of the prompt, by what its last queries say.
-  bool CutsOnce() const { return kind == Kind::kSnapKv || kind == Kind::kAdaKv; }
+  bool CutsOnce() const { return PoolsSums() || kind == Kind::kExpected; }
+  // Whether scores are sums over these, pooled: then the steps that a text was read in do not matter.
+  bool PoolsSums() const { return kind == Kind::kSnapKv || kind == Kind::kAdaKv; }
 
   friend bool operator==(const TokenSelector&, const TokenSelector&) = default;
 };

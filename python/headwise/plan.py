@@ -34,6 +34,7 @@ __all__ = [
     "adakv",
     "knorm",
     "keydiff",
+    "expected",
     "quest",
     "import_duo",
     "import_moa",
@@ -85,9 +86,9 @@ def duo(
     compensate: true: fold dropped tokens into one mean token. By default false.
     sparsity: Share of heads that are bounded. By default 0.5.
     threshold: Heads with a gate below this are bounded.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     steps: Planned training steps; a run whose ranking is settled ends earlier. By default 2000.
     batch: Samples per step. By default 1.
     learning_rate: Of the gates, between warm-up and decay. By default 0.02.
@@ -182,9 +183,9 @@ def zigzag(
     recent: Last tokens that a bounded head keeps. By default 256.
     positions: text, or cache: distances inside the cache. By default text.
     compensate: true: fold dropped tokens into one mean token. By default false.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     steps: Planned training steps; a run whose ranking is settled ends earlier. By default 2000.
     batch: Samples per step. By default 1.
     learning_rate: Of the gates, between warm-up and decay. By default 0.02.
@@ -269,9 +270,9 @@ def razor(
     epsilon: ALiBi: attention weights below this may be dropped. By default 0.001.
     context: ALiBi: a window of so many tokens means full. By default (the trained length).
     compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "induction-share": induction_share,
@@ -340,9 +341,9 @@ def moa(
     prompts: JSONL file of {"prompt": ...} to calibrate on, in place of generated ones.
     seed: Seed of everything that is drawn. By default 0.
     compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "lengths": lengths,
@@ -410,9 +411,9 @@ def profile(
     compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
     sparsity: Share of heads that are bounded. By default 0.5.
     threshold: Heads with a gate below this are bounded.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     data: passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on). By default
         passkeys.
     text: UTF-8 file that the samples' text comes from; without it text is generated.
@@ -470,9 +471,9 @@ def streaming(
     positions: text, or cache: distances inside the cache. By default cache.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
     compensate: true: fold dropped tokens into one mean token. By default false.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "sink": sink,
@@ -503,9 +504,9 @@ def uniform(
     sink: First tokens that a bounded head keeps. By default 64.
     alpha: Span: alpha + beta * context. By default 0.
     beta: Span: alpha + beta * context. By default 0.5.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "sink": sink,
@@ -542,9 +543,9 @@ def random(
     positions: text, or cache: distances inside the cache. By default text.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
     compensate: true: fold dropped tokens into one mean token. By default false.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "sparsity": sparsity,
@@ -594,10 +595,10 @@ def h2o(
     budget: Tokens that a head keeps. By default 1024.
     recent_share: Share of the budget that is the newest tokens, whatever they scored. By default 0.5.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -626,10 +627,10 @@ def tova(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -661,10 +662,10 @@ def snapkv(
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -700,9 +701,9 @@ def pyramidkv(
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -738,10 +739,10 @@ def adakv(
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -772,10 +773,10 @@ def knorm(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -803,10 +804,10 @@ def keydiff(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads select by score in place of a window, with no more bytes (at at tokens).
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -817,6 +818,38 @@ def keydiff(
         "kv-bytes-at": kv_bytes_at,
     }
     return _make("keydiff", model, given, out=out)
+
+
+def expected(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    window: int | None = None,
+    base: StrPath | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps what queries like the prompt's last are expected to look at, and all that comes later
+    [expected].
+
+    budget: Tokens that a head keeps. By default 1024.
+    window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "window": window,
+        "base": base,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("expected", model, given, out=out)
 
 
 def quest(
@@ -839,7 +872,7 @@ def quest(
     dense_layers: Lowest layers whose heads read every token. By default 2.
     kv_ratio: Budget: a decoding query reads this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads; KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads.
     """
     given: dict[str, Any] = {
         "budget": budget,
@@ -873,9 +906,9 @@ def import_duo(
     from_: Folder with full_attention_heads.tsv.
     sparsity: Share of heads that are bounded.
     threshold: Heads with a gate below this are bounded.
-    kv_ratio: Budget: this share of the KV bytes of the dense plan, at at tokens.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
-    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
     sink: First tokens that a bounded head keeps. By default 64.
     recent: Last tokens that a bounded head keeps. By default 256.
     positions: text, or cache: distances inside the cache. By default text.

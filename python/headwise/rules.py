@@ -5,7 +5,7 @@ t is the position of the query, j that of a key; all lengths are in tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Union
 
 from .errors import InvalidInput
@@ -22,6 +22,7 @@ __all__ = [
     "AdaKv",
     "Knorm",
     "KeyDiff",
+    "Expected",
     "Quest",
     "Selector",
 ]
@@ -73,6 +74,13 @@ class KeyDiff:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """Tokens of a prompt are kept by what queries like its last are expected to give them; otherwise as SnapKv."""
+
+    window: int = 32
+
+
+@dataclass(frozen=True)
 class Quest:
     """Every token is kept; queries behind the prompt read the blocks whose keys may score highest."""
 
@@ -80,7 +88,7 @@ class Quest:
     """Tokens that are read or not together, a multiple of 16."""
 
 
-Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Quest]
+Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, Quest]
 
 
 @dataclass(frozen=True)
@@ -133,44 +141,30 @@ class ElasticRazor:
 Rule = Union[Full, Stream, ElasticMoa, ElasticRazor]
 
 
+_SELECTORS: dict[str, Any] = {
+    "h2o": H2o,
+    "tova": Tova,
+    "snapkv": SnapKv,
+    "adakv": AdaKv,
+    "knorm": Knorm,
+    "keydiff": KeyDiff,
+    "expected": Expected,
+    "quest": Quest,
+}
+
+
 def _selector_to_json(selector: Selector) -> dict[str, Any]:
-    if isinstance(selector, H2o):
-        return {"by": "h2o", "recent_share": selector.recent_share}
-    if isinstance(selector, Tova):
-        return {"by": "tova"}
-    if isinstance(selector, SnapKv):
-        return {"by": "snapkv", "window": selector.window, "kernel": selector.kernel, "pooling": selector.pooling}
-    if isinstance(selector, AdaKv):
-        return {
-            "by": "adakv",
-            "window": selector.window,
-            "kernel": selector.kernel,
-            "pooling": selector.pooling,
-            "floor": selector.floor,
-        }
-    if isinstance(selector, Knorm):
-        return {"by": "knorm"}
-    if isinstance(selector, KeyDiff):
-        return {"by": "keydiff"}
-    if isinstance(selector, Quest):
-        return {"by": "quest", "block": selector.block}
-    raise InvalidInput(f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff or Quest")
+    for by, kind in _SELECTORS.items():
+        if isinstance(selector, kind):
+            return {"by": by, **asdict(selector)}
+    raise InvalidInput(
+        f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected or Quest"
+    )
 
 
 def _selector_from_json(value: dict[str, Any]) -> Selector:
-    options = {key: value[key] for key in value if key != "by"}
-    kinds: dict[
-        str, type[H2o] | type[Tova] | type[SnapKv] | type[AdaKv] | type[Knorm] | type[KeyDiff] | type[Quest]
-    ] = {
-        "h2o": H2o,
-        "tova": Tova,
-        "snapkv": SnapKv,
-        "adakv": AdaKv,
-        "knorm": Knorm,
-        "keydiff": KeyDiff,
-        "quest": Quest,
-    }
-    return kinds[value["by"]](**options)
+    selector: Selector = _SELECTORS[value["by"]](**{key: value[key] for key in value if key != "by"})
+    return selector
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import MODEL, PLAN, command
 from headwise import HeadPlan, InvalidInput, ModelShape
-from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Full, H2o, KeyDiff, Knorm, Quest, SnapKv, Stream, Tova
+from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Expected, Full, H2o, KeyDiff, Knorm, Quest, SnapKv, Stream, Tova
 
 TRAINING = {
     "passkeys": 2,
@@ -72,7 +72,7 @@ def test_rules_go_there_and_back():
         [Stream(0, 512, start="end_of_prompt", select=SnapKv(16, 5, "mean")), ElasticMoa(64, 128.0, 0.25, select=Knorm())],
     ]
     assert HeadPlan.from_json(HeadPlan(selecting, shape).to_json()).rules == selecting
-    sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff())] * 2]
+    sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff()), Stream(4, 9, start="end_of_prompt", select=Expected(8))]]
     assert HeadPlan.from_json(HeadPlan(sharing, shape).to_json()).rules == sharing
     reading = [[Full()] * 2, [Stream(0, 512, start="end_of_prompt", select=Quest(32))] * 2]
     assert HeadPlan.from_json(HeadPlan(reading, shape).to_json()).rules == reading

@@ -74,11 +74,12 @@ struct KvBlockReads {
 // ... of its pages, in no order: whatever reads or writes them takes slots for positions (the mask reads all).
 struct KvSelection {
   enum class Scores : uint8_t {
-    kNone,     // it does not: its mask says what it keeps
-    kSum,      // a token's is the sum over all queries that were observed, in this step and before
-    kLast,     // a token's is what the step's last query gives it
-    kKeyNorm,  // a token's is minus the length of its key, whatever is asked
-    kKeyDiff,  // a token's is minus the cosine of its key with the mean direction of all keys, whatever is asked
+    kNone,      // it does not: its mask says what it keeps
+    kSum,       // a token's is the sum over all queries that were observed, in this step and before
+    kLast,      // a token's is what the step's last query gives it
+    kKeyNorm,   // a token's is minus the length of its key, whatever is asked
+    kKeyDiff,   // a token's is minus the cosine of its key with the mean direction of all keys, whatever is asked
+    kExpected,  // a token's is what the observed queries lead one to expect of those to come, summed over steps
   };
   enum class Pooling : uint8_t { kMax, kMean };
 
@@ -87,7 +88,7 @@ struct KvSelection {
   int32_t kernel = 1;         // neighbours in the text that scores are pooled over, an odd number; 1: not pooled
   int64_t keep_first = 0;     // the text's first tokens, which always stay,
   int64_t keep_newest = 0;    // and its newest
-  int64_t observe_begin = 0;  // kSum: queries at text positions [observe_begin, observe_end) are observed
+  int64_t observe_begin = 0;  // kSum, kExpected: queries at text positions [observe_begin, observe_end) are observed
   int64_t observe_end = kNoLimit;
   int64_t most = kNoLimit;  // tokens that are kept when the step is over,
   // by a head that shares of the mean of the layer's heads that do, which have the same selection; `floor` of a head's

@@ -268,6 +268,8 @@ struct CompensateArgs {
   int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
+inline constexpr double kExpectedEpsilon = 0.01;  // as the authors measure [expected]
+
 // Heads that choose by score which tokens they keep: behind the attention of a step, for every head of the
 // layer that selects (KvSelection in backend/kv_step.h), in this order.
 //
@@ -278,7 +280,10 @@ struct CompensateArgs {
 //    kLast only where tokens go, which nobody could tell from the outside. kKeyNorm gives the step's own tokens minus
 //    the Euclidean length of their keys as they are stored, and looks at no query. Neither does kKeyDiff, which, where
 //    tokens go, gives each minus the cosine between its key k and the sum of k / |k| over all slots; 0 where one of the
-//    two has no length.
+//    two has no length. kExpected takes the step's observed queries of a query head, n of them, turned to positions to
+//    come (q_ahead), for draws from a normal distribution of their mean m and covariance S [expected §3]: with
+//    e = scale m k + scale^2 / 2 k S k, a the softmax of e over slots from keep_first on and A its mean over the group,
+//    it adds n (A + kExpectedEpsilon) |v|, v being the token's value. score_cap is left out; slots are positions.
 // 3. Where there are more than `most` tokens, num_slots - most of them go: those of the lowest scores, the earlier in
 //    the text where scores are equal. Tokens before position keep_first and the keep_newest newest stay. With a kernel
 //    of k > 1 a token's score is the largest, or the mean, of those (k - 1) / 2 slots around it, itself included, and
@@ -296,8 +301,9 @@ struct CompensateArgs {
 struct SelectKvArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;
-  ConstTensorView q;    // as in AttentionArgs, or absent: no query is observed
-  ConstTensorView lse;  // [T, Hq] f32, of Attention
+  ConstTensorView q;             // as in AttentionArgs, or absent: no query is observed
+  ConstTensorView lse;           // [T, Hq] f32, of Attention
+  ConstTensorView q_ahead = {};  // as q; absent: q, where positions turn nothing
   int64_t num_q_heads = 0;
   float scale = 1.0f;
   float score_cap = 0.0f;  // as in AttentionArgs

@@ -360,6 +360,7 @@ void Validate(const SelectKvArgs& args) {
   HW_CHECK(args.step != nullptr && args.layer_idx >= 0 && args.layer_idx < args.step->num_layers);
   if (!args.q.present()) return;
   const Shape q_shape = args.q.shape;
+  CheckOptionalF32(args.q_ahead, q_shape, "q_ahead");
   CheckF32(args.q, q_shape, "q");
   CheckF32(args.lse, {q_shape[0], args.num_q_heads}, "lse");
   CheckRows(args.step, args.layer_idx, q_shape, args.num_q_heads);

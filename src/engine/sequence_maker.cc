@@ -136,7 +136,7 @@ Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
       return fmt::format("read blocks of {} tokens, but pages have {}; expected a \"block\" that divides these",
                          rule.select.block, page_tokens_);
     }
-    if (is_batch_invariant_ && rule.SelectsByScore() && !rule.select.CutsOnce()) {
+    if (is_batch_invariant_ && rule.SelectsByScore() && !rule.select.PoolsSums()) {
       return "keep other tokens where a text is cut into other steps, which batch_invariant excludes";
     }
     return "";

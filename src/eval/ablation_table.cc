@@ -198,7 +198,7 @@ std::vector<AblationVariant> MoaBaselines(const AblationInput& input) {
 std::vector<AblationVariant> Selectors(const AblationInput& input) {
   std::vector<AblationVariant> variants =
       Beside({.label = "streaming", .method = "streaming", .options = Budget(input)}, input,
-             {"h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff"});
+             {"h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff", "expected"});
   // The budget is of what it reads. Two dense layers may be more than that.
   variants.push_back({.label = "quest", .method = "quest", .options = With(Budget(input), {{"dense-layers", "0"}})});
   return variants;

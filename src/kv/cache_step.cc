@@ -108,6 +108,7 @@ void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
                         .layer_idx = layer_idx,
                         .q = args.q,
                         .lse = args.lse,
+                        .q_ahead = args.q_ahead,
                         .num_q_heads = args.num_q_heads,
                         .scale = args.scale,
                         .score_cap = args.score_cap});

@@ -21,6 +21,7 @@ struct CacheLayerArgs {
   // As in AttentionArgs; all but k and v may be absent where nobody wants attention: q then is.
   ConstTensorView q;
   ConstTensorView q_sink;
+  ConstTensorView q_ahead = {};  // as in SelectKvArgs
   TensorView out;
   TensorView lse;  // needed where a head of the layer compensates or selects by score
   ConstTensorView alibi_slopes;

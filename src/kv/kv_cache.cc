@@ -135,6 +135,14 @@ bool KvCache::SharesInStep() const {
                      [&](size_t idx) { return headwise::SharesInStep(heads_[idx].rule, num_tokens_, planned_); });
 }
 
+int64_t KvCache::ExpectsFrom() const {
+  for (const size_t idx : selecting_) {
+    const ResolvedRule& rule = heads_[idx].rule;
+    if (rule.select.kind == TokenSelector::Kind::kExpected && num_tokens_ < rule.holds_from) return rule.holds_from;
+  }
+  return 0;
+}
+
 bool KvCache::SinksLeave(int64_t num_tokens) const {
   return std::any_of(watched_.begin(), watched_.end(),
                      [&](size_t idx) { return !LostSinks(heads_[idx], num_tokens).empty(); });

@@ -89,6 +89,8 @@ class KvCache {
   bool CountsPositions(int64_t layer_idx) const { return counts_positions_[static_cast<size_t>(layer_idx)] != 0; }
   // Whether heads of a layer come to share their budgets in the planned step.
   bool SharesInStep() const;
+  // The end of the prompt, where heads expect what comes of it and it is not read yet; 0 elsewhere.
+  int64_t ExpectsFrom() const;
   // Once the planned step is on its way to the device: what it dropped may be used by steps behind it. Where heads
   // share in it, once it is over, with its own of KvStep::gained, [L * Hkv].
   void FinishStep(std::span<const int32_t> gained = {}) noexcept;

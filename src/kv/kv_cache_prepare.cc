@@ -73,8 +73,10 @@ PageRange KvCache::WrittenPages(const Head& head, int64_t num_new) const {
   if (head.Selects()) {
     const KvSelection selection = SelectionOf(head.rule, num_tokens_, num_new);
     const bool drops = num_slots + num_new > selection.most;
-    const bool adds_scores = selection.scores == KvSelection::Scores::kSum && num_tokens_ < selection.observe_end &&
-                             num_tokens_ + num_new > selection.observe_begin;
+    const bool adds_up =
+        selection.scores == KvSelection::Scores::kSum || selection.scores == KvSelection::Scores::kExpected;
+    const bool adds_scores =
+        adds_up && num_tokens_ < selection.observe_end && num_tokens_ + num_new > selection.observe_begin;
     if (drops || adds_scores) return {0, EndPage(head, num_tokens_)};
   }
   // Of all others the page that grows, if it has tokens.

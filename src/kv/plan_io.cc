@@ -173,8 +173,8 @@ Status ValidateSelector(const HeadRule& rule) {
   TokenSelector used;  // what its kind has
   used.kind = select.kind;
   if (select.kind == Kind::kH2o) used.recent_share = select.recent_share;
-  if (select.CutsOnce()) {
-    used.window = select.window;
+  if (select.CutsOnce()) used.window = select.window;
+  if (select.PoolsSums()) {
     used.kernel = select.kernel;
     used.pooling = select.pooling;
   }
@@ -221,7 +221,9 @@ Status ValidateSelector(const HeadRule& rule) {
   if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
   return Status::InvalidInput(
       fmt::format("\"select\" by \"{}\" needs \"from\": \"end_of_prompt\": it looks at a prompt's last queries",
-                  select.kind == Kind::kAdaKv ? "adakv" : "snapkv"));
+                  select.kind == Kind::kAdaKv    ? "adakv"
+                  : select.kind == Kind::kSnapKv ? "snapkv"
+                                                 : "expected"));
 }
 
 // Heads of a layer that share their budgets share one.

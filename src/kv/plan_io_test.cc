@@ -14,6 +14,8 @@
 namespace headwise {
 namespace {
 
+using Kind = TokenSelector::Kind;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -85,15 +87,14 @@ TEST(PlanIo, RoundTripsEveryField) {
 HeadPlan EverySelector() {
   HeadPlan plan = HeadPlan::Dense(TinyShape());
   plan.At(0, 0) = HeadRule::Stream(4, 500);
-  plan.At(0, 0).select = {.kind = TokenSelector::Kind::kH2o, .recent_share = 1.0 / 3.0};
+  plan.At(0, 0).select = {.kind = Kind::kH2o, .recent_share = 1.0 / 3.0};
   plan.At(0, 1) = Moa(100, 0.1);
-  plan.At(0, 1).select.kind = TokenSelector::Kind::kTova;
+  plan.At(0, 1).select.kind = Kind::kTova;
   plan.At(1, 0) = HeadRule::Stream(0, 500);
   plan.At(1, 0).start = RuleStart::kEndOfPrompt;
-  plan.At(1, 0).select = {
-      .kind = TokenSelector::Kind::kSnapKv, .window = 16, .kernel = 5, .pooling = TokenSelector::Pooling::kMean};
+  plan.At(1, 0).select = {.kind = Kind::kSnapKv, .window = 16, .kernel = 5, .pooling = TokenSelector::Pooling::kMean};
   plan.At(1, 1) = HeadRule::Stream(4, 500);
-  plan.At(1, 1).select.kind = TokenSelector::Kind::kKeyNorm;
+  plan.At(1, 1).select.kind = Kind::kKeyNorm;
   return plan;
 }
 
@@ -116,12 +117,14 @@ TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
   for (int64_t kv_head = 0; kv_head < 2; ++kv_head) {
     plan.At(0, kv_head) = HeadRule::Stream(2, 100);
     plan.At(0, kv_head).start = RuleStart::kEndOfPrompt;
-    plan.At(0, kv_head).select = {.kind = TokenSelector::Kind::kAdaKv, .window = 16, .floor = 0.5};
+    plan.At(0, kv_head).select = {.kind = Kind::kAdaKv, .window = 16, .floor = 0.5};
   }
-  plan.At(1, 1).select.kind = TokenSelector::Kind::kKeyDiff;
+  plan.At(1, 0).select = {.kind = Kind::kExpected, .window = 64};
+  plan.At(1, 1).select.kind = Kind::kKeyDiff;
   const std::string text = SerializeHeadPlan(plan);
   EXPECT_THAT(text, HasSubstr("\"select\": {\"by\": \"adakv\", \"window\": 16, \"kernel\": 7, \"pooling\": \"max\", "
                               "\"floor\": 0.5}"));
+  EXPECT_THAT(text, HasSubstr("{\"by\": \"expected\", \"window\": 64}"));
   EXPECT_THAT(text, HasSubstr("{\"by\": \"keydiff\"}"));
   const auto read = ParseHeadPlan(text, "plan");
   ASSERT_TRUE(read.ok()) << read.status().message();
@@ -132,7 +135,7 @@ TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
   plan.At(0, 1) = plan.At(0, 0);
   plan.At(0, 1).select.floor = 1.5;
   EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("\"floor\" is 1.5"));
-  plan.At(0, 1).select = {.kind = TokenSelector::Kind::kSnapKv, .floor = 0.5};
+  plan.At(0, 1).select = {.kind = Kind::kSnapKv, .floor = 0.5};
   EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("options that its kind does not have"));
 }
 
@@ -140,7 +143,7 @@ TEST(PlanIo, HeadsThatReadBlocksComeBack) {
   HeadPlan plan = EverySelector();
   plan.At(0, 1) = HeadRule::Stream(4, 60);
   plan.At(0, 1).start = RuleStart::kEndOfPrompt;
-  plan.At(0, 1).select = {.kind = TokenSelector::Kind::kQuest, .block = 32};
+  plan.At(0, 1).select = {.kind = Kind::kQuest, .block = 32};
   const std::string text = SerializeHeadPlan(plan);
   EXPECT_THAT(text, HasSubstr(R"("select": {"by": "quest", "block": 32})"));
   EXPECT_THAT(text, HasSubstr(R"("headwise_plan": 2)"));
@@ -154,7 +157,7 @@ TEST(PlanIo, HeadsThatReadBlocksComeBack) {
   plan.At(0, 1).select.block = 16;
   plan.At(0, 1).start = RuleStart::kFirstToken;
   EXPECT_THAT(ValidateRule(plan.At(0, 1)).message(), HasSubstr("end_of_prompt"));
-  plan.At(0, 1).select.kind = TokenSelector::Kind::kTova;
+  plan.At(0, 1).select.kind = Kind::kTova;
   EXPECT_TRUE(ValidateRule(plan.At(0, 1)).ok());
   plan.At(0, 1).select.block = 32;
   EXPECT_THAT(ValidateRule(plan.At(0, 1)).message(), HasSubstr("options that its kind does not have"));

@@ -29,6 +29,8 @@ KvSelection::Scores ScoresOf(TokenSelector::Kind kind) {
       return KvSelection::Scores::kKeyNorm;
     case TokenSelector::Kind::kKeyDiff:
       return KvSelection::Scores::kKeyDiff;
+    case TokenSelector::Kind::kExpected:
+      return KvSelection::Scores::kExpected;
   }
   return KvSelection::Scores::kNone;
 }
@@ -207,12 +209,17 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   selection.keep_newest = std::min(rule.select.window, rule.recent);
   selection.observe_begin = ObserveBegin(rule);
   selection.observe_end = rule.holds_from;
+  if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
+  if (rule.select.kind == Kind::kExpected) {
+    // The first tokens' queries are like no others.
+    selection.observe_begin = std::max(selection.observe_begin, rule.sink);
+    return selection;
+  }
   selection.kernel = static_cast<int32_t>(rule.select.kernel);
   selection.pooling =
       rule.select.pooling == TokenSelector::Pooling::kMean ? KvSelection::Pooling::kMean : KvSelection::Pooling::kMax;
   selection.shares = rule.select.kind == Kind::kAdaKv;
   if (selection.shares) selection.floor = rule.select.floor;
-  if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
   return selection;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace headwise {
@@ -48,68 +49,51 @@ Result<bool> ReadChoice(const JsonObject& object, const char* key, std::pair<con
 
 using SelectorKind = TokenSelector::Kind;
 
-std::string_view NameOf(SelectorKind kind) {
-  switch (kind) {
-    case SelectorKind::kPosition:
-      return "position";
-    case SelectorKind::kH2o:
-      return "h2o";
-    case SelectorKind::kTova:
-      return "tova";
-    case SelectorKind::kSnapKv:
-      return "snapkv";
-    case SelectorKind::kKeyNorm:
-      return "knorm";
-    case SelectorKind::kAdaKv:
-      return "adakv";
-    case SelectorKind::kKeyDiff:
-      return "keydiff";
-    case SelectorKind::kQuest:
-      return "quest";
-  }
-  return "";
-}
+constexpr std::pair<SelectorKind, std::string_view> kSelectors[] = {
+    {SelectorKind::kH2o, "h2o"},           {SelectorKind::kTova, "tova"},     {SelectorKind::kSnapKv, "snapkv"},
+    {SelectorKind::kAdaKv, "adakv"},       {SelectorKind::kKeyNorm, "knorm"}, {SelectorKind::kKeyDiff, "keydiff"},
+    {SelectorKind::kExpected, "expected"}, {SelectorKind::kQuest, "quest"}};
 
 // {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
 // {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"},
-// {"by": "quest", "block": 16}
+// {"by": "expected", "window": 32}, {"by": "quest", "block": 16}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
   HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
   const Json& value = rule.At("select");
+  const auto known = std::ranges::find(kSelectors, by, &std::pair<SelectorKind, std::string_view>::second);
+  if (known == std::end(kSelectors)) {
+    return Status::InvalidInput(
+        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\", \"keydiff\", "
+                    "\"expected\" or \"quest\"",
+                    object.origin(), by));
+  }
   TokenSelector selector;
-  if (by == "h2o") {
-    selector.kind = SelectorKind::kH2o;
-    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "recent_share"}));
-    HW_ASSIGN_OR_RETURN(selector.recent_share, object.DoubleOr("recent_share", selector.recent_share));
-  } else if (by == "tova") {
-    selector.kind = SelectorKind::kTova;
-    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
-  } else if (by == "snapkv" || by == "adakv") {
-    const bool shares = by == "adakv";
-    selector.kind = shares ? SelectorKind::kAdaKv : SelectorKind::kSnapKv;
-    HW_RETURN_IF_ERROR(shares
-                           ? RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling", "floor"})
-                           : RefuseUnknownKeys(value, object.origin(), {"by", "window", "kernel", "pooling"}));
-    if (shares) {
+  selector.kind = known->first;
+  const auto refuse_others = [&](std::initializer_list<std::string_view> options) {
+    return RefuseUnknownKeys(value, object.origin(), options);
+  };
+  if (selector.PoolsSums()) {
+    if (selector.kind == SelectorKind::kAdaKv) {
+      HW_RETURN_IF_ERROR(refuse_others({"by", "window", "kernel", "pooling", "floor"}));
       HW_ASSIGN_OR_RETURN(selector.floor, object.DoubleOr("floor", selector.floor));
+    } else {
+      HW_RETURN_IF_ERROR(refuse_others({"by", "window", "kernel", "pooling"}));
     }
-    HW_ASSIGN_OR_RETURN(selector.window, object.IntOr("window", selector.window));
     HW_ASSIGN_OR_RETURN(selector.kernel, object.IntOr("kernel", selector.kernel));
     HW_ASSIGN_OR_RETURN(const bool is_mean, ReadChoice(object, "pooling", {"max", "mean"}));
     if (is_mean) selector.pooling = TokenSelector::Pooling::kMean;
-  } else if (by == "knorm" || by == "keydiff") {
-    selector.kind = by == "knorm" ? SelectorKind::kKeyNorm : SelectorKind::kKeyDiff;
-    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by"}));
-  } else if (by == "quest") {
-    selector.kind = SelectorKind::kQuest;
-    HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, object.origin(), {"by", "block"}));
+  } else if (selector.kind == SelectorKind::kH2o) {
+    HW_RETURN_IF_ERROR(refuse_others({"by", "recent_share"}));
+    HW_ASSIGN_OR_RETURN(selector.recent_share, object.DoubleOr("recent_share", selector.recent_share));
+  } else if (selector.kind == SelectorKind::kQuest) {
+    HW_RETURN_IF_ERROR(refuse_others({"by", "block"}));
     HW_ASSIGN_OR_RETURN(selector.block, object.IntOr("block", selector.block));
   } else {
-    return Status::InvalidInput(fmt::format(
-        "{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\", \"keydiff\" or "
-        "\"quest\"",
-        object.origin(), by));
+    HW_RETURN_IF_ERROR(selector.CutsOnce() ? refuse_others({"by", "window"}) : refuse_others({"by"}));
+  }
+  if (selector.CutsOnce()) {
+    HW_ASSIGN_OR_RETURN(selector.window, object.IntOr("window", selector.window));
   }
   return selector;
 }
@@ -119,12 +103,16 @@ std::string FormatSelector(const TokenSelector& selector) {
   if (selector.kind == SelectorKind::kH2o) {
     options = fmt::format(R"(, "recent_share": {})", FormatNumber(selector.recent_share));
   } else if (selector.CutsOnce()) {
-    options = fmt::format(R"(, "window": {}, "kernel": {}, "pooling": "{}")", selector.window, selector.kernel,
-                          selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+    options = fmt::format(R"(, "window": {})", selector.window);
+  }
+  if (selector.PoolsSums()) {
+    options += fmt::format(R"(, "kernel": {}, "pooling": "{}")", selector.kernel,
+                           selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
   }
   if (selector.kind == SelectorKind::kQuest) options = fmt::format(R"(, "block": {})", selector.block);
   if (selector.kind == SelectorKind::kAdaKv) options += fmt::format(R"(, "floor": {})", FormatNumber(selector.floor));
-  return fmt::format(R"(, "select": {{"by": "{}"{}}})", NameOf(selector.kind), options);
+  const auto known = std::ranges::find(kSelectors, selector.kind, &std::pair<SelectorKind, std::string_view>::first);
+  return fmt::format(R"(, "select": {{"by": "{}"{}}})", known->second, options);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 namespace headwise {
 namespace {
 
+using Kind = TokenSelector::Kind;
+
 HeadRule Moa(double alpha, double beta, int64_t sink = 64) {
   HeadRule rule;
   rule.kind = HeadRule::Kind::kElasticMoa;
@@ -32,7 +34,7 @@ SequenceLimits Limits(int64_t prompt_tokens, int64_t max_tokens) {
 
 // ---- heads that select by score
 
-ResolvedRule Selecting(TokenSelector::Kind kind, int64_t prompt_tokens, RuleStart start) {
+ResolvedRule Selecting(Kind kind, int64_t prompt_tokens, RuleStart start) {
   HeadRule rule = HeadRule::Stream(10, 90);
   rule.select.kind = kind;
   rule.start = start;
@@ -40,10 +42,10 @@ ResolvedRule Selecting(TokenSelector::Kind kind, int64_t prompt_tokens, RuleStar
 }
 
 TEST(SelectingRule, HowManyAreKeptFollowsFromTheLength) {
-  const ResolvedRule always = Selecting(TokenSelector::Kind::kH2o, 300, RuleStart::kFirstToken);
-  const ResolvedRule after = Selecting(TokenSelector::Kind::kTova, 300, RuleStart::kEndOfPrompt);
-  const ResolvedRule once = Selecting(TokenSelector::Kind::kSnapKv, 300, RuleStart::kEndOfPrompt);
-  const ResolvedRule of_short = Selecting(TokenSelector::Kind::kSnapKv, 40, RuleStart::kEndOfPrompt);
+  const ResolvedRule always = Selecting(Kind::kH2o, 300, RuleStart::kFirstToken);
+  const ResolvedRule after = Selecting(Kind::kTova, 300, RuleStart::kEndOfPrompt);
+  const ResolvedRule once = Selecting(Kind::kSnapKv, 300, RuleStart::kEndOfPrompt);
+  const ResolvedRule of_short = Selecting(Kind::kSnapKv, 40, RuleStart::kEndOfPrompt);
   struct Row {
     int64_t num_tokens;
     int64_t always, after, once, of_short;
@@ -70,7 +72,7 @@ TEST(SelectingRule, HowManyAreKeptFollowsFromTheLength) {
 }
 
 TEST(SelectingRule, WhatHeadsShareIsOnTopOfTheirBudget) {
-  ResolvedRule rule = Selecting(TokenSelector::Kind::kAdaKv, 300, RuleStart::kEndOfPrompt);
+  ResolvedRule rule = Selecting(Kind::kAdaKv, 300, RuleStart::kEndOfPrompt);
   const int64_t budget = rule.Budget();
   EXPECT_EQ(NumKeptTokens(rule, 310), budget + 10);
   EXPECT_FALSE(SharesInStep(rule, 0, 299));
@@ -87,17 +89,15 @@ TEST(SelectingRule, WhatHeadsShareIsOnTopOfTheirBudget) {
 }
 
 TEST(SelectingRule, PastsAreTheSameWhereTheSameWasObservedAndNothingDropped) {
-  const auto at = [](TokenSelector::Kind kind, int64_t prompt) {
-    return Selecting(kind, prompt, RuleStart::kEndOfPrompt);
-  };
-  const ResolvedRule snap = at(TokenSelector::Kind::kSnapKv, 300);
+  const auto at = [](Kind kind, int64_t prompt) { return Selecting(kind, prompt, RuleStart::kEndOfPrompt); };
+  const ResolvedRule snap = at(Kind::kSnapKv, 300);
   EXPECT_TRUE(SamePast(snap, snap, 1000));
-  EXPECT_TRUE(SamePast(snap, at(TokenSelector::Kind::kSnapKv, 400), 268));
-  EXPECT_FALSE(SamePast(snap, at(TokenSelector::Kind::kSnapKv, 400), 269)) << "the last 32 queries are observed";
-  EXPECT_TRUE(SamePast(at(TokenSelector::Kind::kH2o, 300), at(TokenSelector::Kind::kH2o, 400), 299));
-  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kH2o, 300), at(TokenSelector::Kind::kH2o, 400), 300));
-  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kTova, 300), at(TokenSelector::Kind::kH2o, 300), 10));
-  EXPECT_FALSE(SamePast(at(TokenSelector::Kind::kTova, 300), ResolvedRule{}, 10));
+  EXPECT_TRUE(SamePast(snap, at(Kind::kSnapKv, 400), 268));
+  EXPECT_FALSE(SamePast(snap, at(Kind::kSnapKv, 400), 269)) << "the last 32 queries are observed";
+  EXPECT_TRUE(SamePast(at(Kind::kH2o, 300), at(Kind::kH2o, 400), 299));
+  EXPECT_FALSE(SamePast(at(Kind::kH2o, 300), at(Kind::kH2o, 400), 300));
+  EXPECT_FALSE(SamePast(at(Kind::kTova, 300), at(Kind::kH2o, 300), 10));
+  EXPECT_FALSE(SamePast(at(Kind::kTova, 300), ResolvedRule{}, 10));
 }
 
 // ---- elastic numbers, worked by hand
@@ -334,7 +334,7 @@ TEST(SinkPosition, GivesTheDistancesOfSlots) {
 
 ResolvedRule Reading(int64_t sink, int64_t recent, int64_t block, int64_t prompt_tokens) {
   HeadRule rule = HeadRule::Stream(sink, recent);
-  rule.select = {.kind = TokenSelector::Kind::kQuest, .block = block};
+  rule.select = {.kind = Kind::kQuest, .block = block};
   rule.start = RuleStart::kEndOfPrompt;
   return ResolveRule(rule, {.prompt_tokens = prompt_tokens, .max_tokens = 1000});
 }

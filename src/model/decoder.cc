@@ -43,6 +43,7 @@ struct Decoder::Buffers {
   TensorView mlp_normed;  // [T, E] only where attention and MLP run in parallel with their own norms
   TensorView q;           // [T, Hq*D]
   TensorView q_sink;      // [T, Hq*D] only where a layer needs it
+  TensorView q_ahead;     // [T, Hq*D] only where a head observes queries to expect others
   TensorView k;           // [T, Hkv*D]
   TensorView v;           // [T, Hkv*D]
   TensorView attended;    // [T, Hq*D]
@@ -81,6 +82,7 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.mlp_normed, {num_tokens, config.model_dim}, config.residual == ResidualKind::kParallelTwoNorms},
       {&buffers.q, {num_tokens, q_dim}},
       {&buffers.q_sink, {num_tokens, q_dim}, angles_.HasSinkRows()},
+      {&buffers.q_ahead, {num_tokens, q_dim}, !angles_.ahead_rows().empty()},
       {&buffers.k, {num_tokens, kv_dim}},
       {&buffers.v, {num_tokens, kv_dim}},
       {&buffers.attended, {num_tokens, q_dim}},
@@ -168,8 +170,8 @@ void Decoder::NormHeads(const LayerWeights& layer, const Buffers& buffers) {
   norm(layer.k_norm, buffers.k, config.num_kv_heads);
 }
 
-// q and k by their text positions, q_sink by the positions of sink reads, each by the layer's own angles. True if there
-// are sink reads with queries of their own.
+// q and k by their text positions, q_sink by the positions of sink reads, q_ahead by those to come, each by the layer's
+// own angles. True if there are sink reads with queries of their own.
 bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
   ropes_.clear();
   const ModelConfig& config = model_->config;
@@ -188,6 +190,12 @@ bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
     sink_rope.rows = sink_rows;
     sink_rope.rows_per_token = config.num_kv_heads;
     ropes_.push_back(sink_rope);
+  }
+  if (!angles_.ahead_rows().empty()) {
+    RopeArgs ahead_rope = rope;
+    ahead_rope.out = buffers.q_ahead;
+    ahead_rope.rows = angles_.ahead_rows();
+    ropes_.push_back(ahead_rope);
   }
   ropes_.push_back(rope);
   rope.x = rope.out = buffers.k;
@@ -221,6 +229,7 @@ void Decoder::Attend(int64_t layer_idx, const TensorView& input, const std::opti
                                     .ropes = ropes_,
                                     .q = buffers.q,
                                     .q_sink = has_sink_queries ? buffers.q_sink : TensorView{},
+                                    .q_ahead = config.layer(layer_idx).rope ? buffers.q_ahead : TensorView{},
                                     .out = buffers.attended,
                                     .lse = buffers.lse,
                                     .alibi_slopes = model_->alibi_slopes,

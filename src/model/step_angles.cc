@@ -42,6 +42,15 @@ void AngleTable::Append(int64_t pos, double amplitude, std::vector<float>& angle
   }
 }
 
+void AngleTable::AppendMean(int64_t begin, double amplitude, std::vector<float>& angles) const {
+  std::vector<double> sums(2 * frequencies_.size());
+  for (int64_t pos = begin; pos < begin + kPositionsAhead; ++pos) {
+    const std::vector<double> at_pos = AnglesAt(pos);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += at_pos[i];
+  }
+  for (const double sum : sums) angles.push_back(static_cast<float>(amplitude * sum / kPositionsAhead));
+}
+
 AngleTable& StepAngles::TableOf(const std::vector<double>& frequencies) {
   for (const auto& table : known_) {
     if (table->frequencies() == frequencies) return *table;
@@ -65,6 +74,19 @@ void StepAngles::Fill(const ModelConfig& config, std::span<const AngledSequence>
         if (rope == 0) text_rows_.push_back(static_cast<int32_t>(text_rows_.size()));
         angles.Append(sequence.cache->num_tokens() + i, config.ropes[rope].amplitude, table.values);
       }
+    }
+  }
+  ahead_rows_.clear();
+  int64_t end_row = 0;
+  for (const AngledSequence& sequence : sequences) {
+    end_row += sequence.num_new;
+    const int64_t from = sequence.cache->ExpectsFrom();
+    if (from == 0 || tables_.empty()) continue;
+    ahead_rows_.resize(text_rows_.size());
+    std::fill_n(ahead_rows_.begin() + end_row - sequence.num_new, sequence.num_new,
+                static_cast<int32_t>(tables_.front().num_rows()));  // all have as many still
+    for (size_t rope = 0; rope < tables_.size(); ++rope) {
+      TableOf((*sequence.frequencies)[rope]).AppendMean(from, config.ropes[rope].amplitude, tables_[rope].values);
     }
   }
   for (int64_t layer_idx = 0; layer_idx < config.num_layers; ++layer_idx) FillSinkRows(config, sequences, layer_idx);

@@ -15,6 +15,8 @@
 
 namespace headwise {
 
+inline constexpr int64_t kPositionsAhead = 512;  // as in the authors' code [expected §3]
+
 // Angles of any position from two tables, in double: those of the 256 positions within a block and those of blocks'
 // beginnings, which are worked out once each. cos(a + b) = cos a cos b - sin a sin b loses two units in the last place
 // of a double, nothing of a float. A step of many sequences would otherwise spend its host time in sines.
@@ -25,6 +27,8 @@ class AngleTable {
   const std::vector<double>& frequencies() const { return frequencies_; }
   // Appends cos, sin pairs [rotary_dims / 2, 2] of one position, times `amplitude`.
   void Append(int64_t pos, double amplitude, std::vector<float>& angles);
+  // The mean of these over kPositionsAhead from `begin` on, no rotation itself.
+  void AppendMean(int64_t begin, double amplitude, std::vector<float>& angles) const;
 
  private:
   static constexpr int64_t kBlock = 256;
@@ -59,6 +63,9 @@ class StepAngles {
   const std::vector<Table>& tables() const { return tables_; }  // by rope
   // [T] row of each token's text position, the same in every table.
   std::span<const int32_t> text_rows() const { return text_rows_; }
+  // [T] row of the mean rotation behind the prompt, of sequences whose heads expect what comes there (of others any),
+  // the same in every table; empty where there are none.
+  std::span<const int32_t> ahead_rows() const { return ahead_rows_; }
   // [T * Hkv] row of SinkPosition(t) per token and KV head, in the table of the layer's rope; empty where no head of
   // the layer counts positions in its cache.
   std::span<const int32_t> sink_rows(int64_t layer_idx) const { return sink_rows_[static_cast<size_t>(layer_idx)]; }
@@ -70,7 +77,7 @@ class StepAngles {
 
   std::vector<std::unique_ptr<AngleTable>> known_;
   std::vector<Table> tables_;
-  std::vector<int32_t> text_rows_;
+  std::vector<int32_t> text_rows_, ahead_rows_;
   std::vector<std::vector<int32_t>> sink_rows_;  // [L]
 };
 

@@ -41,8 +41,8 @@ TEST(Budget, BytesByHand) {
 }
 
 TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
-  for (const char* method :
-       {"streaming", "uniform", "random", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff"}) {
+  for (const char* method : {"streaming", "uniform", "random", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm",
+                             "keydiff", "expected"}) {
     for (const char* ratio : {"0.05", "0.125", "0.25", "0.5", "0.93"}) {
       for (const char* at : {"8192", "32768"}) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
@@ -86,7 +86,7 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
   for (size_t i = 2; i < base.rules.size(); ++i) base.rules[i] = HeadRule::Stream(16, 100 + static_cast<int64_t>(i));
   const std::string path = testing::TempDir() + "/headwise_base_plan.json";
   ASSERT_TRUE(WriteHeadPlan(base, path).ok());
-  for (const char* method : {"h2o", "tova", "snapkv", "adakv", "knorm", "keydiff"}) {
+  for (const char* method : {"h2o", "tova", "snapkv", "adakv", "knorm", "keydiff", "expected"}) {
     const auto plan = MakePlan(method, Input({{"base", path}}));
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     for (size_t i = 0; i < base.rules.size(); ++i) {

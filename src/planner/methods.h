@@ -22,6 +22,7 @@ extern const PlannerMethod kPyramidKvMethod;
 extern const PlannerMethod kAdaKvMethod;
 extern const PlannerMethod kKnormMethod;
 extern const PlannerMethod kKeyDiffMethod;
+extern const PlannerMethod kExpectedMethod;
 extern const PlannerMethod kQuestMethod;
 extern const PlannerMethod kImportDuoMethod;
 extern const PlannerMethod kImportMoaMethod;

@@ -40,8 +40,7 @@ constexpr std::pair<std::string_view, std::string_view> kOfQuest[] = {
     {"budget", "Tokens that a decoding query reads of a head, in whole blocks; every token is kept"},
     {"sink", "First tokens that every query reads beside these"},
     {"kv-ratio", "Budget: a decoding query reads this share of the dense plan's KV bytes, at --at tokens"},
-    {"kv-bytes-at",
-     "Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads; KiB, MiB, GiB may follow the bytes"},
+    {"kv-bytes-at", "Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads"},
 };
 
 }  // namespace
@@ -55,9 +54,9 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"compensate", "true: fold dropped tokens into one mean token"},
       {"sparsity", "Share of heads that are bounded"},
       {"threshold", "Heads with a gate below this are bounded"},
-      {"kv-ratio", "Budget: this share of the KV bytes of the dense plan, at --at tokens"},
+      {"kv-ratio", "Budget: this share of the dense plan's KV bytes, at --at tokens"},
       {"at", "Tokens at which --kv-ratio holds"},
-      {"kv-bytes-at", "Budget: BYTES:TOKENS, as 5M:8192; K, M, G or KiB, MiB, GiB may follow the bytes"},
+      {"kv-bytes-at", "Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192"},
       {"seed", "Seed of everything that is drawn"},
       {"alpha", "Span: alpha + beta * context"},
       {"beta", "Span: alpha + beta * context"},
@@ -69,7 +68,7 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"block", "Tokens that are read or not together, a multiple of 16 that divides those of a page"},
       {"dense-layers", "Lowest layers whose heads read every token"},
       {"floor", "Share of a head's budget that does not depend on the other heads of its layer"},
-      {"base", "Plan whose bounded heads select by score in place of a window, with no more bytes (at --at tokens)"},
+      {"base", "Plan whose bounded heads come to select by score, in no more bytes (at --at tokens)"},
       {"steepness", "Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same"},
       {"rules", "JSON file with a table of rules, [layer][KV head]"},
       {"steps", "Planned training steps; a run whose ranking is settled ends earlier"},

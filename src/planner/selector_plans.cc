@@ -18,6 +18,7 @@ using Kind = TokenSelector::Kind;
 
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 constexpr int64_t kDefaultBudget = 1024;      // tokens
+constexpr int64_t kExpectedSink = 4;          // tokens that the authors' code of expected attention leaves alone
 constexpr double kDefaultSteepness = 20;      // as PyramidKV is published with
 constexpr double kRounding = 1e-9;            // of budgets along a line
 constexpr int64_t kDefaultCompared = 32'768;  // tokens at which a head of another plan is given the bytes it had
@@ -30,20 +31,23 @@ Result<bool> SecondIsChosen(const NamedOptions& options, const char* name, const
 
 // From the first token on where nothing else is asked for: the budget then holds while a prompt is read too.
 Result<HeadRule> RuleFromOptions(const NamedOptions& options, Kind kind) {
-  HeadRule rule = HeadRule::Stream(0, kDefaultBudget);
+  HeadRule rule = HeadRule::Stream(kind == Kind::kExpected ? kExpectedSink : 0, kDefaultBudget);
   rule.select.kind = kind;
   HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
   TokenSelector& select = rule.select;
   if (select.CutsOnce()) {
     rule.start = RuleStart::kEndOfPrompt;
     HW_ASSIGN_OR_RETURN(select.window, options.IntOr("window", select.window, 1, kMaxTokens));
+  }
+  if (select.PoolsSums()) {
     HW_ASSIGN_OR_RETURN(select.kernel, options.IntOr("kernel", select.kernel, 1, 1023));
     HW_ASSIGN_OR_RETURN(const bool is_mean, SecondIsChosen(options, "pooling", "max", "mean"));
     if (is_mean) select.pooling = TokenSelector::Pooling::kMean;
     if (kind == Kind::kAdaKv) {
       HW_ASSIGN_OR_RETURN(select.floor, options.DoubleOr("floor", select.floor, 0.0, 1.0));
     }
-  } else {
+  }
+  if (!select.CutsOnce()) {
     HW_ASSIGN_OR_RETURN(const bool from_end, SecondIsChosen(options, "from", "first_token", "end_of_prompt"));
     if (from_end) rule.start = RuleStart::kEndOfPrompt;
   }
@@ -234,30 +238,26 @@ Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan& /*earlier*
   return Make<kKind>(input);
 }
 
+template <Kind kKind>
+PlannerMethod Row(std::string_view name, std::string_view description, std::vector<std::string_view> options) {
+  options.insert(options.end(), {"kv-ratio", "at", "kv-bytes-at"});
+  return {.name = name,
+          .description = description,
+          .options = std::move(options),
+          .make = Make<kKind>,
+          .refit = {.make = MakeAgain<kKind>, .replaced = {"budget"}}};
+}
+
 }  // namespace
 
-const PlannerMethod kH2oMethod = {
-    .name = "h2o",
-    .description = "every head keeps the newest tokens and those of the highest summed attention [h2o]",
-    .options = {"budget", "recent-share", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kH2o>,
-    .refit = {.make = MakeAgain<Kind::kH2o>, .replaced = {"budget"}},
-};
-const PlannerMethod kTovaMethod = {
-    .name = "tova",
-    .description = "every head keeps the tokens that the last query attends to most [tova]",
-    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kTova>,
-    .refit = {.make = MakeAgain<Kind::kTova>, .replaced = {"budget"}},
-};
-const PlannerMethod kSnapKvMethod = {
-    .name = "snapkv",
-    .description = "every head keeps what the prompt's last queries attend to most, and all that comes later [snapkv]",
-    .options = {"budget", "window", "kernel", "pooling", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kSnapKv>,
-    .refit = {.make = MakeAgain<Kind::kSnapKv>, .replaced = {"budget"}},
-};
-
+const PlannerMethod kH2oMethod =
+    Row<Kind::kH2o>("h2o", "every head keeps the newest tokens and those of the highest summed attention [h2o]",
+                    {"budget", "recent-share", "from", "base"});
+const PlannerMethod kTovaMethod = Row<Kind::kTova>(
+    "tova", "every head keeps the tokens that the last query attends to most [tova]", {"budget", "from", "base"});
+const PlannerMethod kSnapKvMethod = Row<Kind::kSnapKv>(
+    "snapkv", "every head keeps what the prompt's last queries attend to most, and all that comes later [snapkv]",
+    {"budget", "window", "kernel", "pooling", "base"});
 const PlannerMethod kPyramidKvMethod = {
     .name = "pyramidkv",
     .description = "as snapkv, with budgets that fall from layer to layer [pyramidkv]",
@@ -265,27 +265,17 @@ const PlannerMethod kPyramidKvMethod = {
     .make = MakePyramid,
     .refit = {.make = MakePyramidAgain, .replaced = {"budget"}},
 };
-const PlannerMethod kAdaKvMethod = {
-    .name = "adakv",
-    .description =
-        "as snapkv, and the heads of a layer share their budgets by what the prompt's last queries see [adakv]",
-    .options = {"budget", "floor", "window", "kernel", "pooling", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kAdaKv>,
-    .refit = {.make = MakeAgain<Kind::kAdaKv>, .replaced = {"budget"}},
-};
-const PlannerMethod kKeyDiffMethod = {
-    .name = "keydiff",
-    .description = "every head keeps the tokens whose keys point least where all keys point [keydiff]",
-    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kKeyDiff>,
-    .refit = {.make = MakeAgain<Kind::kKeyDiff>, .replaced = {"budget"}},
-};
-const PlannerMethod kKnormMethod = {
-    .name = "knorm",
-    .description = "every head keeps the tokens with the shortest keys [knorm]",
-    .options = {"budget", "from", "base", "kv-ratio", "at", "kv-bytes-at"},
-    .make = Make<Kind::kKeyNorm>,
-    .refit = {.make = MakeAgain<Kind::kKeyNorm>, .replaced = {"budget"}},
-};
+const PlannerMethod kAdaKvMethod = Row<Kind::kAdaKv>(
+    "adakv", "as snapkv, and the heads of a layer share their budgets by what the prompt's last queries see [adakv]",
+    {"budget", "floor", "window", "kernel", "pooling", "base"});
+const PlannerMethod kKeyDiffMethod =
+    Row<Kind::kKeyDiff>("keydiff", "every head keeps the tokens whose keys point least where all keys point [keydiff]",
+                        {"budget", "from", "base"});
+const PlannerMethod kExpectedMethod = Row<Kind::kExpected>(
+    "expected",
+    "every head keeps what queries like the prompt's last are expected to look at, and all that comes later [expected]",
+    {"budget", "window", "base"});
+const PlannerMethod kKnormMethod = Row<Kind::kKeyNorm>(
+    "knorm", "every head keeps the tokens with the shortest keys [knorm]", {"budget", "from", "base"});
 
 }  // namespace headwise

@@ -21,7 +21,9 @@
 namespace headwise {
 namespace {
 
-HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleStart start) {
+using Kind = TokenSelector::Kind;
+
+HeadRule Selecting(Kind kind, int64_t sink, int64_t recent, RuleStart start) {
   HeadRule rule = HeadRule::Stream(sink, recent);
   rule.select.kind = kind;
   rule.start = rule.select.CutsOnce() || rule.ReadsBlocks() ? RuleStart::kEndOfPrompt : start;
@@ -31,19 +33,22 @@ HeadRule Selecting(TokenSelector::Kind kind, int64_t sink, int64_t recent, RuleS
 // Of every policy.
 HeadRule RandomSelector(std::mt19937_64& rng) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
-  constexpr TokenSelector::Kind kKinds[] = {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova,
-                                            TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kKeyNorm,
-                                            TokenSelector::Kind::kKeyDiff};
-  HeadRule rule = Selecting(kKinds[below(5)], below(3) == 0 ? below(20) : 0, 1 + below(90),
+  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected};
+  HeadRule rule = Selecting(kKinds[below(6)], below(3) == 0 ? below(20) : 0, 1 + below(90),
                             below(2) == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
-  if (rule.select.kind == TokenSelector::Kind::kH2o) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
-  if (rule.select.kind == TokenSelector::Kind::kSnapKv) {
-    rule.select.window = 1 + below(40);
+  if (rule.select.kind == Kind::kH2o) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
+  if (rule.select.CutsOnce()) rule.select.window = 1 + below(40);
+  if (rule.select.PoolsSums()) {
     rule.select.kernel = 1 + 2 * below(5);
     if (below(2) == 0) rule.select.pooling = TokenSelector::Pooling::kMean;
   }
   EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
   return rule;
+}
+
+// Expected attention is in tests/golden/selection.
+bool IsSimulated(const ResolvedRule& rule) {
+  return rule.SelectsByScore() && rule.select.kind != Kind::kExpected;
 }
 
 AttentionCase RandomCase(std::mt19937_64& rng, uint64_t seed) {
@@ -137,7 +142,7 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
         RunAttention(*ref, test_case, data, chunks, [&](const KvCache& cache, const KvPools& pools) {
           CheckBytes(cache, pools);
           for (int64_t h = 0; h < test_case.num_kv_heads && !is_tied; ++h) {
-            if (!cache.rule(0, h).SelectsByScore()) continue;
+            if (!IsSimulated(cache.rule(0, h))) continue;
             SelectionSimulation& head = heads[static_cast<size_t>(h)];
             head.Step(done, cache.num_tokens(), expected);
             const std::vector<int32_t> kept = Kept(cache, h);
@@ -153,7 +158,7 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
     double worst = 0;
     for (size_t i = 0; i < out.size() && !is_tied; ++i) {
       const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
-      if (!test_case.rules[static_cast<size_t>(q_head / group)].SelectsByScore()) continue;
+      if (!IsSimulated(test_case.rules[static_cast<size_t>(q_head / group)])) continue;
       worst = std::max(worst, std::abs(out[i] - expected[i]));
     }
     ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << "seed " << seed;
@@ -163,9 +168,8 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
 
 TEST_F(Select, ABudgetThatKeepsAllIsDenseBitForBit) {
   for (const NamedBackend& named : AllBackends()) {
-    for (const TokenSelector::Kind kind :
-         {TokenSelector::Kind::kH2o, TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv,
-          TokenSelector::Kind::kKeyNorm, TokenSelector::Kind::kKeyDiff, TokenSelector::Kind::kAdaKv}) {
+    for (const Kind kind :
+         {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kAdaKv, Kind::kExpected}) {
       AttentionCase test_case{.num_tokens = 150};
       test_case.kv_formats = {KvFormat::kF16, KvFormat::kF16};
       const SequenceLimits limits{.prompt_tokens = 100, .max_tokens = 400};
@@ -242,7 +246,7 @@ TEST_F(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
 // Directions are added up in tasks of 1,024 slots.
 TEST_F(Select, KeyDiffOfALongTextKeepsWhatTheReferenceKeeps) {
   AttentionCase test_case{.num_tokens = 1500, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 32};
-  const HeadRule rule = Selecting(TokenSelector::Kind::kKeyDiff, 4, 300, RuleStart::kFirstToken);
+  const HeadRule rule = Selecting(Kind::kKeyDiff, 4, 300, RuleStart::kFirstToken);
   test_case.rules = {ResolveRule(rule, {.prompt_tokens = 1500, .max_tokens = 1500})};
   const AttentionData data(test_case);
   const auto kept_by = [&](Backend& backend) {
@@ -264,7 +268,7 @@ TEST_F(Select, KeyDiffOfALongTextKeepsWhatTheReferenceKeeps) {
 // none has any, all are equal.
 TEST_F(Select, KeyDiffOfKeysWithoutADirection) {
   AttentionCase test_case{.num_tokens = 100, .num_q_heads = 2, .num_kv_heads = 2, .head_dim = 32};
-  const HeadRule rule = Selecting(TokenSelector::Kind::kKeyDiff, 0, 20, RuleStart::kFirstToken);
+  const HeadRule rule = Selecting(Kind::kKeyDiff, 0, 20, RuleStart::kFirstToken);
   test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 100, .max_tokens = 100}));
   AttentionData data(test_case);
   std::fill(data.k.begin(), data.k.end(), 0.0f);
@@ -285,19 +289,20 @@ TEST_F(Select, KeyDiffOfKeysWithoutADirection) {
   }
 }
 
-// Keys of zeros: every token gets the same from every query, and all are as long. Of equal scores the earlier token
-// goes.
+// Keys of zeros: every token gets the same from every query, and all are as long, as are values. Of equal scores the
+// earlier token goes.
 TEST_F(Select, OfEqualScoresTheEarlierTokenGoes) {
   for (const NamedBackend& named : AllBackends()) {
-    for (const TokenSelector::Kind kind :
-         {TokenSelector::Kind::kTova, TokenSelector::Kind::kSnapKv, TokenSelector::Kind::kAdaKv,
-          TokenSelector::Kind::kKeyNorm, TokenSelector::Kind::kKeyDiff}) {
+    for (const Kind kind :
+         {Kind::kTova, Kind::kSnapKv, Kind::kAdaKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected}) {
       AttentionCase test_case{.num_tokens = 90};
       HeadRule rule = Selecting(kind, 3, 40, RuleStart::kEndOfPrompt);
-      if (rule.select.CutsOnce()) rule.select = {.kind = kind, .window = 10, .kernel = 1};
+      if (rule.select.CutsOnce()) rule.select.window = 10;
+      if (rule.select.PoolsSums()) rule.select.kernel = 1;
       test_case.rules.assign(2, ResolveRule(rule, {.prompt_tokens = 80, .max_tokens = 400}));
       AttentionData data(test_case);
       std::fill(data.k.begin(), data.k.end(), 0.0f);
+      std::fill(data.v.begin(), data.v.end(), 1.0f);
       std::vector<int32_t> kept;
       RunAttention(*named.backend, test_case, data, {50, 30}, [&](const KvCache& cache, const KvPools&) {
         if (cache.num_tokens() == 80) kept = Kept(cache, 0);
@@ -366,17 +371,17 @@ AttentionData UnevenData(const AttentionCase& test_case) {
 }
 
 AttentionCase EveryPolicy(KvFormat format) {
-  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 16, .num_kv_heads = 8, .page_tokens = 16};
+  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 18, .num_kv_heads = 9, .page_tokens = 16};
   test_case.kv_formats = {format, format};
   const SequenceLimits limits{.prompt_tokens = 200, .max_tokens = 400};
-  for (const HeadRule& rule : {Selecting(TokenSelector::Kind::kH2o, 0, 64, RuleStart::kFirstToken),
-                               Selecting(TokenSelector::Kind::kTova, 4, 70, RuleStart::kEndOfPrompt),
-                               Selecting(TokenSelector::Kind::kSnapKv, 0, 90, RuleStart::kEndOfPrompt),
-                               Selecting(TokenSelector::Kind::kTova, 0, 300, RuleStart::kFirstToken),
-                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
-                               Selecting(TokenSelector::Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
-                               Selecting(TokenSelector::Kind::kKeyDiff, 2, 80, RuleStart::kFirstToken),
-                               Selecting(TokenSelector::Kind::kQuest, 4, 70, RuleStart::kEndOfPrompt)}) {
+  for (const HeadRule& rule :
+       {Selecting(Kind::kH2o, 0, 64, RuleStart::kFirstToken), Selecting(Kind::kTova, 4, 70, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kSnapKv, 0, 90, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kTova, 0, 300, RuleStart::kFirstToken), Selecting(Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kKeyDiff, 2, 80, RuleStart::kFirstToken),
+        Selecting(Kind::kQuest, 4, 70, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kExpected, 4, 70, RuleStart::kEndOfPrompt)}) {
     test_case.rules.push_back(ResolveRule(rule, limits));
   }
   return test_case;
@@ -502,10 +507,10 @@ TEST_F(Select, ABatchIsEachAlone) {
 TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
   AttentionCase test_case = EveryPolicy(KvFormat::kF16);
   test_case.num_tokens = 3000;
-  test_case.rules[0] = ResolveRule(Selecting(TokenSelector::Kind::kH2o, 0, 2300, RuleStart::kFirstToken), {});
-  test_case.rules[3] = ResolveRule(Selecting(TokenSelector::Kind::kTova, 0, 2300, RuleStart::kFirstToken), {});
-  test_case.rules[6] = ResolveRule(Selecting(TokenSelector::Kind::kKeyDiff, 0, 2300, RuleStart::kFirstToken), {});
-  for (const size_t head : {1, 2, 4, 5, 7}) test_case.rules[head].holds_from = 2500;
+  test_case.rules[0] = ResolveRule(Selecting(Kind::kH2o, 0, 2300, RuleStart::kFirstToken), {});
+  test_case.rules[3] = ResolveRule(Selecting(Kind::kTova, 0, 2300, RuleStart::kFirstToken), {});
+  test_case.rules[6] = ResolveRule(Selecting(Kind::kKeyDiff, 0, 2300, RuleStart::kFirstToken), {});
+  for (const size_t head : {1, 2, 4, 5, 7, 8}) test_case.rules[head].holds_from = 2500;
   test_case.rules[7].blocks.from = 2500;
   const AttentionData data = UnevenData(test_case);
   std::vector<int64_t> chunks(5, 500);
@@ -518,7 +523,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
     std::vector<int32_t> last;
     outputs.push_back(RunAttention(*backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
       last.clear();
-      for (int64_t h = 0; h < 8; ++h) {
+      for (int64_t h = 0; h < 9; ++h) {
         if (!cache.rule(0, h).SelectsByScore()) continue;
         const std::vector<int32_t> of_head = cache.KeptPositions(0, h).value();
         last.insert(last.end(), of_head.begin(), of_head.end());
@@ -534,8 +539,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
 TEST_F(Select, SnapKvKeepsTheSameInAnySteps) {
   AttentionCase test_case{.num_tokens = 260};
   const SequenceLimits limits{.prompt_tokens = 230, .max_tokens = 400};
-  test_case.rules.assign(2,
-                         ResolveRule(Selecting(TokenSelector::Kind::kSnapKv, 0, 70, RuleStart::kEndOfPrompt), limits));
+  test_case.rules.assign(2, ResolveRule(Selecting(Kind::kSnapKv, 0, 70, RuleStart::kEndOfPrompt), limits));
   const AttentionData data = UnevenData(test_case);
   for (const NamedBackend& named : CpuBackends(/*batch_invariant=*/true)) {
     std::vector<std::vector<float>> outputs;

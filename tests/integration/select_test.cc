@@ -34,7 +34,8 @@ HeadRule Selecting(Kind kind, int64_t budget, RuleStart start = RuleStart::kFirs
 
 // Heads of all kinds beside each other.
 std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShape& shape) {
-  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyDiff, Kind::kAdaKv, Kind::kQuest};
+  constexpr Kind kKinds[] = {Kind::kH2o,   Kind::kTova,  Kind::kSnapKv,  Kind::kKeyDiff,
+                             Kind::kAdaKv, Kind::kQuest, Kind::kExpected};
   auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(shape));
   for (HeadRule& rule : plan->rules) {
     if (rng() % 5 == 0) continue;
@@ -42,7 +43,7 @@ std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShap
       rule = HeadRule::Stream(4, 20);
       continue;
     }
-    rule = Selecting(kKinds[rng() % 6], 1 + static_cast<int64_t>(rng() % 60),
+    rule = Selecting(kKinds[rng() % 7], 1 + static_cast<int64_t>(rng() % 60),
                      rng() % 2 == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
     rule.sink = static_cast<int64_t>(rng() % 2) * 3;
   }
@@ -88,7 +89,7 @@ TEST_F(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
   const auto engine = MustCreate(TinyOptions());
   const std::vector<int32_t> ids = IdsOf(1, 200);
   const ForcedRows dense = MustRunForced(*engine, ids, nullptr, 150);
-  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kQuest}) {
+  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kExpected, Kind::kQuest}) {
     auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
     for (HeadRule& rule : plan->rules) rule = Selecting(kind, 200);
     EXPECT_EQ(MustRunForced(*engine, ids, plan, 150).logits, dense.logits);
@@ -299,6 +300,7 @@ TEST_F(SelectEngine, WhatCannotBeCombinedIsRefusedByName) {
       {"mpt", "f16", false, Kind::kTova, "ALiBi"},
       {"llama-gqa", "f16", true, Kind::kH2o, "batch_invariant"},
       {"llama-gqa", "f16", true, Kind::kSnapKv, ""},
+      {"llama-gqa", "f16", true, Kind::kExpected, "batch_invariant"},
       {"llama-sink-logits", "f16", false, Kind::kH2o, ""},
       {"gpt2", "f16", false, Kind::kTova, ""},
       {"llama-gqa", "q4", false, Kind::kQuest, "q4"},

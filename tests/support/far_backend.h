@@ -338,6 +338,7 @@ class FarBackend final : public Backend {
   void SelectKv(const SelectKvArgs& args) override {
     PutOverStep(args, &Backend::SelectKv, [](SelectKvArgs& near) {
       near.q = Near(near.q);
+      near.q_ahead = Near(near.q_ahead);
       near.lse = Near(near.lse);
     });
   }

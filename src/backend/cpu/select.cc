@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "backend/cpu/attention.h"
@@ -54,7 +55,7 @@ Selecting Observed(const SelectKvArgs& args, const HeadWork& work) {
   const int64_t end = std::clamp<int64_t>(selection.observe_end - work.text_pos, begin, work.num_rows);
   selecting.first_row = begin;
   selecting.num_rows = end - begin;
-  if (begin < end) selecting.scores_begin = 0;
+  if (begin < end && selection.scores != Scores::kExpected) selecting.scores_begin = 0;
   return selecting;
 }
 
@@ -326,6 +327,58 @@ void FindDirections(std::vector<Selecting>& heads, const std::vector<ScoreTask>&
   }
 }
 
+// kExpected of one head.
+void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& kernels, float* tile) {
+  const HeadWork& work = head.work;
+  const ConstTensorView& q = args.q_ahead.present() ? args.q_ahead : args.q;
+  const int64_t stride = q.shape[1], dim = work.layout().head_dim, num_slots = work.num_slots();
+  const int64_t first = work.selection->keep_first;
+  std::vector<float> rows(static_cast<size_t>((1 + head.num_rows) * dim));
+  std::vector<float> exponents(static_cast<size_t>(num_slots + kGroupTokens)), token(static_cast<size_t>(2 * dim));
+  std::vector<double> shares(exponents.size());
+  SelectScoreArgs score{};
+  score.pages = PagesOf(work);
+  score.end = score.first_slot = num_slots;
+  score.num_tokens = 1 + head.num_rows;
+  score.num_q = 1;
+  score.q = rows.data();
+  score.stride = dim;
+  score.scale = args.scale;
+  score.resets = true;
+  score.tile = tile;
+  score.exponents = exponents.data();
+  for (int64_t g = 0; g < args.group() && first < num_slots; ++g) {
+    const float* const from = static_cast<const float*>(q.data) + (work.first_row + head.first_row) * stride +
+                              (work.kv_head * args.group() + g) * dim;
+    float* row = rows.data();
+    for (int64_t d = 0; d < dim; ++d) {
+      double sum = 0;
+      for (int64_t i = 0; i < head.num_rows; ++i) sum += from[i * stride + d];
+      row[d] = static_cast<float>(sum / static_cast<double>(head.num_rows));
+      for (int64_t i = 0; i < head.num_rows; ++i) row[(1 + i) * dim + d] = from[i * stride + d] - row[d];
+    }
+    kernels.attention.select_score(score);
+    float* const e = score.exponents;
+    const float largest = *std::max_element(e + first, e + num_slots);
+    double sum = 0;
+    for (int64_t slot = first; slot < num_slots; ++slot) sum += e[slot] = std::exp(e[slot] - largest);
+    for (int64_t slot = first; slot < num_slots; ++slot) shares.data()[slot] += e[slot] / sum;
+  }
+  FoldArgs fold{};
+  fold.pages = score.pages;
+  fold.state = token.data();
+  const auto value = token.begin() + dim;
+  for (int64_t slot = 0; slot < num_slots; ++slot) {
+    fold.sink = slot;
+    fold.fold_end = slot + 1;
+    kernels.attention.fold(fold);  // the mean of one token is that token
+    const double length = std::sqrt(std::inner_product(value, token.end(), value, 0.0));
+    const double share = shares.data()[slot] / static_cast<double>(args.group()) + kExpectedEpsilon;
+    work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()] +=
+        static_cast<float>(static_cast<double>(head.num_rows) * share * length);
+  }
+}
+
 }  // namespace
 
 void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
@@ -341,7 +394,7 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     for (int64_t begin = head.scores_begin; begin < work.num_slots(); begin += kTaskSlots) {
       tasks.push_back({heads.size(), begin, std::min(begin + kTaskSlots, work.num_slots())});
     }
-    if (head.scores_begin < kNoLimit || head.SomeGo()) heads.push_back(head);
+    if (head.scores_begin < kNoLimit || head.num_rows > 0 || head.SomeGo()) heads.push_back(head);
   }
   if (heads.empty()) return;
   const auto tile_bytes = static_cast<size_t>(kSelectGroups * padded_dim * kGroupTokens) * sizeof(float);
@@ -351,8 +404,10 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     const ScoreTask& task = tasks[static_cast<size_t>(idx)];
     Score(args, heads[task.head_idx], task, kernels, scratch.OfThread(thread_idx));
   });
-  pool.ParallelFor(static_cast<int64_t>(heads.size()), [&](int64_t idx, int) {
+  pool.ParallelFor(static_cast<int64_t>(heads.size()), [&](int64_t idx, int thread_idx) {
     const Selecting& head = heads[static_cast<size_t>(idx)];
+    const bool expects = head.work.selection->scores == Scores::kExpected && head.num_rows > 0;
+    if (expects) Expect(args, head, kernels, reinterpret_cast<float*>(scratch.OfThread(thread_idx)));
     if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
   });
   DropShared(args, kernels, pool);

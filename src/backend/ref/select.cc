@@ -20,6 +20,7 @@ class SlotTokens {
 
   KvPage PageOf(int64_t slot) const { return {work_.Page(slot / work_.page_tokens()), work_.layout()}; }
   float Key(int64_t slot, int64_t d) const { return PageOf(slot).Key(slot % work_.page_tokens(), d); }
+  float Value(int64_t slot, int64_t d) const { return PageOf(slot).Value(slot % work_.page_tokens(), d); }
   int32_t& Position(int64_t slot) const {
     return work_.Notes(slot / work_.page_tokens()).positions[slot % work_.page_tokens()];
   }
@@ -86,6 +87,41 @@ void ScoreByKeyDirection(const HeadWork& work) {
     for (int64_t d = 0; d < dim; ++d) dot += mean[static_cast<size_t>(d)] * tokens.Key(slot, d);
     const double lengths = mean_length * length(slot);
     tokens.Score(slot) = lengths > 0 ? static_cast<float>(-dot / lengths) : 0.0f;
+  }
+}
+
+void ScoreByExpectation(const SelectKvArgs& args, const HeadWork& work) {
+  const KvSelection& selection = *work.selection;
+  const SlotTokens tokens(work);
+  const int64_t dim = work.layout().head_dim;
+  const int64_t begin = std::max<int64_t>(0, selection.observe_begin - work.text_pos);
+  const int64_t end = std::min(work.num_rows, selection.observe_end - work.text_pos);
+  const auto num_rows = static_cast<double>(end - begin);
+  if (begin >= end || selection.keep_first >= work.num_slots()) return;
+  for (int64_t g = 0; g < args.group(); ++g) {
+    std::vector<double> exponents, lengths;
+    for (int64_t slot = selection.keep_first; slot < work.num_slots(); ++slot) {
+      // The product of a key with a normal query is normal too, with the mean and the variance of these.
+      double sum = 0, squares = 0, squared = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = (work.first_row + i) * args.num_q_heads + work.kv_head * args.group() + g;
+        const float* q = F32(args.q_ahead.present() ? args.q_ahead : args.q) + row * dim;
+        double dot = 0;
+        for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * tokens.Key(slot, d) * args.scale;
+        sum += dot;
+        squares += dot * dot;
+      }
+      exponents.push_back((sum + (squares - sum * sum / num_rows) / 2) / num_rows);
+      for (int64_t d = 0; d < dim; ++d) squared += std::pow(tokens.Value(slot, d), 2);
+      lengths.push_back(std::sqrt(squared));
+    }
+    const double largest = *std::max_element(exponents.begin(), exponents.end());
+    double sum = 0;
+    for (double& e : exponents) sum += e = std::exp(e - largest);
+    for (size_t i = 0; i < exponents.size(); ++i) {
+      tokens.Score(selection.keep_first + static_cast<int64_t>(i)) += static_cast<float>(
+          num_rows * (exponents[i] / sum + kExpectedEpsilon) * lengths[i] / static_cast<double>(args.group()));
+    }
   }
 }
 
@@ -226,6 +262,8 @@ void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
     ScoreByKeyNorm(work);
   } else if (work.selection->scores == Scores::kKeyDiff) {
     if (some_go) ScoreByKeyDirection(work);
+  } else if (work.selection->scores == Scores::kExpected) {
+    if (args.q.present()) ScoreByExpectation(args, work);
   } else if (args.q.present() && (some_go || work.selection->scores == Scores::kSum)) {
     ScoreTokens(args, work);
   }

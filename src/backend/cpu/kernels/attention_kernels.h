@@ -209,6 +209,9 @@ struct SelectScoreArgs {
   float score_cap;  // 0: none
   bool resets;      // what they had does not count
   float* tile;      // [kSelectGroups, Dp, 16], 64-byte aligned
+  // Of kExpected, by slot and in place of notes: of n + 1 rows, m and then what n queries are beyond it, c, the sum of
+  // scale m k and of all scale^2 / 2n (c k)^2. Asked for: whole groups, `lse` is passed over.
+  float* exponents = nullptr;
 };
 
 // Notes minus the length of its key for every token in slots [begin, end), whole groups.

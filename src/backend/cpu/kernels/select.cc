@@ -93,6 +93,12 @@ HWY_INLINE VF Probability(const SelectScoreArgs& args, VF dot, float lse) {
   return hn::IfThenZeroElse(hn::Lt(exponent, lowest), p);
 }
 
+HWY_INLINE VF Exponent(const SelectScoreArgs& args, int64_t row, VF dot) {
+  const VF score = hn::Mul(dot, hn::Set(kDF, args.scale));
+  if (row == 0) return score;
+  return hn::Mul(hn::Mul(score, score), hn::Set(kDF, 0.5f / static_cast<float>(args.num_tokens - 1)));
+}
+
 // Keys of a group as plain numbers: where they are, or, of q8, widened into `tile`, whose rows are those of an f32
 // page.
 struct PlainKeys {
@@ -159,7 +165,7 @@ class BlockSums {
     for (int64_t i = 0; i < num_groups; ++i) {
       const int64_t slot = begin + i * kGroupTokens;
       WidenGroup(GroupAt(pages, slot), pages.padded_dim, args.tile + i * group_floats_);
-      scores_[i] = NotedScores(pages, slot);
+      scores_[i] = args.exponents == nullptr ? NotedScores(pages, slot) : args.exponents + slot;
       for (int64_t s = 0; s < kSub; ++s) {
         sums_[i * kSub + s] = args.resets ? hn::Zero(kDF) : hn::LoadU(kDF, scores_[i] + s * kLanes);
       }
@@ -203,10 +209,10 @@ class BlockSums {
   void AddRow(int64_t row, const VF* dots) {
     const int64_t token = row / args_.num_q;
     const int64_t q_idx = row % args_.num_q;
-    const float lse = args_.lse[token * args_.lse_stride + q_idx];
+    const float lse = args_.exponents == nullptr ? args_.lse[token * args_.lse_stride + q_idx] : 0.0f;
     const int64_t num_seen = args_.first_slot + token + 1 - begin_;  // slots of the block, which may be fewer
     for (int64_t i = 0; i < num_vecs_; ++i) {
-      VF p = Probability(args_, dots[i], lse);
+      VF p = args_.exponents == nullptr ? Probability(args_, dots[i], lse) : Exponent(args_, row, dots[i]);
       if (num_seen < (i + 1) * kLanes) {
         const VF lane = hn::Iota(kDF, static_cast<float>(i * kLanes));
         p = hn::IfThenElseZero(hn::Lt(lane, hn::Set(kDF, static_cast<float>(num_seen))), p);
