@@ -171,7 +171,8 @@ void ExpectAsRef(Backend& backend, Backend& ref, const Case& drawn, Random& rand
   const Floats found = OutputsOf(backend, drawn, values, 0, drawn.num_rows);
   // Numbers of size 1, of which sums have the root of K; two of them are multiplied behind a gate.
   const double scale = std::sqrt(static_cast<double>(drawn.depth));
-  const double size = drawn.activation == ActivateArgs::Kind::kGatedSilu ? 4 * scale : 1;
+  const bool is_gated = drawn.activation && drawn.num_outputs.size() == 2;
+  const double size = is_gated ? 4 * scale : 1;
   const double precision = drawn.compute == Compute::kBF16 ? 0.04 : 2e-5;
   const double then = drawn.num_then == 0 ? 1 : std::sqrt(static_cast<double>(drawn.num_outputs.back())) + 1;
   ExpectNear(found, expected, [&](size_t) { return precision * (scale + 1) * (size + 1) * then; });
