@@ -74,8 +74,11 @@ class Backend {
   // Makes what products of many rows in `compute` want of an adopted matrix beside it, which stays: asked for before
   // they are, because it takes memory. Not supported: a number format that the machine does not multiply.
   virtual Status PrepareProducts(const WeightMatrix& /*adopted*/, Compute compute) {
-    if (compute != Compute::kFp8) return Status::Ok();
-    return Status::Unsupported("products in fp8 are not supported, only those of GPUs");
+    if (compute == Compute::kFp8) return Status::Unsupported("products in fp8 are not supported, only those of GPUs");
+    if (compute == Compute::kW8A8) {
+      return Status::Unsupported("products in w8a8 are not supported, only those of a CPU's tile registers (AMX)");
+    }
+    return Status::Ok();
   }
 
   // ---- ops: Validate(args), then put on the device's queue; what they write is there after device().Wait() ----

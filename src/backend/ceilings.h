@@ -29,6 +29,7 @@ struct Ceilings {
   double flops(Compute compute) const {
     if (compute == Compute::kF32) return f32_flops;
     if (compute == Compute::kFp8) return fp8_flops;
+    if (compute == Compute::kW8A8) return int8_tile_flops;
     return compute == Compute::kBF16 || int8_tile_flops > 0 ? bf16_dot_flops : int8_dot_flops;
   }
 };

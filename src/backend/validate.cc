@@ -145,12 +145,14 @@ std::string_view NameOf(Compute compute) {
       return "int8";
     case Compute::kFp8:
       return "fp8";
+    case Compute::kW8A8:
+      return "w8a8";
   }
   return "unknown";
 }
 
 std::optional<Compute> ComputeByName(std::string_view name) {
-  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8, Compute::kFp8}) {
+  for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8, Compute::kFp8, Compute::kW8A8}) {
     if (NameOf(compute) == name) return compute;
   }
   return std::nullopt;

@@ -87,7 +87,7 @@ Result<Compute> ResolveCompute(const std::string& name, const Model& model, cons
   if (name != "auto") {
     const std::optional<Compute> compute = ComputeByName(name);
     if (compute) return *compute;
-    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16, int8 or fp8", name));
+    return Status::InvalidInput(fmt::format("compute is \"{}\", expected auto, f32, bf16, int8, fp8 or w8a8", name));
   }
   const std::vector<DType> types = model.MatrixTypes();
   // Other codes are multiplied as bf16 or f32 in any case.
@@ -199,7 +199,8 @@ const Tokenizer& Engine::tokenizer() const {
 std::string Engine::backend_description() const {
   const EngineImpl::Parts& parts = impl_->parts();
   const bool is_invariant = parts.options.batch_invariant;
-  const bool of_prefill = parts.compute == Compute::kBF16 || parts.compute == Compute::kFp8;
+  const bool of_prefill =
+      parts.compute == Compute::kBF16 || parts.compute == Compute::kFp8 || parts.compute == Compute::kW8A8;
   return fmt::format("{}, {}{}{}", parts.memory->backend->Description(), NameOf(parts.compute),
                      of_prefill && !is_invariant ? " prefill" : "", is_invariant ? ", batch-invariant" : "");
 }

@@ -68,6 +68,11 @@ class CpuBackend final : public Backend {
     return cpu::PackedMatrix(host.dtype, host.shape, packed);
   }
 
+  Status PrepareProducts(const WeightMatrix& adopted, Compute compute) override {
+    if (compute == Compute::kW8A8 && kernels_.matmul.has_tiles) return Status::Ok();
+    return Backend::PrepareProducts(adopted, compute);
+  }
+
   bool DeferExpert(ExpertWeights& expert, std::function<void()> release) override {
     return expert_store_.Add(expert, std::move(release));
   }

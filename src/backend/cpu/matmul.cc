@@ -192,11 +192,16 @@ void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileI
     packed.num_rows = task.num_rows;
     return kernels.packed_tile(packed, scratch);
   }
+  const bool in_bytes = HasWholeCodes(part) && input.bytes.first != nullptr;
+  const StepRows& x = in_bytes ? input.bytes : input.steps;
   const PartPointers pointers = PointersOf(job, task);
-  kernels.tile({.x = input.steps + task.first_row * input.steps_stride,
+  kernels.tile({.x = x.Row(task.first_row),
                 .num_rows = task.num_rows,
-                .x_stride = input.steps_stride,
-                .steps = input.step_type,
+                .x_stride = x.stride,
+                .x_block_stride = x.block_stride,
+                .steps = in_bytes ? StepType::kByteQuad : input.step_type,
+                .x_scales = in_bytes ? input.byte_scales + task.first_row : nullptr,
+                .x_scales_stride = input.byte_scales_stride,
                 .weight = pointers.weight,
                 .type = WeightTypeOf(part.weight.dtype),
                 .depth = job.args.x.shape[1],
@@ -214,13 +219,13 @@ int64_t RowBlockBegin(int64_t block, int64_t num_blocks, int64_t num_rows) {
   return block == num_blocks ? num_rows : block * CeilDiv(num_rows, kUnit) / num_blocks * kUnit;
 }
 
-// Outputs of a task on tile registers: as many as the kernel takes, or half of that or a quarter where threads would
-// wait for each other. What the smaller ones read more of x costs about as much as is said here.
+// Outputs of a task on tile registers: as many as the kernel takes, or half of that and so on where threads would wait
+// for each other. What the smaller ones read more of x costs about as much as is said here.
 int64_t TaskOutputs(const MatMulJob& job, const TileLimits& limits, int num_threads) {
   int64_t best = limits.num_outputs;
   double best_share = 0;
   double cost = 1;
-  for (const int64_t outputs : {limits.num_outputs, limits.num_outputs / 2, limits.num_outputs / 4}) {
+  for (int64_t outputs = limits.num_outputs; outputs >= kTileOutputs; outputs /= 2) {
     int64_t num_tasks = 0;
     for (size_t part_idx = 0; part_idx < job.args.parts.size(); ++part_idx) {
       num_tasks += CeilDiv(job.args.parts[part_idx].weight.shape[0], outputs) *
@@ -238,7 +243,8 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
               RowSums sums) {
   const int64_t depth = job.args.x.shape[1];
   const TileInput input = TileInputOf(job, kernels, pool, scratch, sums);
-  TileLimits step_limits = input.step_type == StepType::kBF16Pair ? kernels.bf16_tile_limits : kVectorTileLimits;
+  const bool in_registers = input.step_type == StepType::kBF16Pair || input.bytes.first != nullptr;
+  TileLimits step_limits = in_registers ? kernels.bf16_tile_limits : kVectorTileLimits;
   if (step_limits.num_outputs > kTileOutputs) {
     step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
   }
@@ -279,7 +285,8 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
 bool TakesFewRows(const MatMulJob& job, RowSums sums, const MatMulKernels& kernels) {
   const bool is_few = job.RowsOf(0).count <= kMaxFewRows;
   const Compute compute = job.args.compute;
-  if (sums == RowSums::kFastest || (compute == Compute::kInt8 && AllHaveWholeCodes(job.args))) return is_few;
+  const bool in_int8 = compute == Compute::kInt8 || compute == Compute::kW8A8;
+  if (sums == RowSums::kFastest || (in_int8 && AllHaveWholeCodes(job.args))) return is_few;
   return compute != Compute::kBF16 || !kernels.has_bf16_dot;
 }
 

@@ -92,24 +92,69 @@ const QuantizedRun* QuantizedRuns(const MatMulJob& job, const MatMulKernels& ker
   return runs;
 }
 
-// Rows of bf16 pairs in the order of tile registers: of each 16 rows 16 steps one behind the other.
+// Registers of 16 rows and 16 steps, 1 KiB each, in the order of tile registers.
+class RegisterOrder {
+ public:
+  static constexpr int64_t kSteps = kTileRangeUnit;
+  static constexpr int64_t kFloats = kTileRangeUnit * kSteps;
+
+  RegisterOrder(int64_t num_rows, int64_t num_steps)
+      : row_registers_(CeilDiv(num_rows, kTileRangeUnit)),
+        registers_(CeilDiv(num_steps, kSteps)),
+        block_registers_(std::min(registers_, kAmxBlockSteps / kSteps)) {}
+  int64_t num_floats() const { return CeilDiv(registers_, block_registers_) * block_floats(); }
+  // Steps 16 i and on of a row.
+  float* At(float* first, int64_t row, int64_t i) const {
+    const int64_t row_register = row / kTileRangeUnit * block_registers_ + i % block_registers_;
+    return first + i / block_registers_ * block_floats() + row_register * kFloats + row % kTileRangeUnit * kSteps;
+  }
+  StepRows Rows(const float* first) const {
+    return {.first = first, .stride = registers_ * kSteps, .block_stride = block_floats()};
+  }
+
+ private:
+  int64_t block_floats() const { return row_registers_ * block_registers_ * kFloats; }
+
+  int64_t row_registers_, registers_, block_registers_;
+};
+
 void MakeRegisters(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                    TileInput& input) {
-  constexpr int64_t kSide = kTileRangeUnit;
+  constexpr int64_t kElements = 2 * RegisterOrder::kSteps;
   const int64_t depth = job.args.x.shape[1];
-  const int64_t num_steps = CeilDiv(depth, 2);
-  const int64_t num_registers = CeilDiv(num_steps, kSide);
+  const RegisterOrder order(job.num_rows(), CeilDiv(depth, 2));
+  float* const registers = scratch.Floats(static_cast<size_t>(order.num_floats()));
   input.step_type = StepType::kBF16Pair;
-  input.steps_stride = num_registers * kSide;
-  const int64_t row_floats = CeilDiv(job.num_rows(), kSide) * kSide * input.steps_stride;
-  float* const registers = scratch.Floats(static_cast<size_t>(row_floats));
-  input.steps = registers;
+  input.steps = order.Rows(registers);
   ForRows(job, pool, [&](int64_t row, const float* x) {
-    float* to = registers + (row / kSide * num_registers * kSide + row % kSide) * kSide;
-    for (int64_t i = 0; i < num_registers; ++i, to += kSide * kSide) {
-      const int64_t num = std::min(2 * kSide, depth - i * 2 * kSide);
-      kernels.round_row(x + i * 2 * kSide, num, to);
-      std::fill(to + CeilDiv(num, 2), to + kSide, 0.0f);
+    for (int64_t i = 0; i * kElements < depth; ++i) {
+      float* to = order.At(registers, row, i);
+      const int64_t num = std::min(kElements, depth - i * kElements);
+      kernels.round_row(x + i * kElements, num, to);
+      std::fill(to + CeilDiv(num, 2), to + RegisterOrder::kSteps, 0.0f);
+    }
+  });
+}
+
+// A group's registers are one block's.
+static_assert(kAmxBlockSteps * 4 % kGroupElements == 0);
+void MakeBytes(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
+               TileInput& input) {
+  constexpr int64_t kElements = 4 * RegisterOrder::kSteps;
+  const int64_t depth = job.args.x.shape[1];
+  const RegisterOrder order(job.num_rows(), CeilDiv(depth, 4));
+  auto* const bytes = scratch.Runs<float>(static_cast<size_t>(order.num_floats()));
+  input.bytes = order.Rows(bytes);
+  const int64_t num_rows = CeilDiv(job.num_rows(), 2 * kTileRangeUnit) * 2 * kTileRangeUnit;
+  float* const scales = scratch.Scales(static_cast<size_t>(CeilDiv(depth, kGroupElements) * num_rows));
+  input.byte_scales = scales;
+  input.byte_scales_stride = num_rows;
+  ForRows(job, pool, [&](int64_t row, const float* x) {
+    for (int64_t group = 0; group * kGroupElements < depth; ++group) {
+      const int64_t first = group * kGroupElements;
+      auto* const to = reinterpret_cast<int8_t*>(order.At(bytes, row, first / kElements));
+      kernels.quantize_group(x + first, std::min(kGroupElements, depth - first), to, RegisterOrder::kFloats * 4,
+                             scales + group * num_rows + row);
     }
   });
 }
@@ -124,16 +169,15 @@ void MakeSteps(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& p
   if (rounds && kernels.has_tiles) return MakeRegisters(job, kernels, pool, scratch, input);
   input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
   if (!rounds && depth % kBadStride != 0 && job.gathered.empty()) {
-    input.steps = static_cast<const float*>(job.args.x.data);
-    input.steps_stride = depth;
+    input.steps = {.first = static_cast<const float*>(job.args.x.data), .stride = depth};
     return;
   }
   const int64_t num_steps = rounds ? CeilDiv(depth, 2) : depth;
-  input.steps_stride = CeilDiv(num_steps, 16) * 16 + 16;
-  float* const rows = scratch.Floats(static_cast<size_t>(job.num_rows() * input.steps_stride));
-  input.steps = rows;
+  const int64_t stride = CeilDiv(num_steps, 16) * 16 + 16;
+  float* const rows = scratch.Floats(static_cast<size_t>(job.num_rows() * stride));
+  input.steps = {.first = rows, .stride = stride};
   ForRows(job, pool, [&](int64_t row, const float* x) {
-    float* to = rows + row * input.steps_stride;
+    float* to = rows + row * stride;
     if (rounds) {
       kernels.round_row(x, depth, to);
     } else {
@@ -215,7 +259,7 @@ FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, 
   if (HasPlain(job.args)) input.interleaved = InterleavedRows(job, pool, scratch);
   if (!HasPacked(job.args)) return input;
   const auto& parts = job.args.parts;
-  const bool in_int8 = job.args.compute == Compute::kInt8;
+  const bool in_int8 = job.args.compute == Compute::kInt8 || job.args.compute == Compute::kW8A8;
   if (in_int8 && std::ranges::any_of(parts, [](const MatMulPart& part) { return HasWholeCodes(part); })) {
     input.runs_int8 = QuantizedRuns(job, kernels, pool, scratch);
   }
@@ -230,11 +274,12 @@ TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, Thread
                       RowSums sums) {
   TileInput input;
   const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && job.RowsOf(0).count >= kMinRegisterRows;
-  const bool in_int8 = job.args.compute == Compute::kInt8 && !in_registers;
-  if (!AllHaveWholeCodes(job.args) || !in_int8) MakeSteps(job, kernels, pool, scratch, input);
-  const bool any_in_int8 =
-      in_int8 && std::ranges::any_of(job.args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); });
-  if (any_in_int8) MakeRuns(job, kernels, pool, scratch, input);
+  const bool in_bytes = job.args.compute == Compute::kW8A8 && in_registers;
+  const bool in_runs = (job.args.compute == Compute::kInt8 || job.args.compute == Compute::kW8A8) && !in_registers;
+  if (!AllHaveWholeCodes(job.args) || !(in_runs || in_bytes)) MakeSteps(job, kernels, pool, scratch, input);
+  if (!std::ranges::any_of(job.args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); })) return input;
+  if (in_runs) MakeRuns(job, kernels, pool, scratch, input);
+  if (in_bytes) MakeBytes(job, kernels, pool, scratch, input);
   return input;
 }
 

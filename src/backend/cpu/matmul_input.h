@@ -2,6 +2,7 @@
 #ifndef HEADWISE_BACKEND_CPU_MATMUL_INPUT_H_
 #define HEADWISE_BACKEND_CPU_MATMUL_INPUT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -59,6 +60,7 @@ class MatMulScratch {
   }
   // Room for that many floats, or runs of one kind; 64-byte aligned, each shared by all threads.
   float* Floats(size_t count) { return reinterpret_cast<float*>(floats_.Reserve(count * sizeof(float))); }
+  float* Scales(size_t count) { return reinterpret_cast<float*>(scales_.Reserve(count * sizeof(float))); }
   template <typename Run>
   Run* Runs(size_t count) {
     return reinterpret_cast<Run*>(runs_.Reserve(count * sizeof(Run)));
@@ -81,6 +83,7 @@ class MatMulScratch {
   size_t tile_bytes_ = 0;
   Block floats_;
   Block runs_;
+  Block scales_;
   std::vector<MatMulTask> tasks_;
 };
 
@@ -120,16 +123,31 @@ bool HasPlain(const MatMulArgs& args);
 bool HasWholeCodes(const MatMulPart& part);
 bool AllHaveWholeCodes(const MatMulArgs& args);
 
-// Packed weights read runs where there are some, and steps as plain weights do otherwise.
+// Rows of x in steps (TileArgs): one behind the other, or in blocks of K in the order of tile registers.
+struct StepRows {
+  const float* first = nullptr;
+  int64_t stride = 0;        // steps of a row
+  int64_t block_stride = 0;  // of the order of tile registers
+
+  // Requires: in that order a multiple of kTileRangeUnit.
+  const float* Row(int64_t row) const {
+    return first + row * (block_stride == 0 ? stride : std::min(stride, kAmxBlockSteps));
+  }
+};
+
+// Packed weights whose codes are whole read runs or bytes where there are some, and steps as plain weights do
+// otherwise.
 struct TileInput {
-  const float* steps = nullptr;  // [rows, steps_stride], or in the order of tile registers: TileArgs::x
-  int64_t steps_stride = 0;
+  StepRows steps;
   StepType step_type = StepType::kF32;
   const QuantizedRun* runs = nullptr;  // [rows, runs_stride]
   int64_t runs_stride = 0;
+  StepRows bytes;                      // StepType::kByteQuad
+  const float* byte_scales = nullptr;  // [groups of K][byte_scales_stride]
+  int64_t byte_scales_stride = 0;
 };
-// On tile registers block formats are bf16 steps in int8 too, unless all rows are to have the sums of few. Requires:
-// ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
+// On tile registers block formats are bf16 steps in int8 too, and bytes in w8a8, unless all rows are to have the sums
+// of few. Requires: ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums);
 

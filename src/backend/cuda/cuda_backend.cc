@@ -96,7 +96,7 @@ class CudaBackend final : public Backend {
 
   // FP8: codes of the matrix beside it, which products of many rows read.
   Status PrepareProducts(const WeightMatrix& adopted, Compute compute) override {
-    if (compute != Compute::kFp8) return Status::Ok();
+    if (compute != Compute::kFp8) return Backend::PrepareProducts(adopted, compute);
     LoadCublas();
     if (cublas_ == nullptr || !cublas_->HasFp8()) {
       return Status::Unsupported("products in fp8 need compute capability 9.0 and cuBLASLt 12.9 or later");

@@ -80,7 +80,8 @@ bool IsAlike(const Launch& a, const Launch& b) {
 
 // In the numbers that products with this format are computed in: as Compute says in backend/ops.h.
 Compute NumbersOf(Compute compute, DType weights) {
-  return compute == Compute::kInt8 && !IsBlockFormat(weights) ? Compute::kBF16 : compute;
+  const bool in_bytes = compute == Compute::kInt8 || compute == Compute::kW8A8;
+  return in_bytes && !IsBlockFormat(weights) ? Compute::kBF16 : compute;
 }
 
 // One launch of every layer in turn.

@@ -1,5 +1,6 @@
 // The matmul kernels of one instruction set: dispatch on the weights' type.
 #include "backend/cpu/kernels/isa_functions.h"
+#include "backend/cpu/kernels/matmul_amx_bytes-inl.h"
 #include "backend/cpu/kernels/matmul_amx_int8-inl.h"
 #include "backend/cpu/kernels/matmul_few_rows-inl.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
@@ -145,7 +146,38 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
   }
 }
 
+void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale) {
+  constexpr int64_t kPiece = 64;
+  VF largest = hn::Zero(kDF);
+  VF others = hn::Zero(kDF);  // as in QuantizeRow
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const VF elements = hn::LoadU(kDF, x + i);
+    largest = hn::Max(largest, hn::Abs(elements));
+    others = hn::MulAdd(elements, hn::Zero(kDF), others);
+  }
+  const float other = hn::GetLane(hn::SumOfLanes(kDF, others));
+  const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
+  *scale = other != 0.0f ? other : magnitude / 127.0f;
+  const float inverse = other == 0.0f && magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f;
+  for (int64_t begin = 0; begin < n; begin += kPiece, to += stride) {
+    alignas(64) int32_t codes[kPiece] = {};
+    if (inverse != 0.0f) {
+      const int64_t end = n - begin < kPiece ? n - begin : kPiece;
+      for (int64_t i = 0; i < end; i += kLanes) {
+        hn::Store(hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + begin + i), hn::Set(kDF, inverse))), DI(), codes + i);
+      }
+    }
+    for (int64_t i = 0; i < kPiece; ++i) to[i] = static_cast<int8_t>(codes[i]);
+  }
+}
+
 void Tile(const TileArgs& args) {
+#if HW_TILES
+  if (args.steps == StepType::kByteQuad) {
+    HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) AmxTileOf<BytesRegister<kType>>(args));
+    return;
+  }
+#endif
   if constexpr (kMultipliesBF16) {
     if (args.steps == StepType::kBF16Pair) return TileBy<BF16Steps>(args);
   }

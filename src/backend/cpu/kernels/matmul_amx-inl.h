@@ -1,11 +1,14 @@
-// Products of many rows of x on tile registers (tiles-inl.h): the bf16 steps of matmul_tile-inl.h, 32 rows by 32
-// outputs at a time in four registers of sums.
+// Products of many rows of x on tile registers (tiles-inl.h): 32 rows by 32 outputs at a time, whose sums are in four
+// registers.
 //
-// A block of the weights of kAmxOutputs outputs is reordered as for the other instruction sets, in panels of 16
-// outputs, so that 16 steps of a panel are one register. Then all rows of x go by, whose memory is one register after
-// the other as it is, and between their products the next block is reordered: vectors work while registers multiply.
-// Sums of all rows stay in scratch from block to block, register by register, and are written out once: rows of `out`
-// lie a power of two apart more often than not, and push each other out of the first-level cache.
+// Of the weights of a task two panels of 16 outputs and one block of K are reordered at a time, so that 16 steps of a
+// panel are one register: 16 KiB, which stay in the first-level cache while all rows of x pass them by from the second.
+// Between their products the next two panels are reordered: vectors work while registers multiply. Sums wait from block
+// to block in scratch, in the second-level cache too, and leave their registers one by one between the next products:
+// stored as soon as they are complete, each would wait for its last product, and the next products for them.
+//
+// What binds is what goes between the two caches, 2 KiB of x for four products of registers, which take 64 cycles:
+// vectors that work in registers and in the first level are free beside that (docs/performance.md).
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_INL_H_
 
@@ -18,9 +21,11 @@ namespace {
 
 #if HW_TILES
 
-constexpr int64_t kAmxPanels = kAmxOutputs / kRegisterSteps;
 constexpr int64_t kRegisterFloats = kRegisterRows * kRegisterSteps;
-static_assert(kAmxRows % (2 * kRegisterRows) == 0 && kAmxPanels % 2 == 0);
+constexpr int64_t kPairOutputs = 2 * kRegisterSteps;
+constexpr int64_t kPairRows = 2 * kRegisterRows;
+constexpr int64_t kAmxPairs = kAmxOutputs / kPairOutputs;
+static_assert(kAmxRows % kPairRows == 0 && kAmxPairOutputs == kPairOutputs);
 
 // body.operator()<0>() ... <7>().
 template <int kPart = 0, typename Body>
@@ -29,54 +34,129 @@ HWY_INLINE void ForEighths(const Body& body) {
   if constexpr (kPart + 1 < 8) ForEighths<kPart + 1>(body);
 }
 
-// The weights of a block, reordered register by register. A Register is one of them in the making: of 16 outputs and
-// 16 steps, filled in eight parts that may come one by one.
+// Two panels of a block, or the task's last one, in the making, register by register. A Register is one of them: of 16
+// outputs and 16 steps, filled in eight parts that may come one by one. Those of the same outputs follow each other
+// along K and share a Register::Group.
 template <typename Register>
 class Reordering {
  public:
-  HWY_INLINE Reordering(const TileArgs& args, int64_t first_step, int64_t num_steps, float* panels)
+  // Of outputs from `first_output` on. Of weights in bytes `scales` get [kAmxBlockGroups][kPairOutputs].
+  HWY_INLINE Reordering(const TileArgs& args, int64_t first_output, int64_t first_step, int64_t num_steps,
+                        float* panels, float* scales)
       : args_(args),
+        output_(first_output),
         first_step_(first_step),
         steps_(num_steps / kRegisterSteps),
-        left_((args.num_outputs + kRegisterSteps - 1) / kRegisterSteps * steps_),
-        to_(panels) {}
+        left_((args.num_outputs - first_output > kRegisterSteps ? 2 : 1) * steps_),
+        to_(panels),
+        group_(scales) {}
   int64_t num_left() const { return left_; }
   // Requires: one is left.
   HWY_INLINE Register Next() {
-    const Register next(args_, panel_ * kRegisterSteps, first_step_ + at_ * kRegisterSteps, to_);
+    if (at_ == steps_) {
+      at_ = 0;
+      output_ += kRegisterSteps;
+    }
+    const Register next(args_, output_, first_step_ + at_ * kRegisterSteps, to_, group_);
     to_ += kRegisterFloats;
     --left_;
-    if (++at_ == steps_) {
-      at_ = 0;
-      ++panel_;
-    }
+    ++at_;
     return next;
   }
   HWY_INLINE void Finish(int64_t num) {
+    if (num > 0 && left_ > 0) FinishSome(num);
+  }
+  HWY_INLINE void Finish() { Finish(left_); }
+
+ private:
+  HWY_NOINLINE void FinishSome(int64_t num) {
     for (; num > 0 && left_ > 0; --num) {
       const Register next = Next();
       ForEighths([&]<int kPart>() HW_INLINE_LAMBDA { next.template Fill<kPart>(); });
     }
   }
-  HWY_INLINE void Finish() { Finish(left_); }
 
- private:
   const TileArgs& args_;
-  int64_t first_step_, steps_, left_;
+  int64_t output_, first_step_, steps_, left_;
   float* to_;
-  int64_t panel_ = 0;
   int64_t at_ = 0;
+  typename Register::Group group_;
+};
+
+// Of registers that share nothing.
+struct NoGroup {
+  explicit NoGroup(float* /*scales*/) {}
+};
+
+// Where sums of 32 rows and 32 outputs lie: in scratch, or as what they become.
+struct AmxPlace {
+  float* first = nullptr;
+  int64_t row_stride = 0;       // floats; of a register's rows
+  int64_t register_stride = 0;  // between the registers of rows
+  int64_t panel_stride = 0;     // between those of outputs
+
+  template <int kSum>
+  HWY_INLINE float* Register() const {
+    return first + kSum / 2 * register_stride + kSum % 2 * panel_stride;
+  }
+  HWY_INLINE float* Row(int64_t row) const {
+    return first + row / kRegisterRows * register_stride + row % kRegisterRows * row_stride;
+  }
 };
 
 // What all rows of a task are multiplied with.
 struct AmxBlock {
-  const float* x;       // registers of the task's first 16 rows, from the block's first step on
-  int64_t x_stride;     // steps of a row
-  const float* panels;  // [kAmxPanels][num_steps][16]
+  const float* x;  // [rows / 16][row_steps / 16] registers, of which the block has the first num_steps
+  int64_t row_steps;
+  const float* x_scales;  // of bytes: [groups from the block's first on][x_scales_stride], of the task's first row
+  int64_t x_scales_stride;
+  float* panels;        // [2][num_steps][16]
+  const float* scales;  // of bytes: [kAmxBlockGroups][kPairOutputs]
   int64_t num_steps;    // whole registers
-  float* sums;          // [rows / 16][kAmxPanels] registers
-  bool is_first;        // sums begin with it
-  bool is_last;         // and end with it: they are written out
+};
+
+// 32 rows and 32 outputs of a block, and where their sums come from and go to.
+struct AmxWork {
+  int64_t row_register = 0;
+  AmxPlace from;  // none: they begin with 0
+  AmxPlace to;
+};
+
+// The sums of kRowRegisters x 2 registers, 0 to 3, and where they belong. They stay until the next ones take their
+// place, one by one between the first products of those.
+class AmxSums {
+ public:
+  HWY_INLINE AmxSums(Tiles& tiles, float* /*waiting*/) : tiles_(tiles) {}
+  template <int kRowRegisters>
+  HWY_INLINE void Begin(const AmxWork& work) {
+    if (kRowRegisters != row_registers_) Finish();
+    row_registers_ = kRowRegisters;
+    left_ = current_;
+    current_ = work.to;
+    from_ = work.from;
+  }
+  template <int kSum>
+  HWY_INLINE void Replace() {
+    if (left_.first != nullptr) tiles_.Store<kSum>(left_.Register<kSum>(), left_.row_stride * 4);
+    if (from_.first == nullptr) {
+      tiles_.Zero<kSum>();
+    } else {
+      tiles_.Load<kSum>(from_.Register<kSum>(), from_.row_stride * 4);
+    }
+  }
+  HWY_INLINE void Finish() {
+    if (current_.first == nullptr) return;
+    tiles_.Store<0>(current_.Register<0>(), current_.row_stride * 4);
+    tiles_.Store<1>(current_.Register<1>(), current_.row_stride * 4);
+    if (row_registers_ == 2) tiles_.Store<2>(current_.Register<2>(), current_.row_stride * 4);
+    if (row_registers_ == 2) tiles_.Store<3>(current_.Register<3>(), current_.row_stride * 4);
+    current_ = {};
+  }
+
+ private:
+  Tiles& tiles_;
+  int row_registers_ = 0;
+  AmxPlace current_, left_, from_;
 };
 
 // What is done beside the products of a block, evenly.
@@ -84,61 +164,60 @@ template <typename Register>
 struct AmxBeside {
   Reordering<Register>& reordering;  // of the next block
   int64_t registers_per_group;       // of eight steps of registers, beyond the one that is filled between them
-  // What is read of x after the rows under way, of both row registers: each of its lines is asked for once, because the
-  // first of several reads would wait for the second-level cache.
-  const float* next_x;
-  int64_t next_x_lines;  // per step
 };
 
-// Registers 0 to 3 are the sums of kRowRegisters x 2, 4 and 5 hold rows of x, 6 and 7 outputs.
-template <int kRowRegisters>
+// Registers 4 and 5 hold rows of x, 6 and 7 outputs.
+template <int kRowRegisters, bool kInBytes = false>
 struct AmxOperands {
   static constexpr int64_t kStride = kRegisterSteps * sizeof(float);
   const float *x0, *x1, *w0, *w1;
 
-  HWY_INLINE void Multiply(Tiles& tiles, int64_t step) const {
+  HWY_INLINE AmxOperands(const AmxBlock& block, int64_t row_register)
+      : x0(block.x + row_register * block.row_steps * kRegisterRows),
+        x1(x0 + kRegisterRows * block.row_steps),
+        w0(block.panels),
+        w1(w0 + block.num_steps * kRegisterSteps) {}
+
+  // before.operator()<kSum>() comes before the product that adds to it.
+  template <typename Before>
+  HWY_INLINE void Multiply(Tiles& tiles, int64_t step, const Before& before) const {
     const int64_t at = step * kRegisterSteps;
-    tiles.LoadPassing<6>(w0 + at, kStride);
-    tiles.Load<4>(x0 + at, kStride);
-    tiles.DotBF16<0, 4, 6>();
-    tiles.LoadPassing<7>(w1 + at, kStride);
-    tiles.DotBF16<1, 4, 7>();
+    tiles.LoadPassing<4>(x0 + at, kStride);
+    tiles.Load<6>(w0 + at, kStride);
+    before.template operator()<0>();
+    Dot<0, 4, 6>(tiles);
+    tiles.Load<7>(w1 + at, kStride);
+    before.template operator()<1>();
+    Dot<1, 4, 7>(tiles);
     if constexpr (kRowRegisters == 2) {
-      tiles.Load<5>(x1 + at, kStride);
-      tiles.DotBF16<2, 5, 6>();
-      tiles.DotBF16<3, 5, 7>();
+      tiles.LoadPassing<5>(x1 + at, kStride);
+      before.template operator()<2>();
+      Dot<2, 5, 6>(tiles);
+      before.template operator()<3>();
+      Dot<3, 5, 7>(tiles);
+    }
+  }
+
+ private:
+  template <int kSum, int kA, int kB>
+  static HWY_INLINE void Dot(Tiles& tiles) {
+    if constexpr (kInBytes) {
+      tiles.DotSignedInt8<kSum, kA, kB>();
+    } else {
+      tiles.DotBF16<kSum, kA, kB>();
     }
   }
 };
 
 template <int kRowRegisters, typename Register>
-HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, int64_t row_register, int64_t panel,
+HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& work, AmxSums& sums,
                          AmxBeside<Register>& beside) {
-  constexpr int64_t kStride = kRegisterSteps * sizeof(float);
-  float* const sums0 = block.sums + (row_register * kAmxPanels + panel) * kRegisterFloats;
-  float* const sums1 = sums0 + kAmxPanels * kRegisterFloats;
-  if (block.is_first) {
-    tiles.Zero<0>();
-    tiles.Zero<1>();
-    if constexpr (kRowRegisters == 2) tiles.Zero<2>();
-    if constexpr (kRowRegisters == 2) tiles.Zero<3>();
-  } else {
-    tiles.Load<0>(sums0, kStride);
-    tiles.Load<1>(sums0 + kRegisterFloats, kStride);
-    if constexpr (kRowRegisters == 2) tiles.Load<2>(sums1, kStride);
-    if constexpr (kRowRegisters == 2) tiles.Load<3>(sums1 + kRegisterFloats, kStride);
-  }
-  AmxOperands<kRowRegisters> operands;
-  operands.x0 = block.x + row_register * block.x_stride * kRegisterRows;
-  operands.x1 = operands.x0 + kRegisterRows * block.x_stride;
-  operands.w0 = block.panels + panel * block.num_steps * kRegisterSteps;
-  operands.w1 = operands.w0 + block.num_steps * kRegisterSteps;
+  sums.Begin<kRowRegisters>(work);
+  const AmxOperands<kRowRegisters> operands(block, work.row_register);
   const auto one_step = [&](int64_t step) HW_INLINE_LAMBDA {
-    operands.Multiply(tiles, step);
-    for (int64_t i = 0; i < beside.next_x_lines; ++i, beside.next_x += kRegisterSteps) {
-      __builtin_prefetch(beside.next_x, /*rw=*/0, /*locality=*/3);
-      __builtin_prefetch(beside.next_x + kRegisterRows * block.x_stride, /*rw=*/0, /*locality=*/3);
-    }
+    operands.Multiply(tiles, step, [&]<int kSum>() HW_INLINE_LAMBDA {
+      if (step == 0) sums.Replace<kSum>();
+    });
   };
   constexpr int64_t kGroupSteps = 8 * kRegisterSteps;
   int64_t step = 0;
@@ -155,98 +234,145 @@ HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, int64_t row_regist
     });
   }
   for (; step < block.num_steps; step += kRegisterSteps) one_step(step);
-  tiles.Store<0>(sums0, kStride);
-  tiles.Store<1>(sums0 + kRegisterFloats, kStride);
-  if constexpr (kRowRegisters == 2) tiles.Store<2>(sums1, kStride);
-  if constexpr (kRowRegisters == 2) tiles.Store<3>(sums1 + kRegisterFloats, kStride);
+  if (step > 0) return;
+  sums.Replace<0>();
+  sums.Replace<1>();
+  if constexpr (kRowRegisters == 2) sums.Replace<2>();
+  if constexpr (kRowRegisters == 2) sums.Replace<3>();
 }
 
-// Sums of rows [first, last) to `out`.
-inline void AmxWriteOut(const TileArgs& args, const float* sums, const float* bias, int64_t first, int64_t last) {
-  for (int64_t row = first; row < last; ++row) {
-    const float* from =
-        sums + (row / kRegisterRows * kAmxPanels * kRegisterRows + row % kRegisterRows) * kRegisterSteps;
-    float* out = args.out + row * args.out_stride;
-    for (int64_t output = 0; output < args.num_outputs; output += kLanes) {
-      const float* sum = from + output / kRegisterSteps * kRegisterFloats + output % kRegisterSteps;
-      const VF value = hn::Add(hn::Load(kDF, sum), hn::Load(kDF, bias + output));
-      if (args.num_outputs - output >= kLanes) {
-        hn::StoreU(args.add ? hn::Add(hn::LoadU(kDF, out + output), value) : value, kDF, out + output);
-        continue;
-      }
-      alignas(64) float values[kLanes];
-      hn::Store(value, kDF, values);
-      for (int64_t i = 0; i < args.num_outputs - output; ++i) {
-        out[output + i] = args.add ? out[output + i] + values[i] : values[i];
+// Two panels of outputs of a task: which rows' sums are as `out` has them, and which are copied.
+struct AmxPair {
+  AmxPair(const TileArgs& args, float* sums, int64_t pair)
+      : args_(args),
+        out_(args.out + pair * kPairOutputs),
+        bias_(args.bias != nullptr ? args.bias + pair * kPairOutputs : nullptr),
+        num_outputs_(args.num_outputs - pair * kPairOutputs),
+        sums_(sums + pair * 4 * kRegisterFloats),
+        whole_rows_(num_outputs_ >= kPairOutputs ? args.num_rows / kPairRows * kPairRows : 0) {}
+
+  AmxPlace InScratch(int64_t row) const {
+    return {.first = sums_ + row / kPairRows * kAmxPairs * 4 * kRegisterFloats,
+            .row_stride = kRegisterSteps,
+            .register_stride = 2 * kRegisterFloats,
+            .panel_stride = kRegisterFloats};
+  }
+  AmxPlace AsOut(int64_t row) const {
+    return {.first = out_ + row * args_.out_stride,
+            .row_stride = args_.out_stride,
+            .register_stride = kRegisterRows * args_.out_stride,
+            .panel_stride = kRegisterSteps};
+  }
+  // What sums begin with, in any case: what stands in `out`, if they are added to it, and the bias. Bits do not depend
+  // on where an element stands in a task.
+  AmxPlace Start(int64_t row) const {
+    if (bias_ != nullptr || (args_.add && row >= whole_rows_)) return InScratch(row);
+    return args_.add ? AsOut(row) : AmxPlace{};
+  }
+  AmxPlace End(int64_t row) const { return row < whole_rows_ ? AsOut(row) : InScratch(row); }
+  // Makes what Start says is in scratch.
+  void Prepare() const {
+    const int64_t first = bias_ != nullptr ? 0 : args_.add ? whole_rows_ : args_.num_rows;
+    for (int64_t row = first; row < args_.num_rows; ++row) {
+      for (int64_t i = 0; i < kPairOutputs && i < num_outputs_; ++i) {
+        const float start = args_.add ? out_[row * args_.out_stride + i] : 0.0f;
+        *Scratch(row, i) = bias_ != nullptr ? start + bias_[i] : start;
       }
     }
   }
-}
+  // Copies what End says is in scratch.
+  void Copy() const {
+    for (int64_t row = whole_rows_; row < args_.num_rows; ++row) {
+      for (int64_t i = 0; i < kPairOutputs && i < num_outputs_; ++i) {
+        out_[row * args_.out_stride + i] = *Scratch(row, i);
+      }
+    }
+  }
+  bool copies() const { return whole_rows_ < args_.num_rows; }
 
-// All rows times the block, while the next one is reordered.
+ private:
+  float* Scratch(int64_t row, int64_t output) const {
+    return InScratch(row).Row(row % kPairRows) + output / kRegisterSteps * kRegisterFloats + output % kRegisterSteps;
+  }
+
+  const TileArgs& args_;
+  float* out_;
+  const float* bias_;
+  int64_t num_outputs_;
+  float* sums_;
+  int64_t whole_rows_;  // of 32 rows and 32 outputs, which registers store where they belong
+};
+
+// All rows times two panels of a block, while the next ones are reordered.
 template <typename Register>
-void AmxMultiply(Tiles& tiles, const TileArgs& args, const AmxBlock& block, const float* bias,
-                 Reordering<Register>& reordering) {
+void AmxMultiply(Tiles& tiles, const TileArgs& args, const AmxBlock& block, const AmxPair& pair, bool is_first,
+                 bool is_last, typename Register::Sums& sums, Reordering<Register>& reordering) {
   const int64_t num_registers = (args.num_rows + kRegisterRows - 1) / kRegisterRows;
-  const int64_t num_panels = (args.num_outputs + kRegisterSteps - 1) / kRegisterSteps;
-  const int64_t num_pairs = (num_panels + 1) / 2;
-  const int64_t groups = (num_registers + 1) / 2 * num_pairs * (block.num_steps / (8 * kRegisterSteps));
+  const int64_t groups = (num_registers + 1) / 2 * (block.num_steps / (8 * kRegisterSteps));
   const int64_t per_group = groups > 0 ? (reordering.num_left() + groups - 1) / groups : 0;
-  AmxBeside<Register> beside = {.reordering = reordering,
-                                .registers_per_group = per_group > 0 ? per_group - 1 : 0,
-                                .next_x = nullptr,
-                                .next_x_lines = kRegisterRows / num_pairs};
+  AmxBeside<Register> beside = {.reordering = reordering, .registers_per_group = per_group > 0 ? per_group - 1 : 0};
   for (int64_t row = 0; row < num_registers; row += 2) {
     const int64_t first = row * kRegisterRows;
-    const int64_t last = first + 2 * kRegisterRows < args.num_rows ? first + 2 * kRegisterRows : args.num_rows;
-    if (block.is_last) {
-      for (int64_t r = first; r < last; ++r) {
-        for (int64_t i = 0; i < args.num_outputs; i += 16) __builtin_prefetch(args.out + r * args.out_stride + i, 1, 2);
-      }
+    const AmxWork work = {.row_register = row,
+                          .from = is_first ? pair.Start(first) : pair.InScratch(first),
+                          .to = is_last ? pair.End(first) : pair.InScratch(first)};
+    if (row + 1 < num_registers) {
+      AmxMicro<2>(tiles, block, work, sums, beside);
+    } else {
+      AmxMicro<1>(tiles, block, work, sums, beside);
     }
-    beside.next_x = block.x + (row + 2) * block.x_stride * kRegisterRows;
-    for (int64_t panel = 0; panel < num_panels; panel += 2) {
-      if (row + 1 < num_registers) {
-        AmxMicro<2>(tiles, block, row, panel, beside);
-      } else {
-        AmxMicro<1>(tiles, block, row, panel, beside);
-      }
-    }
-    if (block.is_last) AmxWriteOut(args, block.sums, bias, first, last);
   }
+  if (!is_last || !pair.copies()) return;
+  sums.Finish();
+  pair.Copy();
 }
 
 template <typename Register>
 void AmxTileOf(const TileArgs& args) {
-  alignas(64) float bias[kAmxOutputs];
-  for (int64_t i = 0; i < kAmxOutputs; ++i) bias[i] = args.bias != nullptr && i < args.num_outputs ? args.bias[i] : 0;
   const int64_t num_steps = args.x_stride;
+  const int64_t num_pairs = (args.num_outputs + kPairOutputs - 1) / kPairOutputs;
   const auto steps_from = [&](int64_t first) HW_INLINE_LAMBDA {
     const int64_t left = first < num_steps ? num_steps - first : 0;
     return left < kAmxBlockSteps ? left : kAmxBlockSteps;
   };
-  float* panels[2] = {args.scratch, args.scratch + kAmxOutputs * kAmxBlockSteps};
+  float* panels[2] = {args.scratch, args.scratch + kPairOutputs * kAmxBlockSteps};
+  // Of those under way, of the next, and of the ones before, whose last sums are scaled beside the first products.
+  float* scales[3];
+  for (int i = 0; i < 3; ++i) scales[i] = panels[1] + (kAmxBlockSteps + i * kAmxBlockGroups) * kPairOutputs;
+  float* const waiting = scales[2] + kAmxBlockGroups * kPairOutputs;
+  float* const scratch_sums = waiting + kAmxWaitingFloats;
   AmxBlock block = {.x = args.x,
-                    .x_stride = args.x_stride,
+                    .row_steps = steps_from(0),
+                    .x_scales = args.x_scales,
+                    .x_scales_stride = args.x_scales_stride,
                     .panels = panels[0],
-                    .num_steps = 0,
-                    .sums = args.scratch + 2 * kAmxOutputs * kAmxBlockSteps,
-                    .is_first = true,
-                    .is_last = false};
-  Reordering<Register>(args, 0, steps_from(0), panels[0]).Finish();
+                    .scales = scales[0],
+                    .num_steps = 0};
+  for (int64_t pair = 0; pair < num_pairs; ++pair) AmxPair(args, scratch_sums, pair).Prepare();
+  Reordering<Register>(args, 0, 0, steps_from(0), panels[0], scales[0]).Finish();
   Tiles tiles;
-  // One pass even without steps: sums have to be zero.
+  typename Register::Sums sums(tiles, waiting);
+  int turn = 0;
+  // One pass even without steps: sums have to be written.
   for (int64_t first = 0; first == 0 || first < num_steps; first += kAmxBlockSteps) {
     block.num_steps = steps_from(first);
-    const int64_t next = first + block.num_steps;
-    block.is_last = next >= num_steps;
-    block.panels = panels[first / kAmxBlockSteps % 2];
-    Reordering<Register> reordering(args, next, steps_from(next), panels[(first / kAmxBlockSteps + 1) % 2]);
-    AmxMultiply(tiles, args, block, bias, reordering);
-    reordering.Finish();
-    block.x += block.num_steps * kRegisterRows;
-    block.is_first = false;
+    const int64_t next_first = first + block.num_steps;
+    const bool is_last = next_first >= num_steps;
+    for (int64_t pair = 0; pair < num_pairs; ++pair) {
+      const bool is_last_pair = pair + 1 == num_pairs;
+      block.panels = panels[turn % 2];
+      block.scales = scales[turn % 3];
+      ++turn;
+      Reordering<Register> reordering(
+          args, is_last_pair ? 0 : (pair + 1) * kPairOutputs, is_last_pair ? next_first : first,
+          is_last_pair ? steps_from(next_first) : block.num_steps, panels[turn % 2], scales[turn % 3]);
+      AmxMultiply(tiles, args, block, AmxPair(args, scratch_sums, pair), first == 0, is_last, sums, reordering);
+      reordering.Finish();
+    }
+    block.x += args.x_block_stride;
+    block.x_scales += kAmxBlockGroups * block.x_scales_stride;
   }
+  sums.Finish();
 }
 
 #endif

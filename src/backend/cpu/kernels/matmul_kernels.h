@@ -42,8 +42,12 @@ inline constexpr int64_t kManyRowsBlocks = 64;  // of kFewRowsBlock
   return kManyRowsOutputs * ((kManyRowsBlocks + 1) * kFewRowsBlock + num_rows * 16);
 }
 
-// The product of many rows walks K in steps of 32 bits: one f32, or two neighbours as bf16, the first in the low half.
-enum class StepType : uint8_t { kF32, kBF16Pair };
+// The product of many rows walks K in steps of 32 bits: one f32, or two neighbours as bf16, or four as signed bytes,
+// the first in the lowest bits.
+enum class StepType : uint8_t { kF32, kBF16Pair, kByteQuad };
+
+// Bytes of a row of x have one scale for so many of them, and so have those of an output (Compute::kW8A8).
+inline constexpr int64_t kGroupElements = 512;
 
 // Outputs of one tile, and steps of one block of K: a block of the tile's weights, 128 KiB of reordered steps, stays in
 // the second-level cache (256 KiB and more) while all rows of x go by.
@@ -52,11 +56,18 @@ inline constexpr int64_t kBlockSteps = 512;
 inline constexpr int64_t kTileScratchBytes = kTileOutputs * kBlockSteps * 4;
 
 struct TileArgs {
-  const float* x;  // [num_rows, steps of K]: f32, or the pairs that round_row made; readable to a multiple of 16 rows
-                   // and of 16 steps, the steps behind K 0
+  const float* x;  // [num_rows, steps of K]: f32, or what round_row or quantize_group made; readable to a multiple of
+                   // 16 rows and of 16 steps, the steps behind K 0
   int64_t num_rows;
-  int64_t x_stride;    // steps
-  StepType steps;      // kBF16Pair only where has_bf16_dot
+  int64_t x_stride;  // steps
+  // On tile registers x is [blocks][rows / 16][registers of 16 rows and 16 steps]: a block has kAmxBlockSteps of K, or
+  // all if those are fewer, the last one leaves a gap, and they are so many steps apart.
+  int64_t x_block_stride;
+  StepType steps;  // kBF16Pair only where has_bf16_dot, kByteQuad only where has_tiles and for weights in panels whose
+                   // codes are whole
+  const float* x_scales;  // of kByteQuad: [K / kGroupElements, rounded up][x_scales_stride], of these rows; readable to
+                          // a multiple of 32 rows
+  int64_t x_scales_stride;
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
@@ -110,17 +121,19 @@ inline constexpr TileLimits kVectorTileLimits = {kTileOutputs, 256, kTileScratch
 // 64 by a tenth; of 128 they are slower by a fifth.
 inline constexpr int64_t kMinRegisterRows = 96;
 
-// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block. Two blocks of reordered
-// weights and the sums are its scratch, 1 MiB, which with a block of x stays in the second-level cache (2 MiB). Of 32
-// rows a block of x is 32 KiB, which stay in the first level while weights pass it by. On 16 threads of a Xeon this was
-// the best of what was tried: half the outputs and twice the steps took half as much time again in q8_0 (with weights
-// unpacked before they are multiplied); 64 rows or 32 outputs in the first level, and weights asked for ahead into the
-// first or the second, were slower too.
+// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block. The sums of all and a block
+// of x, 768 KiB, stay in the second-level cache (2 MiB), two panels of 16 outputs, reordered, and the next two, 32 KiB,
+// in the first (48 KiB). Blocks of twice the steps take a fifth longer in bytes and as long in bf16; twice the outputs
+// as long.
 inline constexpr int64_t kAmxOutputs = 256;
 inline constexpr int64_t kAmxRows = 512;
-inline constexpr int64_t kAmxBlockSteps = 256;
-inline constexpr TileLimits kAmxTileLimits = {kAmxOutputs, kAmxRows,
-                                              (2 * kAmxOutputs * kAmxBlockSteps + kAmxRows * kAmxOutputs) * 4};
+inline constexpr int64_t kAmxBlockSteps = 128;
+inline constexpr int64_t kAmxPairOutputs = 32;
+inline constexpr int64_t kAmxBlockGroups = kAmxBlockSteps * 4 / kGroupElements;
+inline constexpr int64_t kAmxWaitingFloats = 2 * 4 * 256;  // sums of bytes of two groups, four registers each
+inline constexpr TileLimits kAmxTileLimits = {
+    kAmxOutputs, kAmxRows,
+    ((2 * kAmxBlockSteps + 3 * kAmxBlockGroups) * kAmxPairOutputs + kAmxWaitingFloats + kAmxRows * kAmxOutputs) * 4};
 
 struct MatMulKernels {
   // Row r of the result does not depend on num_rows, bit for bit: a token decoded in a batch equals it alone.
@@ -135,9 +148,12 @@ struct MatMulKernels {
   // Rounds each 32 elements of x to int8 with a scale of their own: the largest magnitude becomes 127. Runs are
   // `stride` apart in `to`. `n` is a multiple of 32.
   void (*quantize_row)(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
+  // Rounds `n` elements of x, a group at most, to signed bytes with one scale: the largest magnitude becomes 127. Each
+  // 64 of them are `stride` bytes further on in `to`; behind the last stand zeros to the end of its 64.
+  void (*quantize_group)(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale);
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
-  TileLimits bf16_tile_limits;  // of steps of bf16 pairs; others have kVectorTileLimits
+  TileLimits bf16_tile_limits;  // of steps of bf16 pairs and of bytes; others have kVectorTileLimits
   // Products run on tile registers: x of `tile` with bf16 steps is in their order, and block formats take those from
   // kMinRegisterRows on with Compute::kInt8 too, because the sums of bytes are scaled every 32 elements, which takes
   // longer than their products.

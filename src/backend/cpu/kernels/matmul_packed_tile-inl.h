@@ -255,7 +255,11 @@ void PackPanels(const TileArgs& args, int64_t begin, int64_t num_steps) {
 template <WeightType kType>
 class PanelRegister {
  public:
-  HWY_INLINE PanelRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to) : to_(to) {
+  using Sums = AmxSums;
+  using Group = NoGroup;
+
+  HWY_INLINE PanelRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to, NoGroup /*group*/)
+      : to_(to) {
     const uint8_t* panel =
         static_cast<const uint8_t*>(args.weight) + first_output / kPanelRows * PanelBytes(kType, args.depth);
     const int64_t run = step * BF16Steps::kPerStep / kRunElements;
@@ -265,6 +269,7 @@ class PanelRegister {
       part.reader = PanelReader<kType>(panel, sub);
       if (run % BlockRuns(kType) != 0) part.reader.BeginRun(run - run % BlockRuns(kType));
       part.reader.BeginRun(run);
+      part.reader.Prefetch();
       part.a[0] = part.reader.template A<0>();
       part.a[1] = part.reader.template A<1>();
       part.b[0] = part.b[1] = hn::Zero(kDF);

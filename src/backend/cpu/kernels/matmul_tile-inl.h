@@ -126,7 +126,10 @@ void PackBlock(const TileArgs& args, int64_t begin, int64_t num_steps) {
 template <WeightType kType>
 class PlainRegister {
  public:
-  HWY_INLINE PlainRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to)
+  using Sums = AmxSums;
+  using Group = NoGroup;
+
+  HWY_INLINE PlainRegister(const TileArgs& args, int64_t first_output, int64_t step, float* to, NoGroup /*group*/)
       : args_(&args), first_output_(first_output), begin_(step * BF16Steps::kPerStep), to_(to) {}
   template <int kPart>
   HWY_INLINE void Fill() const {

@@ -18,6 +18,7 @@ constexpr KernelTable kKernelTable = {
                .packed_few_rows = PackedFewRows,
                .packed_tile = PackedTile,
                .quantize_row = QuantizeRow,
+               .quantize_group = QuantizeGroup,
                .round_row = RoundRow,
                .bf16_tile_limits = kHasTiles ? kAmxTileLimits : kVectorTileLimits,
                .has_tiles = kHasTiles,

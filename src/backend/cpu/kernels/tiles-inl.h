@@ -73,6 +73,11 @@ class Tiles {
   HWY_INLINE void DotInt8() {
     asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
   }
+  // The same where b holds signed bytes too.
+  template <int kSum, int kA, int kB>
+  HWY_INLINE void DotSignedInt8() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kA), "i"(kB));
+  }
 
  private:
   struct alignas(64) Configuration {
@@ -90,6 +95,7 @@ class Tiles {
 #define HW_TILES 1
 constexpr bool kHasTiles = true;
 
+// Not inlined: instantiations are many.
 class Tiles {
  public:
   explicit Tiles(int64_t left_bytes = kRegisterBytes) : left_bytes_(left_bytes) {}
@@ -97,12 +103,12 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 
   template <int kTile>
-  void Zero() {
+  HWY_NOINLINE void Zero() {
     for (Row& row : rows_[kTile]) row = {};
   }
   // What a tile does not have of a whole one stays zero, and adds nothing.
   template <int kTile>
-  void Load(const void* rows, int64_t stride) {
+  HWY_NOINLINE void Load(const void* rows, int64_t stride) {
     const int64_t num_rows = kTile >= 6 ? left_bytes_ / 4 : kRegisterRows;
     const auto num_bytes = static_cast<size_t>(kTile == 4 || kTile == 5 ? left_bytes_ : kRegisterBytes);
     for (int64_t i = 0; i < num_rows; ++i) {
@@ -114,7 +120,7 @@ class Tiles {
     Load<kTile>(rows, stride);
   }
   template <int kTile>
-  void Store(void* rows, int64_t stride) const {
+  HWY_NOINLINE void Store(void* rows, int64_t stride) const {
     for (int64_t i = 0; i < kRegisterRows; ++i) {
       __builtin_memcpy(static_cast<uint8_t*>(rows) + i * stride, &rows_[kTile][i], kRegisterBytes);
     }
@@ -122,7 +128,7 @@ class Tiles {
   // The instruction sums even and odd elements apart, rounds to nearest, and takes and makes no subnormal numbers. A
   // product of two bf16 is exact in f32.
   template <int kSum, int kA, int kB>
-  void DotBF16() {
+  HWY_NOINLINE void DotBF16() {
     for (int64_t m = 0; m < kRegisterRows; ++m) {
       float even[kRegisterSteps] = {};
       float odd[kRegisterSteps] = {};
@@ -145,23 +151,31 @@ class Tiles {
   }
   template <int kSum, int kA, int kB>
   void DotInt8() {
-    for (int64_t m = 0; m < kRegisterRows; ++m) {
-      for (int64_t k = 0; k < kRegisterSteps; ++k) {
-        for (int64_t n = 0; n < kRegisterSteps; ++n) {
-          for (int shift = 0; shift < 32; shift += 8) {
-            const auto a = static_cast<int8_t>(rows_[kA][m].bits[k] >> shift);
-            const auto b = static_cast<uint8_t>(rows_[kB][k].bits[n] >> shift);
-            rows_[kSum][m].bits[n] += static_cast<uint32_t>(int32_t{a} * int32_t{b});
-          }
-        }
-      }
-    }
+    DotBytes<kSum, kA, kB, uint8_t>();
+  }
+  template <int kSum, int kA, int kB>
+  void DotSignedInt8() {
+    DotBytes<kSum, kA, kB, int8_t>();
   }
 
  private:
   struct alignas(64) Row {
     uint32_t bits[kRegisterSteps];
   };
+  template <int kSum, int kA, int kB, typename Right>
+  HWY_NOINLINE void DotBytes() {
+    for (int64_t m = 0; m < kRegisterRows; ++m) {
+      for (int64_t k = 0; k < kRegisterSteps; ++k) {
+        for (int64_t n = 0; n < kRegisterSteps; ++n) {
+          for (int shift = 0; shift < 32; shift += 8) {
+            const auto a = static_cast<int8_t>(rows_[kA][m].bits[k] >> shift);
+            const auto b = static_cast<Right>(rows_[kB][k].bits[n] >> shift);
+            rows_[kSum][m].bits[n] += static_cast<uint32_t>(int32_t{a} * int32_t{b});
+          }
+        }
+      }
+    }
+  }
   static float NoSubnormal(uint32_t bits) {
     return __builtin_bit_cast(float, (bits & 0x7F800000u) != 0 ? bits : bits & 0x80000000u);
   }

@@ -1,0 +1,213 @@
+// Products of many rows in Compute::kW8A8: rows of x and weights of block formats rounded to bytes with a scale for 512
+// elements, against what that rounding loses of the product in double precision. Where a backend has none it says so.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/backends.h"
+#include "support/random_blocks.h"
+#include "support/random_rows.h"
+#include "tensor/blocks.h"
+
+namespace headwise {
+namespace {
+
+constexpr int64_t kGroup = 512;
+
+// Formats whose codes are whole numbers.
+constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,  DType::kQ5_1,
+                              DType::kQ4_K, DType::kQ5_K,   DType::kQ6_K,   DType::kQ2_K,  DType::kQ3_K,
+                              DType::kU4,   DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kTQ2_0};
+
+struct Matrix {
+  Floats values;  // [N, K] as the backend has them
+  WeightMatrix adopted;
+};
+
+class W8A8 : public testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    std::vector<float> one(16 * 16, 1.0f);
+    const WeightMatrix matrix = backend().AdoptWeights(ConstTensorView(one.data(), DType::kF32, {16, 16})).value();
+    const Status status = backend().PrepareProducts(matrix, Compute::kW8A8);
+    if (!status.ok()) GTEST_SKIP() << status.message();
+  }
+  Backend& backend() { return *backend_.backend; }
+
+  Matrix RandomMatrix(int64_t num_outputs, int64_t depth, DType type, Random& random) {
+    Matrix matrix{.values = random.Normal(num_outputs * depth), .adopted = {}};
+    if (CanQuantize(type)) {
+      Adopt(matrix, num_outputs, depth, type);
+    } else {
+      AdoptBytes(matrix, num_outputs, depth, type, RandomBlocks(type, {num_outputs, depth}, random.rng()));
+    }
+    return matrix;
+  }
+  // Rounds the values to the format.
+  void Adopt(Matrix& matrix, int64_t num_outputs, int64_t depth, DType type) {
+    std::vector<std::byte> bytes(BytesOf(type, num_outputs * depth));
+    FromF32(type, matrix.values.data(), num_outputs * depth, bytes.data());
+    AdoptBytes(matrix, num_outputs, depth, type, std::move(bytes));
+  }
+  void AdoptBytes(Matrix& matrix, int64_t num_outputs, int64_t depth, DType type, std::vector<std::byte> from) {
+    static std::deque<std::vector<std::byte>> kept;  // where a backend reads weights as they are
+    const std::vector<std::byte>& bytes = kept.emplace_back(std::move(from));
+    ToF32(type, bytes.data(), num_outputs * depth, matrix.values.data());
+    matrix.adopted = backend().AdoptWeights(ConstTensorView(bytes.data(), type, {num_outputs, depth})).value();
+  }
+  Floats Product(const Floats& values, int64_t num_rows, const Matrix& weight, int64_t depth, const Floats& bias = {},
+                 const Floats& start = {}) {
+    const auto num_outputs = static_cast<int64_t>(weight.values.size()) / depth;
+    const Held x(backend(), {num_rows, depth}, values);
+    const Held held_bias(backend(), {static_cast<int64_t>(bias.size())}, bias);
+    const bool adds = !start.empty();
+    const Held out =
+        adds ? Held(backend(), {num_rows, num_outputs}, start) : Held::Poisoned(backend(), {num_rows, num_outputs});
+    const MatMulPart part{
+        .weight = weight.adopted, .bias = bias.empty() ? TensorView{} : held_bias.view(), .out = out.view()};
+    backend().MatMul({.x = x.view(),
+                      .parts = {&part, 1},
+                      .write = adds ? MatMulArgs::Write::kAdd : MatMulArgs::Write::kStore,
+                      .compute = Compute::kW8A8});
+    return out.Read();
+  }
+
+  NamedBackend backend_ = std::move(AllBackends()[GetParam()]);
+};
+
+// The squares of steps / sqrt(12), what rounding to bytes loses on average, of each group of each row.
+std::vector<double> RoundingOf(const Floats& rows, int64_t depth) {
+  std::vector<double> squares;
+  for (size_t row = 0; row < rows.size(); row += depth) {
+    for (int64_t first = 0; first < depth; first += kGroup) {
+      float largest = 0;
+      for (int64_t i = first; i < std::min(depth, first + kGroup); ++i)
+        largest = std::max(largest, std::abs(rows[row + i]));
+      squares.push_back(std::pow(largest / 127.0, 2) / 12);
+    }
+  }
+  return squares;
+}
+
+// found = start + bias + x W^T, but for what rounding x and W to bytes loses: on average (root of the mean of squares)
+// between `least` and `most` times as much as numbers lose that lie anywhere between two codes.
+void ExpectProduct(const Floats& found, const Floats& start, const Floats& bias, const Floats& x, const Floats& weight,
+                   int64_t depth, double least, double most) {
+  const std::vector<double> of_x = RoundingOf(x, depth);
+  const std::vector<double> of_weight = RoundingOf(weight, depth);
+  const int64_t num_groups = (depth + kGroup - 1) / kGroup;
+  const size_t num_outputs = weight.size() / depth;
+  double all = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const size_t row = i / num_outputs, output = i % num_outputs;
+    double expected = (start.empty() ? 0.0 : start[i]) + (bias.empty() ? 0.0 : bias[output]);
+    double squares = 1e-12;
+    for (int64_t k = 0; k < depth; ++k) {
+      const double a = x[row * depth + k], b = weight[output * depth + k];
+      expected += a * b;
+      squares += a * a * of_weight[output * num_groups + k / kGroup] + b * b * of_x[row * num_groups + k / kGroup];
+    }
+    const double lost = std::abs(found[i] - expected) / std::sqrt(squares);
+    // Of some 10,000 elements one in 10 million would be further off by chance.
+    ASSERT_LE(lost, 6.5 * most) << "row " << row << " output " << output;
+    all += lost * lost;
+  }
+  const double average = std::sqrt(all / static_cast<double>(found.size()));
+  EXPECT_LE(average, most);
+  EXPECT_GE(average, least);
+}
+
+TEST_P(W8A8, LosesWhatRoundingToBytesLoses) {
+  for (uint32_t seed = 0; seed < 30 && !HasFatalFailure(); ++seed) {
+    Random random(seed);
+    const DType type = kFormats[seed % std::size(kFormats)];
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::string(NameOf(type)));
+    const int64_t block = BlockElements(type);
+    const int64_t num_rows = random.Between(96, 170);
+    const int64_t depth = block * random.Between(1, 1400 / block);
+    const int64_t num_outputs = random.Between(1, 70);
+    const Matrix weight = RandomMatrix(num_outputs, depth, type, random);
+    const Floats values = random.Normal(num_rows * depth);
+    const Floats start = random.Coin() ? random.Normal(num_rows * num_outputs) : Floats();
+    const Floats bias = random.Coin() ? random.Normal(num_outputs) : Floats();
+    const Floats found = Product(values, num_rows, weight, depth, bias, start);
+    // A group's scale is that of the largest number that its codes could stand for; weights of the run with the largest
+    // scale are nearly codes already.
+    ExpectProduct(found, start, bias, values, weight.values, depth, 0.6, 1.35);
+  }
+}
+
+// A number far from the others costs its group precision, and no other one.
+TEST_P(W8A8, AScaleIsAGroupsOwn) {
+  Random random(7);
+  const int64_t num_rows = 100, depth = 3 * kGroup, num_outputs = 40;
+  const Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  Floats values = random.Normal(num_rows * depth);
+  for (int64_t row = 0; row < num_rows; ++row) values[row * depth + kGroup + row] = 300.0f;
+  ExpectProduct(Product(values, num_rows, weight, depth), {}, {}, values, weight.values, depth, 0.6, 1.35);
+}
+
+TEST_P(W8A8, FewRowsAndPlainWeightsAreNotRoundedSo) {
+  Random random(8);
+  const int64_t depth = 1024, num_outputs = 40;
+  const Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  Matrix plain = weight;
+  Adopt(plain, num_outputs, depth, DType::kF32);
+  for (const auto& [num_rows, matrix] : {std::pair<int64_t, const Matrix*>{3, &weight}, {40, &weight}, {100, &plain}}) {
+    const Floats values = random.Normal(num_rows * depth);
+    const Floats found = Product(values, num_rows, *matrix, depth);
+    ExpectProduct(found, {}, {}, values, matrix->values, depth, 0.0, 0.55);
+  }
+}
+
+// Whatever else is in the call, and wherever in it a row or an output stands.
+TEST_P(W8A8, ARowDoesNotDependOnThoseBesideIt) {
+  Random random(9);
+  const int64_t depth = 1120, num_outputs = 75;
+  const Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ4_0, random);
+  const Floats values = random.Normal(160 * depth);
+  const Floats start = random.Normal(160 * num_outputs);
+  for (const bool adds : {false, true}) {
+    const Floats all = Product(values, 160, weight, depth, {}, adds ? start : Floats());
+    const int64_t first = 37, num_rows = 101;
+    const Floats some =
+        Product(Floats(values.begin() + first * depth, values.begin() + (first + num_rows) * depth), num_rows, weight,
+                depth, {},
+                adds ? Floats(start.begin() + first * num_outputs, start.begin() + (first + num_rows) * num_outputs)
+                     : Floats());
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * num_outputs)) << "adds " << adds;
+  }
+}
+
+TEST_P(W8A8, NotANumberStaysOneAndNothingStaysNothing) {
+  Random random(10);
+  const int64_t num_rows = 100, depth = 640, num_outputs = 33;
+  Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  std::fill_n(weight.values.begin() + 4 * depth, depth, 0.0f);
+  Adopt(weight, num_outputs, depth, DType::kQ8_0);
+  Floats values = random.Normal(num_rows * depth);
+  values[5 * depth + 7] = kNan;
+  values[6 * depth + 600] = std::numeric_limits<float>::infinity();
+  std::fill_n(values.begin() + 9 * depth, depth, 0.0f);
+  const Floats found = Product(values, num_rows, weight, depth);
+  for (int64_t i = 0; i < num_rows * num_outputs; ++i) {
+    const int64_t row = i / num_outputs, output = i % num_outputs;
+    const bool is_finite = row != 5 && row != 6;
+    EXPECT_EQ(std::isfinite(found[i]), is_finite) << "row " << row;
+    if (is_finite && (row == 9 || output == 4)) {
+      EXPECT_EQ(found[i], 0.0f) << "row " << row;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, W8A8, testing::Range<size_t>(0, AllBackends().size()),
+                         [](const auto& param) { return AllBackends()[param.param].name; });
+
+}  // namespace
+}  // namespace headwise
