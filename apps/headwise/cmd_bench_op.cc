@@ -137,7 +137,8 @@ Json LinesJson(const std::vector<OpLine>& lines, const Ceilings& ceilings) {
   const OpPeaks peaks = {.bytes = ceilings.read_bytes_per_second,
                          .f32_flops = ceilings.f32_flops,
                          .bf16_flops = ceilings.bf16_dot_flops,
-                         .int8_flops = ceilings.flops(Compute::kInt8)};
+                         .int8_flops = ceilings.flops(Compute::kInt8),
+                         .w8a8_flops = ceilings.flops(Compute::kW8A8)};
   Json ops = Json::array();
   for (const OpLine& line : lines) ops.push_back(LineJson(line, peaks));
   return ops;

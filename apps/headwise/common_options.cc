@@ -94,7 +94,9 @@ void AddEngineOptions(CLI::App& command, EngineOptions& options) {
                  "Of a .gguf mixture larger than memory: keep at most so many bytes of experts ready, read others when "
                  "they are chosen; 0: all are ready");
   command.add_option("--isa", options.isa, "amx, avx512, avx2, baseline or auto")->capture_default_str();
-  command.add_option("--compute", options.compute, "Matrix products: f32, bf16, int8, fp8 (of GPUs), w8a8 (of CPUs with AMX) or auto")
+  command
+      .add_option("--compute", options.compute,
+                  "Matrix products: f32, bf16, int8, fp8 (of GPUs), w8a8 (of CPUs with AMX) or auto")
       ->capture_default_str();
   command.add_flag("--batch-invariant", options.batch_invariant,
                    "The same bits whatever else shares a step and however a text is cut into steps");

@@ -25,7 +25,7 @@ struct Ceilings {
   double int8_tile_flops = 0;
   double fp8_flops = 0;  // 0 where there are no products in FP8
 
-  // What products of many rows in `compute` can reach: tile registers take block formats as bf16 (TileArgs).
+  // What products of many rows in `compute` can reach: tile registers take block formats as bf16, or bytes in w8a8.
   double flops(Compute compute) const {
     if (compute == Compute::kF32) return f32_flops;
     if (compute == Compute::kFp8) return fp8_flops;

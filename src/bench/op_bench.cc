@@ -130,6 +130,9 @@ Result<Compute> OpRun::ComputeFor(DType weights) const {
   if (options_.compute == NameOf(Compute::kFp8)) {
     return Status::Unsupported("products in fp8 are timed by `bench` as a whole, expected auto, f32, bf16 or int8");
   }
+  if (options_.compute == NameOf(Compute::kW8A8)) {
+    HW_RETURN_IF_ERROR(backend().PrepareProducts(WeightMatrix(), Compute::kW8A8));
+  }
   if (subject_.model != nullptr) return ResolveCompute(options_.compute, *subject_.model, backend());
   // The rule asks a model for the formats of its matrices: one without any but this.
   const std::byte storage{};

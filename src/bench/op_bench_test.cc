@@ -194,7 +194,7 @@ TEST(OpWorkTest, Activations) {
 }
 
 TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {
-  const OpPeaks peaks = {.bytes = 100, .f32_flops = 10, .bf16_flops = 20, .int8_flops = 80};
+  const OpPeaks peaks = {.bytes = 100, .f32_flops = 10, .bf16_flops = 20, .int8_flops = 80, .w8a8_flops = 160};
   const OpWork work = {.bytes_read = 250, .bytes_written = 50, .multiply_adds = 40};  // 3 s; 8, 4 and 1 s
   const auto bound = [&](Compute numbers, bool is_cached) { return BoundOf(work, numbers, is_cached, peaks); };
   EXPECT_EQ(bound(Compute::kF32, false).seconds, 8);
@@ -203,6 +203,7 @@ TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {
   EXPECT_EQ(bound(Compute::kInt8, false).seconds, 3);
   EXPECT_EQ(bound(Compute::kInt8, false).by, OpBound::By::kMemory);
   EXPECT_EQ(bound(Compute::kInt8, true).seconds, 1) << "memory does not bind what a cache holds";
+  EXPECT_EQ(bound(Compute::kW8A8, true).seconds, 0.5);
   const OpBound copy = BoundOf({.bytes_read = 10, .bytes_written = 10}, Compute::kF32, true, peaks);
   EXPECT_EQ(copy.seconds, 0.2) << "without products there is no other ceiling";
   EXPECT_EQ(copy.by, OpBound::By::kMemory);

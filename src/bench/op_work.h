@@ -47,7 +47,9 @@ struct OpPeaks {
   double f32_flops = 0;
   double bf16_flops = 0;
   double int8_flops = 0;
+  double w8a8_flops = 0;
   double flops(Compute numbers) const {
+    if (numbers == Compute::kW8A8) return w8a8_flops;
     return numbers == Compute::kF32 ? f32_flops : numbers == Compute::kBF16 ? bf16_flops : int8_flops;
   }
 };

@@ -166,6 +166,24 @@ TEST_P(W8A8, FewRowsAndPlainWeightsAreNotRoundedSo) {
   }
 }
 
+// More rows, outputs and groups than a task has, and a part that is not rounded so in the same call.
+TEST_P(W8A8, ManyTasksAndPlainParts) {
+  Random random(11);
+  const int64_t num_rows = 560, depth = 1056, num_outputs = 290;
+  const Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  Matrix plain = RandomMatrix(20, depth, DType::kQ8_0, random);
+  Adopt(plain, 20, depth, DType::kF32);
+  const Floats values = random.Normal(num_rows * depth);
+  const Held x(backend(), {num_rows, depth}, values);
+  const Held out = Held::Poisoned(backend(), {num_rows, num_outputs});
+  const Held plain_out = Held::Poisoned(backend(), {num_rows, 20});
+  const MatMulPart parts[] = {{.weight = weight.adopted, .bias = {}, .out = out.view()},
+                              {.weight = plain.adopted, .bias = {}, .out = plain_out.view()}};
+  backend().MatMul({.x = x.view(), .parts = parts, .compute = Compute::kW8A8});
+  ExpectProduct(out.Read(), {}, {}, values, weight.values, depth, 0.6, 1.35);
+  ExpectProduct(plain_out.Read(), {}, {}, values, plain.values, depth, 0.0, 0.55);
+}
+
 // Whatever else is in the call, and wherever in it a row or an output stands.
 TEST_P(W8A8, ARowDoesNotDependOnThoseBesideIt) {
   Random random(9);

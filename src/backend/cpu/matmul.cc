@@ -201,7 +201,7 @@ void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileI
                 .x_block_stride = x.block_stride,
                 .steps = in_bytes ? StepType::kByteQuad : input.step_type,
                 .x_scales = in_bytes ? input.byte_scales + task.first_row : nullptr,
-                .x_scales_stride = input.byte_scales_stride,
+                .x_scales_stride = in_bytes ? input.byte_scales_stride : 0,
                 .weight = pointers.weight,
                 .type = WeightTypeOf(part.weight.dtype),
                 .depth = job.args.x.shape[1],
@@ -244,7 +244,7 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
   const int64_t depth = job.args.x.shape[1];
   const TileInput input = TileInputOf(job, kernels, pool, scratch, sums);
   const bool in_registers = input.step_type == StepType::kBF16Pair || input.bytes.first != nullptr;
-  TileLimits step_limits = in_registers ? kernels.bf16_tile_limits : kVectorTileLimits;
+  TileLimits step_limits = in_registers ? kernels.register_tile_limits : kVectorTileLimits;
   if (step_limits.num_outputs > kTileOutputs) {
     step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
   }

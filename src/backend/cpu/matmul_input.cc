@@ -101,7 +101,7 @@ class RegisterOrder {
   RegisterOrder(int64_t num_rows, int64_t num_steps)
       : row_registers_(CeilDiv(num_rows, kTileRangeUnit)),
         registers_(CeilDiv(num_steps, kSteps)),
-        block_registers_(std::min(registers_, kAmxBlockSteps / kSteps)) {}
+        block_registers_(std::clamp<int64_t>(registers_, 1, kAmxBlockSteps / kSteps)) {}
   int64_t num_floats() const { return CeilDiv(registers_, block_registers_) * block_floats(); }
   // Steps 16 i and on of a row.
   float* At(float* first, int64_t row, int64_t i) const {
@@ -145,7 +145,7 @@ void MakeBytes(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& p
   const RegisterOrder order(job.num_rows(), CeilDiv(depth, 4));
   auto* const bytes = scratch.Runs<float>(static_cast<size_t>(order.num_floats()));
   input.bytes = order.Rows(bytes);
-  const int64_t num_rows = CeilDiv(job.num_rows(), 2 * kTileRangeUnit) * 2 * kTileRangeUnit;
+  const int64_t num_rows = CeilDiv(job.num_rows(), kTileRangeUnit) * kTileRangeUnit;
   float* const scales = scratch.Scales(static_cast<size_t>(CeilDiv(depth, kGroupElements) * num_rows));
   input.byte_scales = scales;
   input.byte_scales_stride = num_rows;
@@ -274,7 +274,8 @@ TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, Thread
                       RowSums sums) {
   TileInput input;
   const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && job.RowsOf(0).count >= kMinRegisterRows;
-  const bool in_bytes = job.args.compute == Compute::kW8A8 && in_registers;
+  // Without elements there are no scales.
+  const bool in_bytes = job.args.compute == Compute::kW8A8 && in_registers && job.args.x.shape[1] > 0;
   const bool in_runs = (job.args.compute == Compute::kInt8 || job.args.compute == Compute::kW8A8) && !in_registers;
   if (!AllHaveWholeCodes(job.args) || !(in_runs || in_bytes)) MakeSteps(job, kernels, pool, scratch, input);
   if (!std::ranges::any_of(job.args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); })) return input;

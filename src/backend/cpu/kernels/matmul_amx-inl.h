@@ -336,7 +336,9 @@ void AmxTileOf(const TileArgs& args) {
     return left < kAmxBlockSteps ? left : kAmxBlockSteps;
   };
   float* panels[2] = {args.scratch, args.scratch + kPairOutputs * kAmxBlockSteps};
-  // Of those under way, of the next, and of the ones before, whose last sums are scaled beside the first products.
+  // Of those under way, of the next, and of the ones before, whose last sums are scaled beside the first products: two
+  // groups later, when more than 32 rows are not through with the ones under way.
+  static_assert(kMinRegisterRows > kPairRows);
   float* scales[3];
   for (int i = 0; i < 3; ++i) scales[i] = panels[1] + (kAmxBlockSteps + i * kAmxBlockGroups) * kPairOutputs;
   float* const waiting = scales[2] + kAmxBlockGroups * kPairOutputs;

@@ -269,6 +269,7 @@ class BytesRegister {
     run_of_group_ = first_run % Group::kGroupRuns;
     is_whole_ = first_run + 1 < args.depth / kRunElements;
     if (run_of_group_ == 0) group.Begin(args, first_output, first_run / Group::kGroupRuns);
+    // Of these codes alone are read: a block may have begun before.
     HW_UNROLL
     for (int64_t run = 0; run < 2; ++run) {
       HW_UNROLL

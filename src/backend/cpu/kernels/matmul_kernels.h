@@ -65,8 +65,8 @@ struct TileArgs {
   int64_t x_block_stride;
   StepType steps;  // kBF16Pair only where has_bf16_dot, kByteQuad only where has_tiles and for weights in panels whose
                    // codes are whole
-  const float* x_scales;  // of kByteQuad: [K / kGroupElements, rounded up][x_scales_stride], of these rows; readable to
-                          // a multiple of 32 rows
+  const float* x_scales;  // of kByteQuad, which has more than 32 rows: [K / kGroupElements, rounded up]
+                          // [x_scales_stride], of these rows; readable to a multiple of 16 rows
   int64_t x_scales_stride;
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
@@ -153,10 +153,10 @@ struct MatMulKernels {
   void (*quantize_group)(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale);
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
-  TileLimits bf16_tile_limits;  // of steps of bf16 pairs and of bytes; others have kVectorTileLimits
-  // Products run on tile registers: x of `tile` with bf16 steps is in their order, and block formats take those from
-  // kMinRegisterRows on with Compute::kInt8 too, because the sums of bytes are scaled every 32 elements, which takes
-  // longer than their products.
+  TileLimits register_tile_limits;  // of steps of bf16 pairs and of bytes; others have kVectorTileLimits
+  // Products run on tile registers: x of `tile` with steps of bf16 and of bytes is in their order, and block formats
+  // take those from kMinRegisterRows on with Compute::kInt8 too, because the sums of bytes are scaled every 32
+  // elements, which takes longer than their products.
   bool has_tiles;
   bool has_bf16_dot;  // Compute::kBF16 is faster than f32 here; elsewhere it is computed in f32
   bool has_int8_dot;
