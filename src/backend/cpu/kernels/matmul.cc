@@ -103,17 +103,33 @@ void PackedTile(const PackedArgs& args, void* scratch) {
   HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) PackedTileBy<kType>(args, scratch));
 }
 
+namespace {
+
+// Below it the inverse might not be finite.
+constexpr float kLeastRounded = 0x1p-100f;
+
+struct Largest {
+  float magnitude;
+  // 0, or NaN where an element is one or is infinite: neither has a code, and the largest element may be another.
+  float other;
+};
+// Of whole vectors of elements.
+HWY_INLINE Largest LargestOf(const float* x, int64_t n) {
+  VF largest = hn::Zero(kDF);
+  VF others = hn::Zero(kDF);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const VF elements = hn::LoadU(kDF, x + i);
+    largest = hn::Max(largest, hn::Abs(elements));
+    others = hn::MulAdd(elements, hn::Zero(kDF), others);
+  }
+  return {hn::GetLane(hn::MaxOfLanes(kDF, largest)), hn::GetLane(hn::SumOfLanes(kDF, others))};
+}
+
+}  // namespace
+
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
   for (int64_t run = 0; run < n / kRunElements; ++run, to += stride) {
-    VF largest = hn::Zero(kDF);
-    // 0, or NaN where an element is one or is infinite: neither has a code, and the largest element may be another.
-    VF others = hn::Zero(kDF);
-    for (int64_t i = 0; i < kRunElements; i += kLanes) {
-      const VF elements = hn::LoadU(kDF, x + run * kRunElements + i);
-      largest = hn::Max(largest, hn::Abs(elements));
-      others = hn::MulAdd(elements, hn::Zero(kDF), others);
-    }
-    const float other = hn::GetLane(hn::SumOfLanes(kDF, others));
+    const auto [magnitude, other] = LargestOf(x + run * kRunElements, kRunElements);
     if (other != 0.0f) {
       // What the scale is, every product is.
       for (int8_t& code : to->codes) code = 0;
@@ -121,9 +137,8 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
       to->start_8 = to->start_16 = to->start_128 = to->start_32[0] = to->start_32[1] = 0;
       continue;
     }
-    const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
     // So small that its inverse might not be finite: nothing.
-    const float inverse = magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f;
+    const float inverse = magnitude > kLeastRounded ? 127.0f / magnitude : 0.0f;
     VI sums[2] = {hn::Zero(DI()), hn::Zero(DI())};
     alignas(64) int32_t codes[kRunElements];
     for (int64_t i = 0; i < kRunElements; i += kLanes) {
@@ -148,17 +163,9 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
 
 void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale) {
   constexpr int64_t kPiece = 64;
-  VF largest = hn::Zero(kDF);
-  VF others = hn::Zero(kDF);  // as in QuantizeRow
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const VF elements = hn::LoadU(kDF, x + i);
-    largest = hn::Max(largest, hn::Abs(elements));
-    others = hn::MulAdd(elements, hn::Zero(kDF), others);
-  }
-  const float other = hn::GetLane(hn::SumOfLanes(kDF, others));
-  const float magnitude = hn::GetLane(hn::MaxOfLanes(kDF, largest));
+  const auto [magnitude, other] = LargestOf(x, n);
   *scale = other != 0.0f ? other : magnitude / 127.0f;
-  const float inverse = other == 0.0f && magnitude > 0x1p-100f ? 127.0f / magnitude : 0.0f;
+  const float inverse = other == 0.0f && magnitude > kLeastRounded ? 127.0f / magnitude : 0.0f;
   for (int64_t begin = 0; begin < n; begin += kPiece, to += stride) {
     alignas(64) int32_t codes[kPiece] = {};
     if (inverse != 0.0f) {

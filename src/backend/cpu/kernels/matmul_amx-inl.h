@@ -274,9 +274,11 @@ struct AmxPair {
   void Prepare() const {
     const int64_t first = bias_ != nullptr ? 0 : args_.add ? whole_rows_ : args_.num_rows;
     for (int64_t row = first; row < args_.num_rows; ++row) {
-      for (int64_t i = 0; i < kPairOutputs && i < num_outputs_; ++i) {
-        const float start = args_.add ? out_[row * args_.out_stride + i] : 0.0f;
-        *Scratch(row, i) = bias_ != nullptr ? start + bias_[i] : start;
+      const float* out = args_.add ? out_ + row * args_.out_stride : nullptr;
+      for (int64_t i = 0; i < kPairOutputs && i < num_outputs_; i += kLanes) {
+        VF start = out != nullptr ? LoadOutputs(out, i) : hn::Zero(kDF);
+        if (bias_ != nullptr) start = hn::Add(start, LoadOutputs(bias_, i));
+        hn::Store(start, kDF, Scratch(row, i));
       }
     }
   }
@@ -291,6 +293,11 @@ struct AmxPair {
   bool copies() const { return whole_rows_ < args_.num_rows; }
 
  private:
+  // Of outputs that the task does not have, 0.
+  HWY_INLINE VF LoadOutputs(const float* outputs, int64_t first) const {
+    if (num_outputs_ - first >= kLanes) return hn::LoadU(kDF, outputs + first);
+    return hn::Load(kDF, Tail<float, kLanes>(outputs + first, num_outputs_ - first).data);
+  }
   float* Scratch(int64_t row, int64_t output) const {
     return InScratch(row).Row(row % kPairRows) + output / kRegisterSteps * kRegisterFloats + output % kRegisterSteps;
   }
