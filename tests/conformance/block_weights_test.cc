@@ -22,9 +22,15 @@ constexpr int64_t kMaxIntegerRows = 32;
 
 struct HostMatrix {
   HostMatrix(DType dtype, const Shape& its_shape, Random& random)
-      : shape(its_shape), bytes(RandomBlocks(dtype, shape, random.rng())), view(bytes.data(), dtype, shape) {
+      : shape(its_shape), bytes(BytesOf(dtype, shape, random)), view(bytes.data(), dtype, shape) {
     values.resize(static_cast<size_t>(shape.num_elements()));
     ToF32(dtype, bytes.data(), shape.num_elements(), values.data());
+  }
+  static std::vector<std::byte> BytesOf(DType dtype, const Shape& shape, Random& random) {
+    if (IsBlockFormat(dtype)) return RandomBlocks(dtype, shape, random.rng());
+    std::vector<std::byte> bytes(headwise::BytesOf(dtype, shape.num_elements()));
+    FromF32(dtype, random.Normal(shape.num_elements()).data(), shape.num_elements(), bytes.data());
+    return bytes;
   }
   Shape shape;
   std::vector<std::byte> bytes;
@@ -244,6 +250,14 @@ TEST_P(BlockWeights, PartsOfSeveralFormats) {
       ExpectAsRef({.formats = {DType::kQ4_K, DType::kQ4_K, DType::kQ6_K},
                    .num_rows = num_rows,
                    .num_outputs = 21,
+                   .depth = 512,
+                   .compute = compute,
+                   .has_bias = true},
+                  random);
+      // A plain part, for which few rows may go through a kernel for more.
+      ExpectAsRef({.formats = {DType::kBF16, DType::kQ8_0},
+                   .num_rows = num_rows,
+                   .num_outputs = 150,
                    .depth = 512,
                    .compute = compute,
                    .has_bias = true},

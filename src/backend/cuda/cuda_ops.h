@@ -83,8 +83,7 @@ bool HasFewRows(const LinearArgs& args);
 bool DoesThen(const LinearArgs& args);
 // Of one part that is added to, the last product may have a norm `behind` it.
 Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind, CudaDevice& device);
-// Up to so many rows are multiplied by a kernel of Hopper's that reads weights at the speed of memory
-// (matmul_some_rows.cu).
+// Up to so many rows are multiplied by a kernel of Hopper's that reads weights once (matmul_some_rows.cu).
 inline constexpr int64_t kMaxSomeRows = 64;
 // Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, on sm_90.
 bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device);
