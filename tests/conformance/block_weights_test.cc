@@ -22,13 +22,13 @@ constexpr int64_t kMaxIntegerRows = 32;
 
 struct HostMatrix {
   HostMatrix(DType dtype, const Shape& its_shape, Random& random)
-      : shape(its_shape), bytes(BytesOf(dtype, shape, random)), view(bytes.data(), dtype, shape) {
+      : shape(its_shape), bytes(RandomBytes(dtype, shape, random)), view(bytes.data(), dtype, shape) {
     values.resize(static_cast<size_t>(shape.num_elements()));
     ToF32(dtype, bytes.data(), shape.num_elements(), values.data());
   }
-  static std::vector<std::byte> BytesOf(DType dtype, const Shape& shape, Random& random) {
+  static std::vector<std::byte> RandomBytes(DType dtype, const Shape& shape, Random& random) {
     if (IsBlockFormat(dtype)) return RandomBlocks(dtype, shape, random.rng());
-    std::vector<std::byte> bytes(headwise::BytesOf(dtype, shape.num_elements()));
+    std::vector<std::byte> bytes(BytesOf(dtype, shape.num_elements()));
     FromF32(dtype, random.Normal(shape.num_elements()).data(), shape.num_elements(), bytes.data());
     return bytes;
   }
