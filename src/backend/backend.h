@@ -7,6 +7,7 @@
 #include <headwise/status.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -104,6 +105,11 @@ class Backend {
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Compensate(const CompensateArgs& args) = 0;
   virtual void SelectKv(const SelectKvArgs& args) = 0;
+
+  // Calls put(), which puts operations of a step behind BeginStep. Of two calls in a row with the same `kind`, not 0,
+  // the second puts the operations of the first, with arguments that have the same in them, what they point to on the
+  // host too, but for what they take from their KvStep. A backend may then know better than to call it again.
+  virtual void PutAlike(uint64_t /*kind*/, const std::function<void()>& put) { put(); }
 
   // ---- operations one behind the other, which a backend may do in one: what only the later ones read need not be
   // written ----

@@ -34,6 +34,18 @@ void CacheStep::GatherAges() {
   for (size_t i = 1; i < age_ends_.size(); ++i) age_ends_[i] = std::max(age_ends_[i], age_ends_[i - 1]);
 }
 
+void CacheStep::GatherLayers() {
+  const auto num_layers = static_cast<size_t>(step_.num_layers);
+  compensates_.assign(num_layers, 0);
+  selects_.assign(num_layers, 0);
+  for (const KvCache* cache : caches_) {
+    for (size_t i = 0; i < num_layers; ++i) {
+      compensates_[i] |= cache->compensates()[i];
+      selects_[i] |= cache->selects()[i];
+    }
+  }
+}
+
 void CacheStep::Begin() {
   HW_CHECK(!caches_.empty(), "a step of no sequence");
   copies_.clear();
@@ -43,6 +55,7 @@ void CacheStep::Begin() {
   step_.num_layers = caches_.front()->num_layers();
   step_.num_kv_heads = caches_.front()->num_kv_heads();
   GatherAges();
+  GatherLayers();
   step_.sequences = rows_;
   step_.heads = tables.heads.entries();
   step_.selections = tables.selections.entries();
@@ -73,10 +86,8 @@ void CacheStep::Begin() {
 }
 
 void CacheStep::RunLayer(int64_t layer_idx, const CacheLayerArgs& args) {
-  const bool compensates =
-      std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Compensates(layer_idx); });
-  const bool selects =
-      std::any_of(caches_.begin(), caches_.end(), [&](const KvCache* cache) { return cache->Selects(layer_idx); });
+  const bool compensates = compensates_[static_cast<size_t>(layer_idx)] != 0;
+  const bool selects = selects_[static_cast<size_t>(layer_idx)] != 0;
   backend_->RopeThenAppendKv(args.ropes, {.step = &step_, .layer_idx = layer_idx, .k = args.k, .v = args.v});
   if (args.q.present()) {
     backend_->Attention({.step = &step_,

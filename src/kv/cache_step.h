@@ -53,9 +53,14 @@ class CacheStep {
 
   // Between Begin and Finish.
   const KvStep& step() const { return step_; }
+  // [L] whether a head of the layer has a compensation token, and whether one selects by score: what RunLayer puts of
+  // a step in which nothing ages follows from these and its arguments.
+  const std::vector<char>& compensates() const { return compensates_; }
+  const std::vector<char>& selects() const { return selects_; }
 
  private:
   void GatherAges();
+  void GatherLayers();
 
   Backend* backend_;
   KvPools pools_;
@@ -65,6 +70,7 @@ class CacheStep {
   std::vector<PageSpace> spaces_;
   std::vector<PageMove> copies_, ages_;
   std::vector<int64_t> age_ends_;
+  std::vector<char> compensates_, selects_;
   std::vector<uint32_t> changed_heads_, changed_selections_, changed_pages_;
   std::vector<int32_t> gained_;  // as KvStep::gained
 };

@@ -79,10 +79,9 @@ class KvCache {
   // Of the planned step: pages that a fork shares and that are written to; pages that age, ascending by layer.
   const std::vector<PageMove>& copies() const { return copies_; }
   const std::vector<LayerMove>& ages() const { return ages_; }
-  // Whether a head of the layer has a compensation token.
-  bool Compensates(int64_t layer_idx) const { return compensates_[static_cast<size_t>(layer_idx)] != 0; }
-  // Whether a head of the layer selects by score.
-  bool Selects(int64_t layer_idx) const { return selects_[static_cast<size_t>(layer_idx)] != 0; }
+  // [L] whether a head of the layer has a compensation token, and whether one selects by score.
+  const std::vector<char>& compensates() const { return compensates_; }
+  const std::vector<char>& selects() const { return selects_; }
   // Where in the text the tokens are that a head which selects by score has kept, by slot. Not inside a step.
   Result<std::vector<int32_t>> KeptPositions(int64_t layer_idx, int64_t kv_head) const;
   // Whether a head of the layer counts positions in its cache, and has sinks that it reads so.

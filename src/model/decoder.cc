@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <optional>
 
 #include "base/format_bytes.h"
@@ -59,6 +60,14 @@ struct Decoder::Buffers {
   TensorView top_ids;     // [R, N]
   // By rope: [A, R/2, 2].
   std::vector<TensorView> angles;
+
+  friend bool operator==(const Buffers&, const Buffers&) = default;
+};
+
+struct Decoder::Layers {
+  Buffers buffers;
+  StepAngles::Rows rows;
+  std::vector<char> compensates, selects;  // as in CacheStep
 };
 
 Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers) {
@@ -82,7 +91,7 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.mlp_normed, {num_tokens, config.model_dim}, config.residual == ResidualKind::kParallelTwoNorms},
       {&buffers.q, {num_tokens, q_dim}},
       {&buffers.q_sink, {num_tokens, q_dim}, angles_.HasSinkRows()},
-      {&buffers.q_ahead, {num_tokens, q_dim}, !angles_.ahead_rows().empty()},
+      {&buffers.q_ahead, {num_tokens, q_dim}, !angles_.rows().ahead.empty()},
       {&buffers.k, {num_tokens, kv_dim}},
       {&buffers.v, {num_tokens, kv_dim}},
       {&buffers.attended, {num_tokens, q_dim}},
@@ -180,10 +189,10 @@ bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
   RopeArgs rope{.x = buffers.q,
                 .out = buffers.q,
                 .angles = buffers.angles[static_cast<size_t>(*rope_idx)],
-                .rows = angles_.text_rows(),
+                .rows = angles_.rows().text,
                 .num_heads = config.num_q_heads,
                 .head_dim = config.head_dim};
-  const std::span<const int32_t> sink_rows = angles_.sink_rows(layer_idx);
+  const std::span<const int32_t> sink_rows = angles_.rows().sink[static_cast<size_t>(layer_idx)];
   if (!sink_rows.empty()) {
     RopeArgs sink_rope = rope;
     sink_rope.out = buffers.q_sink;
@@ -191,10 +200,10 @@ bool Decoder::FillRopes(int64_t layer_idx, const Buffers& buffers) {
     sink_rope.rows_per_token = config.num_kv_heads;
     ropes_.push_back(sink_rope);
   }
-  if (!angles_.ahead_rows().empty()) {
+  if (!angles_.rows().ahead.empty()) {
     RopeArgs ahead_rope = rope;
     ahead_rope.out = buffers.q_ahead;
-    ahead_rope.rows = angles_.ahead_rows();
+    ahead_rope.rows = angles_.rows().ahead;
     ropes_.push_back(ahead_rope);
   }
   ropes_.push_back(rope);
@@ -389,6 +398,24 @@ void Decoder::RunLayers(Buffers& buffers) {
   }
 }
 
+uint64_t Decoder::KindOfLayers(const Buffers& buffers) {
+  static std::atomic<uint64_t> next_kind = 1;
+  if (!cache_step_->step().ages.empty()) return 0;  // other pages in each step
+  const bool is_known = layers_ != nullptr && layers_->buffers == buffers && layers_->rows == angles_.rows() &&
+                        layers_->compensates == cache_step_->compensates() &&
+                        layers_->selects == cache_step_->selects();
+  if (!is_known) {
+    layers_ = nullptr;  // unless all of it is there
+    layers_ =
+        std::make_unique<Layers>(Layers{buffers, angles_.rows(), cache_step_->compensates(), cache_step_->selects()});
+    kind_ = next_kind++;
+  }
+  return kind_;
+}
+
+Decoder::Decoder(const Model& model, Backend& backend, Compute compute)
+    : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
+
 Decoder::~Decoder() {
   // What is on the queue writes into outcomes.
   if (num_collected_ < num_launched_) static_cast<void>(backend_->device().Wait());
@@ -485,7 +512,7 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
     embed.chosen = {drawn_.data(), DType::kI32, Shape{static_cast<int64_t>(drawn_.size_bytes() / sizeof(int32_t))}};
   }
   backend_->Embed(embed);
-  RunLayers(buffers);
+  backend_->PutAlike(KindOfLayers(buffers), [&] { RunLayers(buffers); });
   cache_step_->Finish();
 
   if (!wanted_rows_.empty()) FinishRows(sequences, buffers);

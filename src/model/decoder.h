@@ -5,6 +5,7 @@
 #define HEADWISE_MODEL_DECODER_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -57,8 +58,7 @@ struct StepOutput {
 class Decoder {
  public:
   // What products are computed in; `compute` is a wish that a backend may exceed.
-  Decoder(const Model& model, Backend& backend, Compute compute)
-      : model_(&model), backend_(&backend), compute_(compute), arena_(backend.device()) {}
+  Decoder(const Model& model, Backend& backend, Compute compute);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
   ~Decoder();
@@ -77,6 +77,8 @@ class Decoder {
 
  private:
   struct Buffers;
+  // What RunLayers puts, and with what, follows from these and what a KvStep says.
+  struct Layers;
   // What a step leaves on the host, from Launch to the second Launch behind it.
   struct Outcome {
     // Where the host cannot read the device's memory.
@@ -89,6 +91,8 @@ class Decoder {
   Outcome& newest() { return outcomes_[num_launched_ % 2]; }
   Status PutStep(std::span<const StepSequence> sequences);
   void RunLayers(Buffers& buffers);
+  // For Backend::PutAlike.
+  uint64_t KindOfLayers(const Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
   // `norm`: what the input still has to go through, whose output it then is.
@@ -123,6 +127,8 @@ class Decoder {
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way
   std::vector<TokenDraw> draws_;      // [R], or empty where nothing is drawn
+  std::unique_ptr<Layers> layers_;    // of the newest step that was put
+  uint64_t kind_ = 0;                 // theirs, of no others in this process
   // [R] i32: what was drawn from the newest step's wanted rows. Its address stays from step to step.
   DeviceBuffer drawn_;
   Outcome outcomes_[2];  // of the step under way, or the newest, and of the one before

@@ -61,8 +61,8 @@ AngleTable& StepAngles::TableOf(const std::vector<double>& frequencies) {
 
 void StepAngles::Fill(const ModelConfig& config, std::span<const AngledSequence> sequences) {
   tables_.resize(config.ropes.size());
-  sink_rows_.resize(static_cast<size_t>(config.num_layers));
-  text_rows_.clear();
+  rows_.sink.resize(static_cast<size_t>(config.num_layers));
+  rows_.text.clear();
   for (size_t rope = 0; rope < tables_.size(); ++rope) {
     Table& table = tables_[rope];
     table.values.clear();
@@ -71,19 +71,19 @@ void StepAngles::Fill(const ModelConfig& config, std::span<const AngledSequence>
     for (const AngledSequence& sequence : sequences) {
       AngleTable& angles = TableOf((*sequence.frequencies)[rope]);
       for (int64_t i = 0; i < sequence.num_new; ++i) {
-        if (rope == 0) text_rows_.push_back(static_cast<int32_t>(text_rows_.size()));
+        if (rope == 0) rows_.text.push_back(static_cast<int32_t>(rows_.text.size()));
         angles.Append(sequence.cache->num_tokens() + i, config.ropes[rope].amplitude, table.values);
       }
     }
   }
-  ahead_rows_.clear();
+  rows_.ahead.clear();
   int64_t end_row = 0;
   for (const AngledSequence& sequence : sequences) {
     end_row += sequence.num_new;
     const int64_t from = sequence.cache->ExpectsFrom();
     if (from == 0 || tables_.empty()) continue;
-    ahead_rows_.resize(text_rows_.size());
-    std::fill_n(ahead_rows_.begin() + end_row - sequence.num_new, sequence.num_new,
+    rows_.ahead.resize(rows_.text.size());
+    std::fill_n(rows_.ahead.begin() + end_row - sequence.num_new, sequence.num_new,
                 static_cast<int32_t>(tables_.front().num_rows()));  // all have as many still
     for (size_t rope = 0; rope < tables_.size(); ++rope) {
       TableOf((*sequence.frequencies)[rope]).AppendMean(from, config.ropes[rope].amplitude, tables_[rope].values);
@@ -93,7 +93,7 @@ void StepAngles::Fill(const ModelConfig& config, std::span<const AngledSequence>
 }
 
 void StepAngles::FillSinkRows(const ModelConfig& config, std::span<const AngledSequence> sequences, int64_t layer_idx) {
-  std::vector<int32_t>& rows = sink_rows_[static_cast<size_t>(layer_idx)];
+  std::vector<int32_t>& rows = rows_.sink[static_cast<size_t>(layer_idx)];
   rows.clear();
   // Without a rotation queries are the same wherever they stand.
   const std::optional<int64_t> rope = config.layer(layer_idx).rope;
@@ -128,7 +128,7 @@ void StepAngles::FillSinkRows(const ModelConfig& config, std::span<const AngledS
 }
 
 bool StepAngles::HasSinkRows() const {
-  return std::any_of(sink_rows_.begin(), sink_rows_.end(), [](const auto& rows) { return !rows.empty(); });
+  return std::any_of(rows_.sink.begin(), rows_.sink.end(), [](const auto& rows) { return !rows.empty(); });
 }
 
 }  // namespace headwise

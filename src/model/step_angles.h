@@ -60,15 +60,22 @@ class StepAngles {
 
   void Fill(const ModelConfig& config, std::span<const AngledSequence> sequences);
 
+  // Which rows of the tables are taken.
+  struct Rows {
+    // [T] of each token's text position, the same in every table.
+    std::vector<int32_t> text;
+    // [T] of the mean rotation behind the prompt, of sequences whose heads expect what comes there (of others any), the
+    // same in every table; empty where there are none.
+    std::vector<int32_t> ahead;
+    // By layer [T * Hkv] of SinkPosition(t) per token and KV head, in the table of the layer's rope; empty where no
+    // head of the layer counts positions in its cache.
+    std::vector<std::vector<int32_t>> sink;
+
+    friend bool operator==(const Rows&, const Rows&) = default;
+  };
+
   const std::vector<Table>& tables() const { return tables_; }  // by rope
-  // [T] row of each token's text position, the same in every table.
-  std::span<const int32_t> text_rows() const { return text_rows_; }
-  // [T] row of the mean rotation behind the prompt, of sequences whose heads expect what comes there (of others any),
-  // the same in every table; empty where there are none.
-  std::span<const int32_t> ahead_rows() const { return ahead_rows_; }
-  // [T * Hkv] row of SinkPosition(t) per token and KV head, in the table of the layer's rope; empty where no head of
-  // the layer counts positions in its cache.
-  std::span<const int32_t> sink_rows(int64_t layer_idx) const { return sink_rows_[static_cast<size_t>(layer_idx)]; }
+  const Rows& rows() const { return rows_; }
   bool HasSinkRows() const;
 
  private:
@@ -77,8 +84,7 @@ class StepAngles {
 
   std::vector<std::unique_ptr<AngleTable>> known_;
   std::vector<Table> tables_;
-  std::vector<int32_t> text_rows_, ahead_rows_;
-  std::vector<std::vector<int32_t>> sink_rows_;  // [L]
+  Rows rows_;
 };
 
 }  // namespace headwise

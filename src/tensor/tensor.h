@@ -63,6 +63,8 @@ struct TensorView {
   int64_t size_bytes() const { return BytesOf(dtype, shape.num_elements()); }
   // Rows [begin, begin + count) of the outermost dimension.
   TensorView Rows(int64_t begin, int64_t count) const;
+
+  friend bool operator==(const TensorView&, const TensorView&) = default;
 };
 
 // The same for memory that must not be written: weights in a mapped file.

@@ -258,21 +258,26 @@ __global__ void __launch_bounds__(kManyThreads) AppendTokenKernel(const __grid_c
   StoreToken(p.v, num_kv_heads, p.dim, places, 1);
 }
 
+bool TakesQuads(const PageSpace& space) {
+  return space.layout.head_dim % 4 == 0 && IsPlain(space.layout.format);
+}
+
+// Nearly always: then nobody asks each head.
+bool AllTakeQuads(const KvStep& step) {
+  for (size_t i = 0; i < step.spaces.size(); ++i) {
+    if (static_cast<int32_t>(i) != step.states && !TakesQuads(step.spaces[i])) return false;
+  }
+  return true;
+}
+
 // Whether rows come in fours and pages take them so.
 bool IsInQuads(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
   const auto is_odd = [](const RopeArgs& rope) { return rope.angles.shape[1] % 4 != 0; };
   if (std::any_of(ropes.begin(), ropes.end(), is_odd)) return false;
   const KvStep& step = *append.step;
-  const auto takes_quads = [](const PageSpace& space) {
-    return space.layout.head_dim % 4 == 0 && IsPlain(space.layout.format);
-  };
-  // Nearly always all pages are alike, and nobody asks each head.
-  bool all_do = true;
-  for (size_t i = 0; i < step.spaces.size(); ++i) {
-    all_do = all_do && (static_cast<int32_t>(i) == step.states || takes_quads(step.spaces[i]));
-  }
-  for (int64_t i = 0; !all_do && i < step.num_heads(); ++i) {
-    if (!takes_quads(step.Head(append.layer_idx, i).newest())) return false;
+  if (AllTakeQuads(step)) return true;
+  for (int64_t i = 0; i < step.num_heads(); ++i) {
+    if (!TakesQuads(step.Head(append.layer_idx, i).newest())) return false;
   }
   return true;
 }
@@ -308,6 +313,10 @@ bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append) {
     }
   }
   return true;
+}
+
+bool AppendsByHeads(const KvStep& step) {
+  return step.num_rows() >= kManyTokens && !AllTakeQuads(step);
 }
 
 Appended RopeThenAppendKv(std::span<const RopeArgs> ropes, const AppendKvArgs& append, const StepTables& tables,

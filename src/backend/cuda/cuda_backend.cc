@@ -198,6 +198,23 @@ class CudaBackend final : public Backend {
                                  [](const StepRows& rows) { return rows.num_rows == 1; });
     if (decodes_alone_) device_->RecordLaunches();
     cuda::PlanDecode(step, tables_, *device_);
+    puts_alike_ = decodes_alone_ && !cuda::AppendsByHeads(step);
+    pages_ = cuda::FastPagesOf(step);
+  }
+  // As one part of what is recorded.
+  void PutAlike(uint64_t kind, const std::function<void()>& put) override {
+    if (kind == 0 || !puts_alike_) {
+      alike_ = {};
+      return put();
+    }
+    const Alike alike{.kind = kind, .tables = tables_.for_launches(), .pages = pages_};
+    const bool goes_on = alike == alike_;
+    if (goes_on && device_->RepeatPart()) return;
+    alike_ = alike;
+    device_->BeginPart(goes_on);
+    put();
+    device_->EndPart();
+    if (!puts_alike_) alike_ = {};
   }
   void CopyPages(const CopyPagesArgs& args) override {
     Validate(args);
@@ -215,13 +232,16 @@ class CudaBackend final : public Backend {
   }
   void AgeKv(const AgeKvArgs& args) override {
     Validate(args);
+    puts_alike_ = false;  // other pages in each step
     cuda::AgeKv(args, tables_, *device_);
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
     const bool has_decode = cuda::DecodesFast(args, tables_);
     if (has_decode) prepared_ = cuda::DecodeAttention(args, appended_, tables_, *device_);
-    if (!has_decode || !decodes_alone_) cuda::Attention(args, tables_, has_decode, *device_);
+    if (has_decode && decodes_alone_) return;
+    puts_alike_ = false;  // it is cut by positions
+    cuda::Attention(args, tables_, has_decode, *device_);
   }
   void Compensate(const CompensateArgs& args) override {
     Validate(args);
@@ -505,6 +525,17 @@ class CudaBackend final : public Backend {
   bool has_asked_for_sums_ = false;
   cuda::ExpertTables experts_;
   bool decodes_alone_ = false;  // the step: every sequence of it has one row
+  bool puts_alike_ = false;     // what it puts follows from Alike
+  // Two steps for which this is the same put the same, of what PutAlike says.
+  struct Alike {
+    uint64_t kind = 0;
+    cuda::StepTables::ForLaunches tables;
+    cuda::FastPages pages;
+
+    friend bool operator==(const Alike&, const Alike&) = default;
+  };
+  Alike alike_;
+  cuda::FastPages pages_;  // of the step
   std::vector<DeviceBuffer> weights_;
   std::map<const void*, Fp8Matrix> fp8_;  // by the first plane of what was adopted
   DeviceBuffer workspace_;                // once there are weights that are not bf16

@@ -130,6 +130,52 @@ void CudaDevice::Flush() {
   Note(error, operation);
 }
 
+// Nothing in a part may rest on what was uploaded ahead of it.
+void CudaDevice::BeginPart(bool goes_on) {
+  if (!goes_on || !IsAtPart()) {
+    part_.launches = nullptr;
+    part_.is_settled = false;
+  }
+  part_.record_begin = record_.size_bytes();
+  part_.ring_begin = ring_at_;
+  part_.begins_late = lets_begin_late_;
+  part_.num_frees = num_frees_;
+  recent_.clear();
+}
+
+void CudaDevice::EndPart() {
+  // Recording ends where something of it was launched, or memory of it was given back.
+  if (!ok() || !is_recording_ || ring_at_ < part_.ring_begin) {
+    part_.launches = nullptr;
+    part_.is_settled = false;
+    return;
+  }
+  LaunchRecord launches = record_.CutFrom(part_.record_begin);
+  part_.is_settled = part_.launches != nullptr && *part_.launches == launches && part_.ring_end == ring_at_;
+  if (!part_.is_settled) part_.launches = std::make_shared<const LaunchRecord>(std::move(launches));
+  part_.uploads.assign(Pinned(part_.ring_begin), Pinned(ring_at_));
+  part_.ring_end = ring_at_;
+  part_.recent = recent_;
+  part_.lets_begin_late = lets_begin_late_;
+  record_.AddPart(part_.launches);
+  ++num_put_;
+}
+
+bool CudaDevice::RepeatPart() {
+  if (!part_.is_settled || !IsAtPart()) return false;
+  if (!part_.uploads.empty()) {
+    std::memcpy(Pinned(part_.ring_begin), part_.uploads.data(), part_.uploads.size());
+    if (unsent_end_ == 0) unsent_begin_ = part_.ring_begin;
+    unsent_end_ = part_.ring_end;
+  }
+  ring_at_ = part_.ring_end;
+  recent_ = part_.recent;
+  lets_begin_late_ = part_.lets_begin_late;
+  record_.AddPart(part_.launches);
+  ++num_put_;
+  return true;
+}
+
 void CudaDevice::RestartRing() {
   for (std::byte* memory : std::exchange(large_, {})) Free(memory, 0);
   ring_at_ = 0;
@@ -222,6 +268,7 @@ Result<std::byte*> CudaDevice::Allocate(size_t bytes) {
 void CudaDevice::Free(std::byte* memory, size_t /*bytes*/) {
   if (memory == nullptr) return;
   Flush();
+  ++num_frees_;
   Note(cudaFreeAsync(memory, stream_), "free memory");
 }
 

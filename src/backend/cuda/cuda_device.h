@@ -76,6 +76,14 @@ class CudaDevice final : public Device {
   // those of the step before. Uploads go ahead of them.
   void RecordLaunches() { is_recording_ = true; }
 
+  // ---- what is the same from step to step need not be put again, where launches are kept back ----
+  // What is put between the two is a part of its own. `goes_on`: it is meant to be what the last one was.
+  void BeginPart(bool goes_on);
+  void EndPart();
+  // In place of putting the last part once more. False, and nothing is done: it was not put twice alike, or would not
+  // come to the same here. Requires: whoever puts it would put the same, uploads and all.
+  bool RepeatPart();
+
   // A copy of host data for kernels that are put on the stream next, before four more megabytes are uploaded. Null
   // after an error. Behind Wait and Mark the same uploads get the same addresses, and what was uploaded a moment ago is
   // not uploaded again.
@@ -115,6 +123,11 @@ class CudaDevice final : public Device {
   }
   // Launches what was kept back.
   void Flush();
+  // Whether what is put now goes to where it went behind the last BeginPart.
+  bool IsAtPart() const {
+    return ok() && is_recording_ && ring_at_ == part_.ring_begin && lets_begin_late_ == part_.begins_late &&
+           num_frees_ == part_.num_frees;
+  }
   // Puts uploads on the stream, so many at once.
   void SendUploads();
 
@@ -164,6 +177,23 @@ class CudaDevice final : public Device {
   bool lets_begin_late_ = false;  // of the last launch
   LaunchRecord record_;
   LaunchGraphs graphs_;
+  int64_t num_frees_ = 0;  // what was there before may be something else now
+  // The last part, as it was put or repeated.
+  struct Part {
+    std::shared_ptr<const LaunchRecord> launches;  // null: none is known
+    bool is_settled = false;                       // it was put twice, and the same came of it
+    // Where it begins.
+    size_t record_begin = 0;
+    size_t ring_begin = 0;
+    bool begins_late = false;
+    int64_t num_frees = 0;
+    // And how it leaves things.
+    std::vector<std::byte> uploads;  // the ring from ring_begin on
+    size_t ring_end = 0;
+    std::vector<Piece> recent;
+    bool lets_begin_late = false;
+  };
+  Part part_;
 };
 
 }  // namespace headwise::cuda

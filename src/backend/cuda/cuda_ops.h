@@ -107,6 +107,8 @@ void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& 
 void AppendKv(const AppendKvArgs& args, const StepTables& tables, CudaDevice& device);
 // Up to three rotations of rows of one step, those of keys in place, and AppendKv behind them, as one launch.
 bool FusesRopes(std::span<const RopeArgs> ropes, const AppendKvArgs& append);
+// Whether the launch for this step follows from more than the step's spaces and rows: from which head has which pages.
+bool AppendsByHeads(const KvStep& step);
 // What that has put on the device, where attention of one row a sequence, right behind it, may take it back and do it
 // on its way.
 struct Appended {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -59,27 +60,32 @@ cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStrea
 
 }  // namespace
 
+LaunchRecord::Launch& LaunchRecord::Append(size_t bytes) {
+  bytes += Padded(sizeof(Launch));
+  last_ = bytes_.size();
+  bytes_.resize(last_ + bytes);  // zeros in between
+  auto* const header = new (&bytes_[last_]) Launch;
+  std::memset(static_cast<void*>(header), 0, sizeof(Launch));
+  header->bytes = static_cast<uint32_t>(bytes);
+  return *header;
+}
+
 void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes) {
   HW_CHECK(args.size() == arg_bytes.size() && args.size() <= kMaxArgs, "{} arguments", args.size());
-  size_t bytes = Padded(sizeof(Launch)) + Padded(arg_bytes.size_bytes());
+  size_t bytes = Padded(arg_bytes.size_bytes());
   for (const uint32_t each : arg_bytes) bytes += Padded(each);
-  size_t at = bytes_.size();
-  last_ = at;
-  bytes_.resize(at + bytes);  // zeros in between
   // Member by member: padding stays zero.
-  auto* const header = new (&bytes_[at]) Launch;
-  std::memset(static_cast<void*>(header), 0, sizeof(Launch));
-  header->kernel = launch.kernel;
-  header->call = launch.call;
-  header->operation = launch.operation;
-  header->shape.grid = launch.shape.grid;
-  header->shape.threads = launch.shape.threads;
-  header->shape.shared_bytes = launch.shape.shared_bytes;
-  header->shape.waits_by_itself = launch.shape.waits_by_itself;
-  header->shape.lets_begin_late = launch.shape.lets_begin_late;
-  header->num_args = static_cast<uint32_t>(args.size());
-  header->bytes = static_cast<uint32_t>(bytes);
-  at += Padded(sizeof(Launch));
+  Launch& header = Append(bytes);
+  header.kernel = launch.kernel;
+  header.call = launch.call;
+  header.operation = launch.operation;
+  header.shape.grid = launch.shape.grid;
+  header.shape.threads = launch.shape.threads;
+  header.shape.shared_bytes = launch.shape.shared_bytes;
+  header.shape.waits_by_itself = launch.shape.waits_by_itself;
+  header.shape.lets_begin_late = launch.shape.lets_begin_late;
+  header.num_args = static_cast<uint32_t>(args.size());
+  size_t at = last_ + Padded(sizeof(Launch));
   std::memcpy(&bytes_[at], arg_bytes.data(), arg_bytes.size_bytes());
   at += Padded(arg_bytes.size_bytes());
   for (size_t i = 0; i < args.size(); ++i) {
@@ -93,13 +99,44 @@ void LaunchRecord::DropLast() {
   bytes_.resize(last_);
 }
 
+void LaunchRecord::Clear() {
+  bytes_.clear();
+  parts_.clear();
+}
+
+LaunchRecord LaunchRecord::CutFrom(size_t begin) {
+  HW_CHECK(begin <= bytes_.size(), "{} of {} bytes", begin, bytes_.size());
+  LaunchRecord cut;
+  cut.bytes_.assign(bytes_.begin() + static_cast<std::ptrdiff_t>(begin), bytes_.end());
+  bytes_.resize(begin);
+  last_ = cut.last_ = std::numeric_limits<size_t>::max();
+  return cut;
+}
+
+void LaunchRecord::AddPart(std::shared_ptr<const LaunchRecord> part) {
+  Append(0).part = part.get();
+  parts_.push_back(std::move(part));
+}
+
 cudaError_t LaunchRecord::LaunchAll(cudaStream_t stream, bool overlapping, std::string_view& operation) const {
-  std::array<void*, kMaxArgs> args{};
-  // Nothing of the record is ahead of the first, and what a call puts on the stream may be no kernel.
+  // Nothing of the record is ahead of the first.
   bool can_overlap = false;
+  return LaunchFrom(stream, overlapping, can_overlap, operation);
+}
+
+// `can_overlap`: what is right ahead is a kernel. What a call puts on the stream may be none.
+cudaError_t LaunchRecord::LaunchFrom(cudaStream_t stream, bool overlapping, bool& can_overlap,
+                                     std::string_view& operation) const {
+  std::array<void*, kMaxArgs> args{};
   for (size_t begin = 0; begin < bytes_.size();) {
     const auto& launch = *reinterpret_cast<const Launch*>(&bytes_[begin]);
     size_t at = begin + Padded(sizeof(Launch));
+    begin += launch.bytes;
+    if (launch.part != nullptr) {
+      const cudaError_t error = launch.part->LaunchFrom(stream, overlapping, can_overlap, operation);
+      if (error != cudaSuccess) return error;
+      continue;
+    }
     const auto* arg_bytes = reinterpret_cast<const uint32_t*>(&bytes_[at]);
     at += Padded(launch.num_args * sizeof(uint32_t));
     for (uint32_t i = 0; i < launch.num_args; ++i) {
@@ -114,7 +151,6 @@ cudaError_t LaunchRecord::LaunchAll(cudaStream_t stream, bool overlapping, std::
       operation = launch.operation;
       return error;
     }
-    begin += launch.bytes;
   }
   return cudaSuccess;
 }

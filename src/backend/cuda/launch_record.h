@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,8 @@ class LaunchRecord {
     // In place of a kernel: what puts a library's work on the stream, the same for the same arguments.
     cudaError_t (*call)(void* const* args, cudaStream_t stream) = nullptr;
     const char* operation = nullptr;  // for errors
+    // In place of a kernel: these launches, which AddPart put here.
+    const LaunchRecord* part = nullptr;
     LaunchShape shape;
     uint32_t num_args = 0;
     uint32_t bytes = 0;  // of this and its arguments: the next one begins behind them
@@ -43,8 +46,13 @@ class LaunchRecord {
   void Add(const Launch& launch, std::span<void* const> args, std::span<const uint32_t> arg_bytes);
   // As if the last launch had not been added. Requires: it was added behind the last Clear or DropLast.
   void DropLast();
-  void Clear() { bytes_.clear(); }
+  void Clear();
   bool empty() const { return bytes_.empty(); }
+  size_t size_bytes() const { return bytes_.size(); }
+  // Takes out what was added since the record had so many bytes. Requires: no part is among it.
+  LaunchRecord CutFrom(size_t begin);
+  // Launches that many records have in them, as one: compared by which they are, not by what is in them.
+  void AddPart(std::shared_ptr<const LaunchRecord> part);
   // In order. `overlapping`: kernels that wait by themselves may begin before the ones ahead of them are done. The
   // first error, and the operation that it happened in.
   cudaError_t LaunchAll(cudaStream_t stream, bool overlapping, std::string_view& operation) const;
@@ -54,8 +62,13 @@ class LaunchRecord {
   }
 
  private:
+  // Room for a launch and `bytes` of arguments, all zeros: where it begins.
+  Launch& Append(size_t bytes);
+  cudaError_t LaunchFrom(cudaStream_t stream, bool overlapping, bool& can_overlap, std::string_view& operation) const;
+
   std::vector<std::byte> bytes_;
   size_t last_ = 0;  // where the last launch begins
+  std::vector<std::shared_ptr<const LaunchRecord>> parts_;
 };
 
 // Replays what it knows. What comes twice in a row becomes a graph; what comes once is launched kernel by kernel.

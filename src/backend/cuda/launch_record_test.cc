@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -90,6 +91,48 @@ TEST(LaunchRecord, CallsHaveTheirArgumentsInOrder) {
   EXPECT_EQ(record.LaunchAll(nullptr, false, operation), cudaErrorUnknown);
   EXPECT_EQ(called, (std::vector<int64_t>{3, 1, 4}));
   EXPECT_EQ(operation, "Test");
+}
+
+TEST(LaunchRecord, PartsAreComparedByWhichTheyAre) {
+  LaunchRecord record = RecordOf({{.grid = 2}, {.grid = 3}, {.grid = 4}});
+  const size_t begin = RecordOf({{.grid = 2}}).size_bytes();
+  const auto part = std::make_shared<const LaunchRecord>(record.CutFrom(begin));
+  EXPECT_EQ(record, RecordOf({{.grid = 2}}));
+  EXPECT_EQ(*part, RecordOf({{.grid = 3}, {.grid = 4}}));
+  EXPECT_DEATH(record.DropLast(), "no launch to drop");
+  LaunchRecord same = RecordOf({{.grid = 2}});
+  LaunchRecord other = RecordOf({{.grid = 2}});
+  record.AddPart(part);
+  same.AddPart(part);
+  other.AddPart(std::make_shared<const LaunchRecord>(*part));
+  EXPECT_EQ(record, same);
+  EXPECT_NE(record, other);
+  EXPECT_NE(record, RecordOf({{.grid = 2}, {.grid = 3}, {.grid = 4}}));
+}
+
+TEST(LaunchRecord, PartsAreLaunchedInTheirPlace) {
+  static std::vector<int64_t> called;
+  called.clear();
+  const auto call = [](void* const* args, cudaStream_t) {
+    called.push_back(*static_cast<const int64_t*>(args[0]));
+    return called.size() < 5 ? cudaSuccess : cudaErrorUnknown;
+  };
+  LaunchRecord record = RecordOf({{.call = call, .first = 1}, {.call = call, .first = 2}});
+  std::weak_ptr<const LaunchRecord> alive;
+  {
+    const auto part = std::make_shared<const LaunchRecord>(record.CutFrom(record.size_bytes() / 2));
+    alive = part;
+    record.AddPart(part);
+    record.AddPart(part);
+  }
+  std::string_view operation;
+  EXPECT_EQ(record.LaunchAll(nullptr, false, operation), cudaSuccess);
+  EXPECT_EQ(called, (std::vector<int64_t>{1, 2, 2}));
+  EXPECT_EQ(record.LaunchAll(nullptr, false, operation), cudaErrorUnknown);  // in the part
+  EXPECT_EQ(called, (std::vector<int64_t>{1, 2, 2, 1, 2}));
+  EXPECT_EQ(operation, "Test");
+  record.Clear();
+  EXPECT_TRUE(alive.expired());
 }
 
 TEST(LaunchRecord, ArgumentsStayApart) {

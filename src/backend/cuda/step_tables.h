@@ -3,6 +3,7 @@
 #ifndef HEADWISE_BACKEND_CUDA_STEP_TABLES_H_
 #define HEADWISE_BACKEND_CUDA_STEP_TABLES_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -34,6 +35,8 @@ struct StepView {
   int32_t states = -1;
   int32_t num_sequences = 0;
   int32_t num_kv_heads = 0;
+
+  friend bool operator==(const StepView&, const StepView&) = default;
 };
 
 // Which block of a launch works on which head: head i of layer l has the blocks from ends[i - 1] (or 0) to ends[i].
@@ -57,6 +60,8 @@ inline constexpr PageKind kPageKinds[] = {PageKind::kHalves, PageKind::kCodes};
 struct DecodeTables {
   HeadPlan* heads = nullptr;  // [L, B * Hkv]; null: not made for this step
   RunStart* runs = nullptr;   // [L, blocks + 1]
+
+  friend bool operator==(const DecodeTables&, const DecodeTables&) = default;
 };
 
 // The pages of a step, where there are kernels for all of them: of one number of tokens and one dimension that kernels
@@ -71,6 +76,8 @@ struct FastPages {
 
   bool present() const { return head_dim > 0; }
   bool Has(PageKind kind) const { return kind == PageKind::kHalves ? has_halves : has_codes; }
+
+  friend bool operator==(const FastPages&, const FastPages&) = default;
 };
 FastPages FastPagesOf(const KvStep& step);
 
@@ -78,6 +85,8 @@ FastPages FastPagesOf(const KvStep& step);
 struct DecodeStates {
   int64_t count = 0;
   bool has_pieces = false;  // some head may have several
+
+  friend bool operator==(const DecodeStates&, const DecodeStates&) = default;
 };
 
 class StepTables {
@@ -103,6 +112,19 @@ class StepTables {
   // The same for every layer of a step.
   const DecodeStates& decode_states() const { return decode_states_; }
   void CountDecodeStates(const KvStep& step, int64_t page_tokens);
+  // All that launches of a decoding step take from here.
+  struct ForLaunches {
+    StepView view, decoding_view;
+    DecodeTables decode[std::size(kPageKinds)];
+    DecodeStates decode_states;
+
+    friend bool operator==(const ForLaunches&, const ForLaunches&) = default;
+  };
+  ForLaunches for_launches() const {
+    ForLaunches all{.view = view_, .decoding_view = decoding_view_, .decode = {}, .decode_states = decode_states_};
+    std::copy(std::begin(decode_), std::end(decode_), all.decode);
+    return all;
+  }
   // Room for them.
   void MakeDecodeTables(const KvStep& step, int num_blocks, PageKind kind);
 
