@@ -151,8 +151,15 @@ void CudaDevice::EndPart() {
     return;
   }
   LaunchRecord launches = record_.CutFrom(part_.record_begin);
-  part_.is_settled = part_.launches != nullptr && *part_.launches == launches && part_.ring_end == ring_at_;
-  if (!part_.is_settled) part_.launches = std::make_shared<const LaunchRecord>(std::move(launches));
+  auto known = std::ranges::find_if(parts_, [&](const auto& part) { return *part == launches; });
+  if (known == parts_.end()) {
+    if (parts_.size() == kMaxParts) parts_.erase(parts_.begin());
+    parts_.push_back(std::make_shared<const LaunchRecord>(std::move(launches)));
+  } else {
+    std::rotate(known, known + 1, parts_.end());
+  }
+  part_.is_settled = part_.launches == parts_.back() && part_.ring_end == ring_at_;
+  part_.launches = parts_.back();
   part_.uploads.assign(Pinned(part_.ring_begin), Pinned(ring_at_));
   part_.ring_end = ring_at_;
   part_.recent = recent_;

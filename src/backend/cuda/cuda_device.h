@@ -178,6 +178,10 @@ class CudaDevice final : public Device {
   LaunchRecord record_;
   LaunchGraphs graphs_;
   int64_t num_frees_ = 0;  // what was there before may be something else now
+  // Of a graph each, say: the newest used last. What is put once more is the part that it was, and so a record that has
+  // it is the record that was.
+  static constexpr size_t kMaxParts = 16;
+  std::vector<std::shared_ptr<const LaunchRecord>> parts_;
   // The last part, as it was put or repeated.
   struct Part {
     std::shared_ptr<const LaunchRecord> launches;  // null: none is known
