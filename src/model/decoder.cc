@@ -400,7 +400,10 @@ void Decoder::RunLayers(Buffers& buffers) {
 
 uint64_t Decoder::KindOfLayers(const Buffers& buffers) {
   static std::atomic<uint64_t> next_kind = 1;
-  if (!cache_step_->step().ages.empty()) return 0;  // other pages in each step
+  const KvStep& step = cache_step_->step();
+  if (!step.ages.empty()) return 0;  // other pages in each step
+  // Prompts hardly come alike, and have rows by the million.
+  if (step.num_rows() != static_cast<int64_t>(step.sequences.size())) return 0;
   const bool is_known = layers_ != nullptr && layers_->buffers == buffers && layers_->rows == angles_.rows() &&
                         layers_->compensates == cache_step_->compensates() &&
                         layers_->selects == cache_step_->selects();

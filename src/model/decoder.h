@@ -91,7 +91,7 @@ class Decoder {
   Outcome& newest() { return outcomes_[num_launched_ % 2]; }
   Status PutStep(std::span<const StepSequence> sequences);
   void RunLayers(Buffers& buffers);
-  // For Backend::PutAlike.
+  // For Backend::PutAlike: 0 but where each sequence has one token, as they decode.
   uint64_t KindOfLayers(const Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
@@ -127,7 +127,7 @@ class Decoder {
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way
   std::vector<TokenDraw> draws_;      // [R], or empty where nothing is drawn
-  std::unique_ptr<Layers> layers_;    // of the newest step that was put
+  std::unique_ptr<Layers> layers_;    // of the newest step that has a kind
   uint64_t kind_ = 0;                 // theirs, of no others in this process
   // [R] i32: what was drawn from the newest step's wanted rows. Its address stays from step to step.
   DeviceBuffer drawn_;

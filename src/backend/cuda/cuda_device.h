@@ -178,8 +178,8 @@ class CudaDevice final : public Device {
   LaunchRecord record_;
   LaunchGraphs graphs_;
   int64_t num_frees_ = 0;  // what was there before may be something else now
-  // Of a graph each, say: the newest used last. What is put once more is the part that it was, and so a record that has
-  // it is the record that was.
+  // As many as graphs are kept, the newest used last. Parts are compared by address: what is put once more must be the
+  // one that it was, or its record would be a new one.
   static constexpr size_t kMaxParts = 16;
   std::vector<std::shared_ptr<const LaunchRecord>> parts_;
   // The last part, as it was put or repeated.
