@@ -186,6 +186,7 @@ struct DrawTokensArgs {
   TensorView logits;                 // [R, V] f32; of draws that have edits they mean nothing afterwards
   std::span<const TokenDraw> draws;  // [R]
   TensorView ids;                    // [R] i32; -1 where one of the row's logits is not finite
+  TensorView arriving_ids = {};      // [R] i32, the same once more, where Device::Arriving has memory; absent: nowhere
   // Natural logarithms of what the softmax of logits as they came gives the drawn id, then its highest ones, of equal
   // ones the lowest id first; of rows whose num_top says so. N is the largest num_top. Absent: nobody wants them.
   TensorView logprobs = {};  // [R, 1 + N] f32

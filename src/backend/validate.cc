@@ -288,6 +288,9 @@ void Validate(const DrawTokensArgs& args) {
   const int64_t num_ids = args.logits.shape[1];
   HW_CHECK(static_cast<int64_t>(args.draws.size()) == num_rows, "{} draws, {} rows", args.draws.size(), num_rows);
   HW_CHECK(args.ids.dtype == DType::kI32 && args.ids.shape == Shape{num_rows}, "ids");
+  if (args.arriving_ids.present()) {
+    HW_CHECK(args.arriving_ids.dtype == DType::kI32 && args.arriving_ids.shape == Shape{num_rows}, "arriving_ids");
+  }
   int64_t num_top = -1;
   for (const TokenDraw& draw : args.draws) {
     num_top = std::max(num_top, draw.num_top);

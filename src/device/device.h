@@ -30,6 +30,16 @@ class Device {
   virtual void CopyToHost(void* host, const void* from, size_t bytes) = 0;
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;  // both in the device's memory
 
+  // What goes along with operations, with no place of its own on the queue, which costs a device as much as a kernel.
+  static constexpr size_t kMaxLent = size_t{256} << 10;
+  // Host data as operations that are put next may read it, until Wait or Mark. `host` must stay as long where that is
+  // what is given back. Null where there is none, which CopyFromHost then brings, and after an error that Wait returns.
+  // Requires: at most kMaxLent bytes.
+  virtual const void* Lend(const void* /*host*/, size_t /*bytes*/) { return nullptr; }
+  // Memory that an operation put next may write in place of `host`, which is filled from it as by CopyToHost. Null as
+  // above. Requires: all of it is written, or is not looked at.
+  virtual void* Arriving(void* /*host*/, size_t /*bytes*/) { return nullptr; }
+
   // Host memory as operations may read it where it is, so that nothing need be copied; null where they cannot.
   virtual const void* DeviceView(const void* /*host*/) { return nullptr; }
   // The device's memory as the host may read and write it once Wait has returned, so that nothing need be copied; null
@@ -71,6 +81,8 @@ class HostDevice final : public Device {
   void CopyFromHost(void* to, const void* host, size_t bytes) override { Copy(to, host, bytes); }
   void CopyToHost(void* host, const void* from, size_t bytes) override { Copy(host, from, bytes); }
   void Copy(void* to, const void* from, size_t bytes) override;
+  const void* Lend(const void* host, size_t /*bytes*/) override { return host; }
+  void* Arriving(void* host, size_t /*bytes*/) override { return host; }
   const void* DeviceView(const void* host) override { return host; }
   void* HostView(void* memory) override { return memory; }
   bool IsHostMemory() const override { return true; }

@@ -58,8 +58,9 @@ struct Decoder::Buffers {
   TensorView logits;      // [R, V]
   TensorView logprobs;    // [R, 1 + N] only where they are wanted of what is drawn
   TensorView top_ids;     // [R, N]
-  // By rope: [A, R/2, 2].
-  std::vector<TensorView> angles;
+  // By rope: [A, R/2, 2], and memory for those of them that the device is not lent.
+  std::vector<ConstTensorView> angles;
+  std::vector<TensorView> angle_memory;
 
   friend bool operator==(const Buffers&, const Buffers&) = default;
 };
@@ -107,9 +108,10 @@ Status Decoder::PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& bu
       {&buffers.top_ids, {num_wanted, num_top}, num_top > 0},
   };
   buffers.angles.resize(angles_.tables().size());
+  buffers.angle_memory.resize(buffers.angles.size());
   for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
     const StepAngles::Table& table = angles_.tables()[rope];
-    wishes.push_back({&buffers.angles[rope], {table.num_rows(), table.row_floats / 2, 2}});
+    wishes.push_back({&buffers.angle_memory[rope], {table.num_rows(), table.row_floats / 2, 2}});
   }
   size_t bytes = 0;
   for (const Wish& wish : wishes) bytes += wish.wanted ? Arena::BytesFor(wish.shape) : 0;
@@ -299,6 +301,22 @@ void Decoder::Mlp(int64_t layer_idx, const TensorView& input, const std::optiona
   AddBranch(layer.mlp_post_norm, buffers);
 }
 
+void Decoder::PutAngles(bool are_few, Buffers& buffers) {
+  for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
+    const std::vector<float>& values = angles_.tables()[rope].values;
+    const size_t bytes = values.size() * sizeof(float);
+    if ((bytes <= Device::kMaxLent) != are_few) continue;
+    const TensorView& memory = buffers.angle_memory[rope];
+    ConstTensorView& angles = buffers.angles[rope];
+    angles = memory;
+    if (const void* lent = are_few ? backend_->device().Lend(values.data(), bytes) : nullptr) {
+      angles.data = lent;
+    } else {
+      backend_->device().CopyFromHost(memory.data, values.data(), bytes);
+    }
+  }
+}
+
 // Where the host finds the view's rows once the queue is done: where they are, or in `copy`, but for those of sequences
 // that draw. Empty where all do.
 std::span<float> Decoder::OnHost(const TensorView& view, std::span<const StepSequence> sequences,
@@ -348,19 +366,26 @@ void Decoder::FinishRows(std::span<const StepSequence> sequences, const Buffers&
 
 // Draws may change the logits of their rows: those are not copied.
 void Decoder::DrawRows(const Buffers& buffers) {
-  const auto num_rows = static_cast<int64_t>(wanted_rows_.size());
+  const size_t num_rows = wanted_rows_.size();
+  const auto ids_at = [&](void* data) {
+    return TensorView{.data = data, .dtype = DType::kI32, .shape = {static_cast<int64_t>(num_rows)}};
+  };
+  Outcome& outcome = newest();
+  outcome.ids.resize(num_rows);
+  void* const arriving = backend_->device().Arriving(outcome.ids.data(), num_rows * sizeof(int32_t));
   backend_->DrawTokens({.logits = buffers.logits,
                         .draws = draws_,
-                        .ids = {.data = drawn_.data(), .dtype = DType::kI32, .shape = {num_rows}},
+                        .ids = ids_at(drawn_.data()),
+                        .arriving_ids = ids_at(arriving),
                         .logprobs = buffers.logprobs,
                         .top_ids = buffers.top_ids});
-  Outcome& outcome = newest();
   const auto copy = [&](const void* from, size_t size, auto& to) {
     to.resize(size);
     backend_->device().CopyToHost(to.data(), from, size * sizeof(to[0]));
     return std::span<const std::decay_t<decltype(to[0])>>(to);
   };
-  outcome.output.ids = copy(drawn_.data(), wanted_rows_.size(), outcome.ids);
+  outcome.output.ids = outcome.ids;
+  if (arriving == nullptr) copy(drawn_.data(), num_rows, outcome.ids);
   if (!buffers.logprobs.present()) return;
   outcome.output.num_top = buffers.logprobs.shape[1] - 1;
   outcome.output.logprobs =
@@ -496,14 +521,11 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   Buffers buffers;
   HW_RETURN_IF_ERROR(
       PlaceBuffers(static_cast<int64_t>(ids_.size()), static_cast<int64_t>(wanted_rows_.size()), buffers));
-  // Ahead of BeginStep, behind which a device may keep back operations to see whether they are those of the last step.
-  for (size_t rope = 0; rope < buffers.angles.size(); ++rope) {
-    const std::vector<float>& values = angles_.tables()[rope].values;
-    backend_->device().CopyFromHost(buffers.angles[rope].data, values.data(), values.size() * sizeof(float));
-  }
+  PutAngles(false, buffers);
   if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
   for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
   cache_step_->Begin();
+  PutAngles(true, buffers);
 
   EmbedArgs embed = {.table = model_->weights.embedding,
                      .ids = ids_,

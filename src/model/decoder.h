@@ -94,6 +94,9 @@ class Decoder {
   // For Backend::PutAlike: 0 but where each sequence has one token, as they decode.
   uint64_t KindOfLayers(const Buffers& buffers);
   Status PlaceBuffers(int64_t num_tokens, int64_t num_wanted, Buffers& buffers);
+  // What is copied goes ahead of BeginStep, behind which a device may keep back operations to see whether they are
+  // those of the last step; few angles, those of a decoding step, go along with these.
+  void PutAngles(bool are_few, Buffers& buffers);
   bool FillRopes(int64_t layer_idx, const Buffers& buffers);
   // `norm`: what the input still has to go through, whose output it then is.
   void Attend(int64_t layer_idx, const TensorView& input, const std::optional<NormArgs>& norm, Buffers& buffers);

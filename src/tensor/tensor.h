@@ -81,6 +81,8 @@ struct ConstTensorView {
   bool present() const { return data != nullptr; }
   int64_t size_bytes() const { return BytesOf(dtype, shape.num_elements()); }
   ConstTensorView Rows(int64_t begin, int64_t count) const;
+
+  friend bool operator==(const ConstTensorView&, const ConstTensorView&) = default;
 };
 
 }  // namespace headwise

@@ -59,8 +59,14 @@ Drawn Draw(Backend& backend, const Shape& shape, const Floats& logits, const std
   if (drawn.num_top >= 0) args.logprobs = logprobs.view();
   if (drawn.num_top > 0) args.top_ids = top_ids.view();
   args.top_ids.dtype = DType::kI32;
+  std::vector<int32_t> arrived(static_cast<size_t>(shape[0]), -2);
+  void* const arriving = backend.device().Arriving(arrived.data(), arrived.size() * sizeof(int32_t));
+  args.arriving_ids = {.data = arriving, .dtype = DType::kI32, .shape = {shape[0]}};
   backend.DrawTokens(args);
   drawn.ids = AsIds(ids.Read());
+  if (arriving != nullptr) {
+    EXPECT_EQ(arrived, drawn.ids);
+  }
   drawn.logprobs = logprobs.Read();
   drawn.top_ids = AsIds(top_ids.Read());
   return drawn;

@@ -266,6 +266,34 @@ TEST_P(Elementwise, GatherRows) {
   });
 }
 
+// What operations of one step are given may be more than a device has room for at once.
+TEST_P(Elementwise, WhatIsLentStaysUntilItIsWaitedFor) {
+  constexpr int64_t kLent = 1000;
+  constexpr int64_t kRows = int64_t{1} << 18;
+  Random random(7);
+  const Floats x = random.Normal(kLent);
+  const Held own(backend(), {kLent, 1}, x);
+  const Held out = Held::Poisoned(backend(), {kRows, 1});
+  const std::vector<int32_t> few = random.Indices(100, kLent);
+  const Held few_out = Held::Poisoned(backend(), {100, 1});
+  const void* const lent = backend().device().Lend(x.data(), x.size() * sizeof(float));
+  const ConstTensorView view = lent != nullptr ? ConstTensorView(lent, DType::kF32, {kLent, 1}) : own.view();
+  std::vector<int32_t> rows = random.Indices(kRows, kLent);
+  for (int i = 0; i < 20; ++i) {
+    rows[0] = i;
+    backend().GatherRows({.x = view, .rows = rows, .out = out.view()});
+  }
+  backend().GatherRows({.x = view, .rows = few, .out = few_out.view()});
+  const auto expect_taken = [&](const Held& held, const std::vector<int32_t>& taken) {
+    const Floats found = held.Read();
+    for (size_t i = 0; i < taken.size(); ++i) {
+      ASSERT_EQ(found[i], x[static_cast<size_t>(taken[i])]) << "row " << i << " of " << taken.size();
+    }
+  };
+  expect_taken(out, rows);
+  expect_taken(few_out, few);
+}
+
 Floats RunEmbed(Backend& backend, const ConstTensorView& host_table, std::span<const int32_t> ids) {
   const Result<WeightMatrix> table = backend.AdoptWeights(host_table);
   EXPECT_TRUE(table.ok()) << table.status().message();

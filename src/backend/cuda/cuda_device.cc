@@ -185,7 +185,9 @@ bool CudaDevice::RepeatPart() {
 
 void CudaDevice::RestartRing() {
   for (std::byte* memory : std::exchange(large_, {})) Free(memory, 0);
+  quarter_ = 0;
   ring_at_ = 0;
+  has_come_round_ = false;
   recent_.clear();
 }
 
@@ -281,20 +283,19 @@ void CudaDevice::Free(std::byte* memory, size_t /*bytes*/) {
 
 bool CudaDevice::Take(size_t bytes, size_t& offset) {
   constexpr size_t kAlign = 256;
-  const size_t end = (ring_at_ + kQuarterBytes) / kQuarterBytes * kQuarterBytes;  // of the quarter under way
-  if (ring_at_ + bytes > end || ring_at_ % kQuarterBytes == 0) {
+  if (ring_at_ + bytes > (quarter_ + 1) * kQuarterBytes) {
     Flush();  // who uses the quarters before
     SendUploads();
     recent_.clear();
-    const size_t next = ring_at_ % kQuarterBytes == 0 ? ring_at_ / kQuarterBytes : end / kQuarterBytes;
-    const size_t quarter = next % kNumQuarters;
+    quarter_ = (quarter_ + 1) % kNumQuarters;
+    if (quarter_ == 0) has_come_round_ = true;
+    ring_at_ = quarter_ * kQuarterBytes;
     // Entering quarter i, all users of quarter i - 2 are on the stream.
-    if (!Note(cudaEventRecord(quarter_done_[(quarter + 2) % kNumQuarters], stream_), "upload")) return false;
-    if (!Note(cudaEventSynchronize(quarter_done_[quarter]), "upload")) return false;
-    ring_at_ = quarter * kQuarterBytes;
+    if (!Note(cudaEventRecord(quarter_done_[(quarter_ + 2) % kNumQuarters], stream_), "upload")) return false;
+    if (!Note(cudaEventSynchronize(quarter_done_[quarter_]), "upload")) return false;
   }
   offset = ring_at_;
-  ring_at_ = (ring_at_ + bytes + kAlign - 1) / kAlign * kAlign % kRingBytes;
+  ring_at_ += (bytes + kAlign - 1) / kAlign * kAlign;
   return true;
 }
 
@@ -315,16 +316,16 @@ void CudaDevice::CopyFromHost(void* to, const void* host, size_t bytes) {
 }
 
 const void* CudaDevice::Upload(const void* host, size_t bytes) {
-  if (bytes > kQuarterBytes) {
-    void* memory = nullptr;
-    if (!ok() || !Note(cudaMallocAsync(&memory, bytes, stream_), "take memory for an upload")) return nullptr;
-    large_.push_back(static_cast<std::byte*>(memory));
-    CopyFromHost(memory, host, bytes);
-    return ok() ? memory : nullptr;
-  }
   if (!ok()) return nullptr;
   for (const Piece& piece : recent_) {
     if (piece.bytes == bytes && std::memcmp(Pinned(piece.offset), host, bytes) == 0) return ring_ + piece.offset;
+  }
+  if (!HasRoom(bytes)) {
+    void* memory = nullptr;
+    if (!Note(cudaMallocAsync(&memory, bytes, stream_), "take memory for an upload")) return nullptr;
+    large_.push_back(static_cast<std::byte*>(memory));
+    CopyFromHost(memory, host, bytes);
+    return ok() ? memory : nullptr;
   }
   size_t offset = 0;
   if (!Take(std::max<size_t>(bytes, 1), offset)) return nullptr;
@@ -347,20 +348,24 @@ void CudaDevice::SendUploads() {
 void CudaDevice::AlignUploads() {
   SendUploads();  // not the gap
   const size_t aligned = (ring_at_ / kUploadAlign + 1) * kUploadAlign;
-  if (aligned / kQuarterBytes == ring_at_ / kQuarterBytes) ring_at_ = aligned;
+  if (aligned < (quarter_ + 1) * kQuarterBytes) ring_at_ = aligned;
+}
+
+void* CudaDevice::Arriving(void* host, size_t bytes) {
+  Arrivals& arrivals = arrivals_[next_mark_ % kMaxMarks];
+  if (!ok() || bytes > kArrivalBytes - arrivals.end) return nullptr;
+  std::byte* const memory = arrivals.memory + arrivals.end;
+  arrivals.pieces.push_back({host, arrivals.end, bytes});
+  arrivals.end += (bytes + 63) / 64 * 64;
+  return memory;
 }
 
 void CudaDevice::CopyToHost(void* host, const void* from, size_t bytes) {
   Flush();
   if (bytes == 0 || !ok()) return;
-  void* to = host;
-  Arrivals& arrivals = arrivals_[next_mark_ % kMaxMarks];
-  if (bytes <= kArrivalBytes - arrivals.end) {
-    to = arrivals.memory + arrivals.end;
-    arrivals.pieces.push_back({host, arrivals.end, bytes});
-    arrivals.end += (bytes + 63) / 64 * 64;
-  }
-  Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copy to the host");
+  void* const arriving = Arriving(host, bytes);
+  Note(cudaMemcpyAsync(arriving != nullptr ? arriving : host, from, bytes, cudaMemcpyDeviceToHost, stream_),
+       "copy to the host");
 }
 
 void CudaDevice::Copy(void* to, const void* from, size_t bytes) {

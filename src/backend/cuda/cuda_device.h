@@ -42,6 +42,8 @@ class CudaDevice final : public Device {
   void CopyFromHost(void* to, const void* host, size_t bytes) override;
   void CopyToHost(void* host, const void* from, size_t bytes) override;
   void Copy(void* to, const void* from, size_t bytes) override;
+  const void* Lend(const void* host, size_t bytes) override { return Upload(host, bytes); }
+  void* Arriving(void* host, size_t bytes) override;
   Status Wait() override;
   void Mark() override;
   Status WaitForMark() override;
@@ -84,9 +86,8 @@ class CudaDevice final : public Device {
   // come to the same here. Requires: whoever puts it would put the same, uploads and all.
   bool RepeatPart();
 
-  // A copy of host data for kernels that are put on the stream next, before four more megabytes are uploaded. Null
-  // after an error. Behind Wait and Mark the same uploads get the same addresses, and what was uploaded a moment ago is
-  // not uploaded again.
+  // A copy of host data for kernels that are put on the stream before Wait and Mark. Null after an error. Behind those
+  // the same uploads get the same addresses, and what was uploaded a moment ago is not uploaded again.
   const void* Upload(const void* host, size_t bytes);
   template <typename T>
   const T* Upload(std::span<const T> values) {
@@ -98,7 +99,7 @@ class CudaDevice final : public Device {
   std::byte* Scratch(size_t bytes);
 
  private:
-  static constexpr int kNumQuarters = 4;
+  static constexpr size_t kNumQuarters = 4;
   static constexpr size_t kQuarterBytes = size_t{2} << 20;
   static constexpr size_t kRingBytes = kNumQuarters * kQuarterBytes;
   static constexpr size_t kMaxMarks = 2;
@@ -107,9 +108,14 @@ class CudaDevice final : public Device {
   Status Open();
   // `bytes` of the ring, at most a quarter: their offset, on the host and on the device.
   bool Take(size_t bytes, size_t& offset);
+  // Whether so much can be uploaded at once without writing over what was since the ring began anew.
+  bool HasRoom(size_t bytes) const {
+    const bool stays_ahead = quarter_ + 1 < kNumQuarters || ring_at_ + bytes <= kRingBytes;
+    return bytes <= kQuarterBytes && !has_come_round_ && stays_ahead;
+  }
   // What the host writes at that offset, between the two marks around it.
   std::byte* Pinned(size_t offset) const { return pinned_ + next_mark_ % kMaxMarks * kRingBytes + offset; }
-  // Uploads begin anew.
+  // Uploads begin anew. Requires: nothing that is still to be done reads the host's half for what comes.
   void RestartRing();
   // Copies to the host that came ahead of that mark are where they are wanted.
   void Deliver(size_t mark);
@@ -135,20 +141,23 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   cudaError_t error_ = cudaSuccess;
   std::string failed_;
-  // What goes up passes through a ring: pinned host memory, and the same on the device. A quarter is used again once
-  // what was put on the stream two quarters later is done, which is behind every reader of it. On the host there are
-  // two, in turns from mark to mark: the device reads one while the other is written. Its own it follows in order.
+  // What goes up passes through a ring: pinned host memory, a quarter of which is used again once what was put on the
+  // stream two quarters later is done, and for what kernels read there the same on the device, but once around. On the
+  // host there are two, in turns from mark to mark: the device reads one while the other is written. Its own it follows
+  // in order.
   std::byte* pinned_ = nullptr;
   std::byte* ring_ = nullptr;
   cudaEvent_t quarter_done_[kNumQuarters] = {};
-  size_t ring_at_ = 0;
+  size_t quarter_ = 0;  // under way
+  size_t ring_at_ = 0;  // at most its end
+  bool has_come_round_ = false;
   size_t unsent_begin_ = 0, unsent_end_ = 0;
   struct Piece {
     size_t offset = 0;
     size_t bytes = 0;
   };
   std::vector<Piece> recent_;      // in the quarter under way, small ones
-  std::vector<std::byte*> large_;  // what was too much for it, until the next Wait or Mark
+  std::vector<std::byte*> large_;  // what there was no room for, until the next Wait or Mark
   // Marks that nobody has waited for are those from first_mark_ on.
   size_t first_mark_ = 0;
   size_t next_mark_ = 0;

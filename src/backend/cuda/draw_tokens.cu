@@ -27,6 +27,7 @@ struct DrawRow {
   uint64_t word;
   int32_t first_edit, num_edits;
   int64_t num_top;
+  int32_t* arriving_id;  // differs from step to step, of which no launch knows; null: nobody waits for it
 };
 
 // The last id of the order of weights that is kept.
@@ -308,12 +309,17 @@ __global__ void __launch_bounds__(kThreads)
   LetLaterBegin();
   const DrawRow draw = draws[blockIdx.x];
   WaitForEarlier();
+  const auto leave = [&](int id) {
+    if (threadIdx.x != 0) return;
+    ids[blockIdx.x] = id;
+    if (draw.arriving_id != nullptr) *draw.arriving_id = id;
+  };
   Row row{.x = x + static_cast<int64_t>(blockIdx.x) * num_ids, .num_ids = num_ids};
   float lowest;
   bool are_finite;
   Best best = FindBest(row, lowest, are_finite, shared);
   if (!are_finite) {
-    if (threadIdx.x == 0) ids[blockIdx.x] = -1;
+    leave(-1);
     return;
   }
   const float highest = best.value;
@@ -373,7 +379,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (threadIdx.x == 0) logprobs[0] = static_cast<float>(static_cast<double>(shared.chosen) - highest - log_sum);
   }
-  if (threadIdx.x == 0) ids[blockIdx.x] = id;
+  leave(id);
 }
 
 }  // namespace
@@ -382,6 +388,7 @@ void DrawTokens(const DrawTokensArgs& args, CudaDevice& device) {
   if (!device.ok() || args.draws.empty()) return;
   std::vector<DrawRow> rows;
   std::vector<LogitEdit> edits;
+  auto* const arriving_ids = static_cast<int32_t*>(args.arriving_ids.data);
   for (const TokenDraw& draw : args.draws) {
     DrawRow row{};  // padding and all, as uploads are compared
     row.limits = LimitsOf(draw);
@@ -389,6 +396,7 @@ void DrawTokens(const DrawTokensArgs& args, CudaDevice& device) {
     row.first_edit = static_cast<int32_t>(edits.size());
     row.num_edits = static_cast<int32_t>(draw.edits.size());
     row.num_top = draw.num_top;
+    row.arriving_id = arriving_ids != nullptr ? arriving_ids + rows.size() : nullptr;
     rows.push_back(row);
     edits.insert(edits.end(), draw.edits.begin(), draw.edits.end());
   }
