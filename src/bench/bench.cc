@@ -24,6 +24,10 @@ constexpr double kMinPrefillSeconds = 1.0;
 constexpr int64_t kMaxPrefillRounds = 10;
 
 constexpr int64_t kMinSteps = 5;  // fewer have no spread
+// Ahead of those that are timed: the first one reads the first tokens, all that was to be made ready. Where steps are
+// replayed the host makes a graph of the first ones that are alike and is late for a step that is done by then: the
+// interval behind it would be less than a step.
+constexpr int64_t kFirstSteps = 1, kFirstReplayedSteps = 6;
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr int64_t kMaxBatch = 4096;
 
@@ -131,18 +135,19 @@ struct StepTimes {
 // Greedy steps of one sequence, or of several together: each lasts until the host has its tokens.
 Result<StepTimes> TimeSteps(Engine& engine, std::span<const std::shared_ptr<Sequence>> sequences,
                             std::span<const int32_t> firsts, int64_t num_steps) {
+  const Device& device = sequences.front()->memory()->backend->device();
+  const int64_t num_first = device.Replays() ? kFirstReplayedSteps : kFirstSteps;
   std::vector<RequestId> ids;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Request request;
     request.prompt = {firsts[i % firsts.size()]};
     request.sequence = sequences[i];
-    request.max_new_tokens = num_steps + 1;
+    request.max_new_tokens = num_first + num_steps;
     request.eos = EosMode::kIgnore;
     request.output = Request::Output::kStreamOnly;
     HW_ASSIGN_OR_RETURN(const RequestId id, engine.Submit(std::move(request)));
     ids.push_back(id);
   }
-  const Device& device = sequences.front()->memory()->backend->device();
   StepTimes times;
   for (bool goes_on = true; goes_on;) {
     const double waited = device.SecondsWaited();
@@ -156,7 +161,7 @@ Result<StepTimes> TimeSteps(Engine& engine, std::span<const std::shared_ptr<Sequ
     if (result.finish == FinishReason::kError) return std::move(result.status).Annotate("decode");
   }
   for (std::vector<double>* each : {&times.seconds, &times.host_seconds}) {
-    each->erase(each->begin());  // it read the first tokens, all that was to be made ready
+    each->erase(each->begin(), each->begin() + num_first);
   }
   if (device.SecondsWaited() == 0) times.host_seconds.clear();
   return times;
@@ -227,8 +232,8 @@ class Bench {
  private:
   bool PrefillLeads() const { return options_.fill == BenchOptions::Fill::kPrefill; }
 
-  // Tokens of a sequence whose steps are timed: the one that is read first, those that are drawn, and the last of them.
-  int64_t RoomForSteps() const { return options_.num_steps + 2; }
+  // Tokens of a sequence whose steps are timed: the one that is read first, those that are drawn, timed or not.
+  int64_t RoomForSteps() const { return kFirstReplayedSteps + options_.num_steps + 1; }
 
   // A sequence of `depth` tokens, by random values.
   Result<std::shared_ptr<Sequence>> SequenceAt(int64_t depth) {

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import termios
 
-from cli_support import BINARY, MODEL, CliTest, Terminal, main
+from cli_support import MODEL, CliTest, Terminal, command_of, main
 
 CHAT = ("chat", "--model", MODEL, "-n", 8)
 HINT = "press Ctrl-C again to quit"
@@ -170,8 +170,7 @@ class CtrlC(CliTest):
         file = self.path / "talk.json"
         slow = ("--model", MODEL, "--backend", "ref", "--threads", 1, "--chunk-tokens", 1, "--kv-dtype", "f32", "-n", 4)
         expected = self.succeeds("chat", *slow, stdin=b"Hello.\n").stdout
-        command = [BINARY, "chat", *map(os.fspath, map(str, slow))]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+        with subprocess.Popen(command_of("chat", *slow), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
             self.assertIn(b"This conversation can grow", chat.stderr.readline())
             chat.stdin.write(b"word " * 4000 + b"\n")
             chat.stdin.flush()
@@ -185,7 +184,7 @@ class CtrlC(CliTest):
         self.assertEqual(answers, b"\n" + expected)
 
     def test_without_a_terminal_one_is_enough(self):
-        with subprocess.Popen([BINARY, "chat", "--model", MODEL], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+        with subprocess.Popen(command_of("chat", "--model", MODEL), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
             chat.stdin.write(b"/help\n")
             chat.stdin.flush()
             while b"Ctrl-C ends an answer" not in chat.stderr.readline():

@@ -6,7 +6,7 @@ import pty
 import signal
 import subprocess
 
-from cli_support import BINARY, MODEL, CliTest, headwise, line_prompt, main
+from cli_support import MODEL, CliTest, command_of, headwise, line_prompt, main
 
 RUN = ("run", "--model", MODEL)
 ONCE = (*RUN, "--prompt", "Once upon a time", "--ignore-eos")
@@ -226,7 +226,7 @@ class Prompts(CliTest):
 
     def interrupted(self, *lines, batch, shows, reads):
         """Ends it once the bar shows `shows`; its lines and its message."""
-        command = [BINARY, *map(os.fspath, map(str, RUN)), "--prompts", self.file(*lines), "--batch", str(batch), "--ignore-eos"]
+        command = command_of(*RUN, "--prompts", self.file(*lines), "--batch", batch, "--ignore-eos")
         ours, theirs = pty.openpty()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs) as process:
             os.close(theirs)

@@ -1,6 +1,7 @@
 """What the tests of the headwise command share: running it, models with something wrong, messages and exit statuses.
 
-Every test is called as TEST.py BINARY MODEL_FOLDER [unittest options]. Standard library only.
+Every test is called as TEST.py BINARY MODEL_FOLDER [unittest options]. Standard library only. HEADWISE_TEST_DEVICE=cuda
+in the environment: run and chat compute on the GPU, but where a test names a backend (tools/cuda_tests.sh).
 """
 import json
 import os
@@ -31,9 +32,16 @@ def line_prompt(asked):
             f"\nNow the record is over. Tell me what is the <REGISTER_CONTENT> in line {asked}? I need the number. ")
 
 
+def command_of(*arguments):
+    command = [BINARY, *map(str, arguments)]
+    takes_backend = command[1:2] in (["run"], ["chat"]) and "--backend" not in command
+    if os.environ.get("HEADWISE_TEST_DEVICE") == "cuda" and takes_backend:
+        command[2:2] = ["--backend", "cuda"]
+    return command
+
+
 def headwise(*arguments, stdin=b"", **options):
-    command = [BINARY, *map(os.fspath, map(str, arguments))]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=600, check=False, **options)
+    return subprocess.run(command_of(*arguments), input=stdin, capture_output=True, timeout=600, check=False, **options)
 
 
 def read_safetensors(path):
@@ -53,7 +61,7 @@ class Terminal:
     """The command on a terminal of its own, its standard files and Ctrl-C included."""
 
     def __init__(self, *arguments):
-        command = [BINARY, *map(os.fspath, map(str, arguments))]
+        command = command_of(*arguments)
         self.unread = ""
         self.pid, self.file = pty.fork()
         if self.pid == 0:

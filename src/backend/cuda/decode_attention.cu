@@ -23,9 +23,22 @@ template <int kDim, int kPageTokens>
 struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens> {
   static constexpr bool kAges = false;
   static constexpr bool kHalvesNew = false;
-  static __device__ void Copy(char* stage, const std::byte* page, int /*half*/, bool /*is_aged*/, uint64_t* barrier) {
-    ExpectBytes(barrier, Shape16::kStageBytes);
-    BulkCopyOnce(stage, page, Shape16::kStageBytes, barrier);
+  // At the ends of a head's ranges, and of the newest page, not all is read: rows of 64 numbers lie together.
+  static __device__ void Copy(char* stage, const std::byte* page, const Slots& slots, int /*half*/, bool /*is_aged*/,
+                              uint64_t* barrier) {
+    constexpr int kRowBytes = 128;
+    const int num_slots = slots.end - slots.begin;
+    if (num_slots == kPageTokens) {
+      ExpectBytes(barrier, Shape16::kStageBytes);
+      BulkCopyOnce(stage, page, Shape16::kStageBytes, barrier);
+      return;
+    }
+    ExpectBytes(barrier, num_slots * kDim * 4);
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) {  // of keys, of values
+      const int at = (i * kPageTokens + slots.begin) * kRowBytes;
+      BulkCopyOnce(stage + at, page + at, num_slots * kRowBytes, barrier);
+    }
   }
 };
 

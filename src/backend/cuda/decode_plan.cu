@@ -9,37 +9,42 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a layer: plans of its heads of a kind of pages, then the blocks' runs.
+// One block a layer: plans of its heads of a kind of pages, then the blocks' runs. Threads take as many whole sequences
+// at once as they are enough for. Requires: num_kv_heads <= kThreads.
 __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, PageKind kind, HeadPlan* all_heads,
                            RunStart* all_runs) {
   const int num_heads = step.num_sequences * step.num_kv_heads;
   HeadPlan* const heads = all_heads + static_cast<int64_t>(blockIdx.x) * num_heads;
   RunStart* const runs = all_runs + static_cast<int64_t>(blockIdx.x) * (num_blocks + 1);
-  __shared__ int cost_of_warp[kWarp], states_of_warp[kWarp];
+  __shared__ int cost_of_warp[kWarp], states_of_warp[kWarp], visits_of_layer[kThreads];
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
-  const int num_warps = static_cast<int>(blockDim.x / kWarp);
+  constexpr int num_warps = kThreads / static_cast<int>(kWarp);
   int cost_before = 0;
   int states_before = 0;
-  for (int first = 0; first < num_heads; first += static_cast<int>(blockDim.x)) {
-    const int i = first + static_cast<int>(threadIdx.x);
+  const int heads_at_once = kThreads / step.num_kv_heads * step.num_kv_heads;
+  for (int first = 0; first < num_heads; first += heads_at_once) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int i = thread < heads_at_once ? first + thread : num_heads;
     HeadPlan plan;
+    KeyMask mask;
+    int64_t pos = 0;
+    bool is_ours = false;
     if (i < num_heads) {
       const StepRows& rows = step.sequences[i / step.num_kv_heads];
-      const StepHead* const of_sequence = step.heads + rows.first_head + blockIdx.x * step.num_kv_heads;
-      const auto is_ours = [&](const StepHead& head) {
-        return IsPlain(step.spaces[head.newest].format) == (kind == PageKind::kHalves);
-      };
-      const StepHead& head = of_sequence[i % step.num_kv_heads];
-      if (is_ours(head)) {
-        int64_t visits_of_layer = 0;
-        for (int other = 0; other < step.num_kv_heads; ++other) {
-          if (!is_ours(of_sequence[other])) continue;
-          visits_of_layer += VisitsOf(of_sequence[other].mask.KeysOf(rows.first_pos), page_tokens).num_visits;
-        }
-        plan = PlanHead(head.mask, rows.first_pos, page_tokens,
-                        WorkOfLayer(visits_of_layer, step.num_kv_heads, num_blocks));
-      }
+      const StepHead& head = step.heads[rows.first_head + blockIdx.x * step.num_kv_heads + i % step.num_kv_heads];
+      is_ours = IsPlain(step.spaces[head.newest].format) == (kind == PageKind::kHalves);
+      mask = head.mask;
+      pos = rows.first_pos;
+    }
+    // What a sequence's heads make together.
+    visits_of_layer[thread] = 0;
+    __syncthreads();
+    int& of_sequence = visits_of_layer[thread / step.num_kv_heads];
+    if (is_ours) atomicAdd(&of_sequence, VisitsOf(mask.KeysOf(pos), page_tokens).num_visits);
+    __syncthreads();
+    if (is_ours) {
+      plan = PlanHead(mask, pos, page_tokens, WorkOfLayer(of_sequence, step.num_kv_heads, num_blocks));
     }
     int cost = plan.num_pieces > 0 ? static_cast<int>(plan.cost()) : 0;
     int states = plan.num_pieces;
@@ -76,7 +81,7 @@ __global__ void PlanKernel(StepView step, int num_blocks, int page_tokens, PageK
     states_before += all_states;
     __syncthreads();
   }
-  for (int block = static_cast<int>(threadIdx.x); block <= num_blocks; block += static_cast<int>(blockDim.x)) {
+  for (int block = static_cast<int>(threadIdx.x); block <= num_blocks; block += kThreads) {
     const auto target = static_cast<int>(static_cast<int64_t>(cost_before) * block / num_blocks);
     RunStart run = RunFrom(heads, num_heads, target);
     if (block == num_blocks) run = {.head = num_heads, .piece = 0};
@@ -90,7 +95,7 @@ void PlanDecode(const KvStep& all, StepTables& tables, CudaDevice& device) {
   const KvStep step = tables.Decoding(all);
   const FastPages pages = FastPagesOf(all);
   if (device.facts().major < 9 || !pages.present() || step.sequences.empty()) return;
-  if (pages.page_tokens != 32 && pages.page_tokens != 64) return;
+  if ((pages.page_tokens != 32 && pages.page_tokens != 64) || step.num_kv_heads > kThreads) return;
   const int num_blocks = device.facts().num_multiprocessors;
   tables.CountDecodeStates(step, pages.page_tokens);
   for (const PageKind kind : kPageKinds) {

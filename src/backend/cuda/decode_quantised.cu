@@ -43,7 +43,8 @@ struct CodeShape
   static constexpr int kTokensOfStage = kHalvesNew ? kTokens : kPageTokens;
   static_assert(!kHalvesNew || (kPageTokens == 2 * kTokens && BytesOfCodes(kDim, kTokens) <= CodeShape::kStageBytes));
 
-  static __device__ void Copy(char* stage, const std::byte* page, int half, bool is_aged, uint64_t* barrier) {
+  static __device__ void Copy(char* stage, const std::byte* page, const Slots& /*slots*/, int half, bool is_aged,
+                              uint64_t* barrier) {
     if (!kHalvesNew || is_aged) {
       const int bytes = is_aged ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens);
       ExpectBytes(barrier, bytes);

@@ -28,7 +28,8 @@ inline constexpr float kMaxSlack = 8.0f;
 // kTokensOfWarp. A shape also says what a stage holds:
 //   kAges        whether pages have aged (kQ4)
 //   kHalvesNew   whether those that have not take two stages, a half of the tokens each, for one warp each
-//   Copy(stage, page, half, is_aged, barrier)  puts the copies of a page, or of a half of it, on their way
+//   Copy(stage, page, slots, half, is_aged, barrier)  puts the copies of a page, or of a half of it, on their way: of
+//                the slots that are read at least
 template <int kDim_, int kPageTokens_, int kStageBytes_, int kTokensOfWarp_>
 struct RingShape {
   static constexpr int kDim = kDim_;
@@ -125,6 +126,11 @@ __device__ inline void WarmTables(const DecodeParams& p) {
   PrefetchLine(&p.step.pages[head.head.EntryOf(plan.visits.PageOf(0))]);
 }
 
+// Slots [begin, end) of a page, those that a visit reads.
+struct Slots {
+  int begin, end;
+};
+
 // How a head's visits pass through memory.
 template <typename Shape>
 __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, int64_t first_pos) {
@@ -151,17 +157,25 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
     const DeviceHead head(p.step, p.layer_idx, head_idx);
     const auto newest_page = static_cast<int32_t>(head.rows.first_pos / Shape::kPageTokens);
     const VisitParts parts = PartsOfHead<Shape>(plan, head.head, head.rows.first_pos);
+    const KeyRanges keys = head.head.mask.KeysOf(head.rows.first_pos);
     const int end = parts.FirstOf(VisitsOfPiece(plan, end_piece - 1).y);
     struct Page {
       const std::byte* data = nullptr;
       KvFormat format = KvFormat::kF16;
       VisitParts::Part part;
+      Slots slots = {0, 0};
     };
     const auto look_up = [&](int i) {
       Page page;
       if (i >= end) return page;
       page.part = parts.PartOf(i);
-      page.data = head.Page(plan.visits.PageOf(page.part.visit), page.format);
+      const int64_t page_idx = plan.visits.PageOf(page.part.visit);
+      page.data = head.Page(page_idx, page.format);
+      const bool is_sink = page.part.visit < plan.visits.num_sink;
+      const int64_t first = page_idx * Shape::kPageTokens;
+      page.slots.begin = static_cast<int>(max((is_sink ? keys.sink_begin : keys.recent_begin) - first, int64_t{0}));
+      page.slots.end = static_cast<int>(
+          min((is_sink ? keys.sink_end : keys.recent_end) - first, static_cast<int64_t>(Shape::kPageTokens)));
       return page;
     };
     int in_piece = 0;
@@ -179,13 +193,14 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
       const unsigned second = __ballot_sync(kAllLanes, page.part.half == 1);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
         const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page.data), i);
+        const Slots slots = {__shfl_sync(kAllLanes, page.slots.begin, i), __shfl_sync(kAllLanes, page.slots.end, i)};
         if (!may_read_all && (newest >> i & 1) != 0) {
           WaitForEarlier();
           may_read_all = true;
         }
         enter();
         if (lane == 0) {
-          Shape::Copy(ring + stage * Shape::kStageBytes, reinterpret_cast<const std::byte*>(from),
+          Shape::Copy(ring + stage * Shape::kStageBytes, reinterpret_cast<const std::byte*>(from), slots,
                       static_cast<int>(second >> i & 1), (aged >> i & 1) != 0, tail.full + stage);
         }
         leave();
@@ -248,6 +263,7 @@ struct TokenSpan {
   int64_t begin, end;  // positions that the visit reads
   int64_t query_pos;
 
+  __device__ bool ReadsAny(int num_tokens) const { return first < end && first + num_tokens > begin; }
   __device__ bool IsWhole(int num_tokens) const { return first >= begin && first + num_tokens <= end; }
   // Whether the token so far behind the first is read.
   __device__ bool Reads(int slot) const { return first + slot >= begin && first + slot < end; }
@@ -406,7 +422,9 @@ __device__ void RunDecode(const DecodeParams& p) {
           if (appender.stores() && part.visit == plan.visits.num_visits - 1) {
             appender.Store(ring + stage * Shape::kStageBytes, first_slot, Shape::kTokensOfWarp);
           }
-          reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
+          if (span.ReadsAny(Shape::kTokensOfWarp)) {
+            reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
+          }
           __syncwarp();
         }
         if (lane == 0) Arrive(tail.empty + stage);
