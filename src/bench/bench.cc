@@ -160,6 +160,7 @@ Result<StepTimes> TimeSteps(Engine& engine, std::span<const std::shared_ptr<Sequ
     HW_ASSIGN_OR_RETURN(RequestResult result, engine.Take(id));
     if (result.finish == FinishReason::kError) return std::move(result.status).Annotate("decode");
   }
+  HW_CHECK(static_cast<int64_t>(times.seconds.size()) > num_first, "{} steps", times.seconds.size());
   for (std::vector<double>* each : {&times.seconds, &times.host_seconds}) {
     each->erase(each->begin(), each->begin() + num_first);
   }
