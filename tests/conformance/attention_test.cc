@@ -482,6 +482,44 @@ TEST(Attention, DecodingBesideAChunkChangesNothing) {
   }
 }
 
+// On a GPU heads of several pieces are merged one way where they are few and another where they are many.
+TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
+  if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
+  const std::vector<NamedBackend> backends = AllBackends();
+  Backend& backend = *backends.front().backend;
+  for (const int64_t head_dim : {64, 128, 256}) {
+    AttentionCase test_case{.num_tokens = 20001, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = head_dim};
+    test_case.kv_formats = {KvFormat::kBF16, KvFormat::kBF16};
+    test_case.compute = Compute::kBF16;
+    test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(20, 3000), {})};
+    const AttentionData data(test_case);  // of which the others are beginnings
+    const KvPoolSet pools(
+        backend, {.head_dim = head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
+    constexpr int64_t kNumTexts = 40;
+    const auto run = [&](bool together) {
+      std::deque<KvCache> caches;
+      std::vector<ChunkOfText> chunks;
+      std::vector<float> outputs;
+      for (int64_t i = 0; i < kNumTexts; ++i) {
+        KvCache& cache = caches.emplace_back(pools.pools(), test_case.num_kv_heads, test_case.rules);
+        const int64_t length = i == kNumTexts / 2 ? test_case.num_tokens - 1 : 700 + 60 * i;
+        OutputsOf(backend, pools.pools(), test_case, {{&cache, &data, 0, length}});
+        chunks.push_back({&cache, &data, length, 1});
+        if (together) continue;
+        const std::vector<float> alone = OutputsOf(backend, pools.pools(), test_case, {chunks.back()});
+        outputs.insert(outputs.end(), alone.begin(), alone.end());
+      }
+      return together ? OutputsOf(backend, pools.pools(), test_case, chunks) : outputs;
+    };
+    const std::vector<float> alone = run(false);
+    const std::vector<float> together = run(true);
+    ASSERT_EQ(alone.size(), together.size());
+    const auto differs = std::ranges::mismatch(alone, together);
+    EXPECT_EQ(differs.in1, alone.end()) << "D " << head_dim << ", text "
+                                        << (differs.in1 - alone.begin()) / (test_case.num_q_heads * head_dim);
+  }
+}
+
 // Long enough for several decode pieces of 1024 keys and many prefill tiles.
 TEST(Attention, EqualsTheOracleOverManyPieces) {
   std::mt19937_64 rng(11);
