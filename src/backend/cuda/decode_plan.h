@@ -13,12 +13,13 @@ namespace headwise::cuda {
 
 // Beside its pages a piece costs as much as reading this many: a state written, and read again by who merges.
 inline constexpr int64_t kPieceCost = 1;
-inline constexpr int64_t kMaxWholeKeys = 768;  // of a head that is not cut
-inline constexpr int64_t kPiecesOfBlock = 4;   // of a sequence alone
 // And what a head costs whose first piece a block does: its plan, its rows and its queries are fetched one after the
 // other. Measured: layers of four full and four short heads take 28 microseconds with 0, 23 with 3 and with 6, and a
 // little less with 6 where fewer are full.
 inline constexpr int64_t kHeadCost = 6;
+inline constexpr int64_t kMaxWholeKeys = 768;  // of a head that is not cut: merging its pieces would take as long
+inline constexpr int64_t kMaxOnlyKeys = 2560;  // of a piece that is a block's only one, where a sequence is alone
+inline constexpr int32_t kPiecesOfBlock = 3;   // where that would be longer
 
 // The pages that one query reads, in visits: those of the sink range, then those of the recent one. A page that both
 // touch is visited twice, each time with its range's query.
@@ -42,48 +43,55 @@ constexpr HeadVisits VisitsOf(const KeyRanges& keys, int64_t page_tokens) {
           num_sink + count(keys.recent_begin, keys.recent_end)};
 }
 
-// What a sequence's heads of one layer make together.
+// What a sequence's heads of one layer cost together, in visits, and the blocks that do them where it is alone.
 struct LayerWork {
-  int64_t num_visits = 0;
-  int64_t max_pieces = kMaxPieces;  // that are enough for all blocks
+  int32_t cost = 0;
+  int32_t num_blocks = 0;
 };
-// Of so many heads, for a device with so many blocks: a few pieces for each, whatever the heads' lengths. What a piece
-// costs beyond its pages is the wait of all warps for the last of them.
 constexpr LayerWork WorkOfLayer(int64_t num_visits, int64_t num_heads, int64_t num_blocks) {
-  return {num_visits,
-          kPiecesOfBlock * num_blocks > 2 * num_heads ? kPiecesOfBlock * num_blocks - num_heads : num_heads};
+  return {static_cast<int32_t>(num_visits + kHeadCost * num_heads), static_cast<int32_t>(num_blocks)};
 }
 
-// Visits of a piece, but for a head's last. A short head is not cut: merging its pieces would take as long.
-constexpr int32_t PieceVisits(int32_t num_visits, int64_t page_tokens, const LayerWork& layer = {}) {
-  if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? num_visits : 1;
-  int64_t visits = kMinPieceKeys / page_tokens;
-  const int64_t of_head = CeilDiv(num_visits, kMaxPieces);
-  const int64_t of_layer = CeilDiv(layer.num_visits, layer.max_pieces);
-  if (of_head > visits) visits = of_head;
-  if (of_layer > visits) visits = of_layer;
-  return static_cast<int32_t>(visits);
+// Pieces of a head, whatever its layer.
+constexpr int64_t MaxPieces(int64_t num_visits, int64_t page_tokens) {
+  if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? 1 : 0;
+  const int64_t count = num_visits * page_tokens / kMinPieceKeys;
+  return count < kMaxPieces ? count : kMaxPieces;
 }
-// At most.
-constexpr int64_t PlanPieces(int64_t num_visits, int64_t page_tokens) {
-  return CeilDiv(num_visits, PieceVisits(static_cast<int32_t>(num_visits), page_tokens));
+// A head's pieces are as long as each other, and no shorter than a block's part of the layer: so no block has two where
+// the sequence is alone. What a piece costs beyond its pages, the wait of all warps for the last of them, is paid once
+// then. But in company blocks end when others have one piece more, so that long ones are cut further; and a head of two
+// parts less a page is not one piece of almost two.
+constexpr int32_t NumPieces(int32_t num_visits, int64_t page_tokens, const LayerWork& layer) {
+  const auto most = static_cast<int32_t>(MaxPieces(num_visits, page_tokens));
+  if (most <= 1) return most;
+  const int32_t part = (layer.cost + layer.num_blocks - 1) / layer.num_blocks;
+  int32_t pieces = num_visits / part;
+  if (pieces < 4) pieces = (num_visits + part / 2) / part;
+  for (int32_t of_block = part * page_tokens > kMaxOnlyKeys ? kPiecesOfBlock : 1; of_block > 1; --of_block) {
+    const int32_t count = num_visits * of_block * layer.num_blocks / layer.cost;
+    if (count > kMaxPieces) continue;  // of fewer each block has as many as the others
+    pieces = count;
+    break;
+  }
+  return pieces < 1 ? 1 : pieces < most ? pieces : most;
 }
 
 // One head of one layer as the step's plan has it.
 struct HeadPlan {
   HeadVisits visits;
-  int32_t piece_visits = 1;
   int32_t num_pieces = 0;
   int32_t first_state = 0;  // of the states of its layer
   int32_t cost_before = 0;  // of the heads before it
 
+  // The visits [BeginOf(i), BeginOf(i + 1)) are piece i.
+  constexpr int32_t BeginOf(int32_t piece) const { return visits.num_visits * piece / num_pieces; }
   constexpr int64_t cost() const { return kHeadCost + visits.num_visits + kPieceCost * num_pieces; }
 };
 constexpr HeadPlan PlanHead(const KeyMask& mask, int64_t pos, int64_t page_tokens, const LayerWork& layer) {
   HeadPlan plan;
   plan.visits = VisitsOf(mask.KeysOf(pos), page_tokens);
-  plan.piece_visits = PieceVisits(plan.visits.num_visits, page_tokens, layer);
-  plan.num_pieces = static_cast<int32_t>(CeilDiv(plan.visits.num_visits, plan.piece_visits));
+  plan.num_pieces = NumPieces(plan.visits.num_visits, page_tokens, layer);
   return plan;
 }
 
@@ -138,7 +146,8 @@ constexpr RunStart RunFrom(const HeadPlan* heads, int32_t num_heads, int64_t cos
   }
   const HeadPlan& plan = heads[begin];
   const int64_t in_pieces = cost - plan.cost_before - kHeadCost;
-  const int64_t piece = in_pieces > 0 ? CeilDiv(in_pieces, plan.piece_visits + kPieceCost) : 0;
+  const int64_t of_pieces = plan.visits.num_visits + kPieceCost * plan.num_pieces;
+  const int64_t piece = in_pieces > 0 ? CeilDiv(in_pieces * plan.num_pieces, of_pieces) : 0;
   return {begin, static_cast<int32_t>(piece < plan.num_pieces ? piece : plan.num_pieces)};
 }
 

@@ -21,8 +21,6 @@ inline constexpr int kNumConsumers = 8;  // warps
 inline constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
 inline constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 inline constexpr int kMaxGroup = 8;
-// The maximum is raised where a score exceeds it by more: exp2 of 8 is far from overflow in any format.
-inline constexpr float kMaxSlack = 8.0f;
 
 // Of pages of kPageTokens tokens that pass through memory in stages of kStageBytes, and whose tokens go to the warps by
 // kTokensOfWarp. A shape also says what a stage holds:
@@ -110,8 +108,7 @@ __device__ void ForHeads(const DecodeParams& p, const Body& body) {
 }
 // The visits [begin, end) of a piece.
 __device__ inline int2 VisitsOfPiece(const HeadPlan& plan, int piece) {
-  const int begin = piece * plan.piece_visits;
-  return {begin, min(begin + plan.piece_visits, plan.visits.num_visits)};
+  return {plan.BeginOf(piece), plan.BeginOf(piece + 1)};
 }
 
 // Tables of the run's next heads, a lane each: since the layer before, weights have put them out of the second-level

@@ -88,11 +88,21 @@ TEST(DecodePlan, VisitsAreThePagesThatAQueryReads) {
   }
 }
 
+constexpr int64_t kBlocks = 132;
+
+// A layer of full heads behind so many tokens.
+LayerWork WorkOfFull(const std::vector<int64_t>& positions) {
+  int64_t num_visits = 0;
+  for (const int64_t pos : positions) num_visits += VisitsOf(KeyMask{}.KeysOf(pos), 64).num_visits;
+  return WorkOfLayer(num_visits, std::ssize(positions), kBlocks);
+}
+
+// Of a sequence each.
 std::vector<HeadPlan> PlansOf(const std::vector<int64_t>& positions, int64_t& cost) {
   std::vector<HeadPlan> plans;
   cost = 0;
   for (const int64_t pos : positions) {
-    plans.push_back(PlanHead({}, pos, 64, {}));
+    plans.push_back(PlanHead({}, pos, 64, WorkOfFull({pos})));
     plans.back().cost_before = static_cast<int32_t>(cost);
     cost += plans.back().cost();
   }
@@ -101,7 +111,6 @@ std::vector<HeadPlan> PlansOf(const std::vector<int64_t>& positions, int64_t& co
 
 TEST(DecodePlan, RunsHoldEveryPieceOnceAndCostTheSame) {
   std::mt19937_64 rng(4);
-  constexpr int kBlocks = 132;
   for (int i = 0; i < 100; ++i) {
     std::vector<int64_t> positions(1 + rng() % 40);
     for (int64_t& pos : positions) pos = static_cast<int64_t>(rng() % (i % 2 == 0 ? 2000 : 2000000));
@@ -110,8 +119,10 @@ TEST(DecodePlan, RunsHoldEveryPieceOnceAndCostTheSame) {
     const auto num_heads = static_cast<int32_t>(plans.size());
     std::vector<int> visited(plans.size());
     int64_t largest_piece = 0;
-    for (const HeadPlan& plan : plans) largest_piece = std::max(largest_piece, plan.piece_visits + kPieceCost);
-    for (int block = 0; block < kBlocks; ++block) {
+    for (const HeadPlan& plan : plans) {
+      largest_piece = std::max(largest_piece, CeilDiv(plan.visits.num_visits, plan.num_pieces) + kPieceCost);
+    }
+    for (int64_t block = 0; block < kBlocks; ++block) {
       RunStart at = RunFrom(plans.data(), num_heads, cost * block / kBlocks);
       RunStart end = RunFrom(plans.data(), num_heads, cost * (block + 1) / kBlocks);
       if (block + 1 == kBlocks) end = {num_heads, 0};
@@ -121,7 +132,7 @@ TEST(DecodePlan, RunsHoldEveryPieceOnceAndCostTheSame) {
         const int32_t last = at.head < end.head ? plan.num_pieces : end.piece;
         for (; at.piece < last; ++at.piece) {
           ASSERT_EQ(visited[static_cast<size_t>(at.head)]++, at.piece);
-          run_cost += plan.piece_visits + kPieceCost;
+          run_cost += plan.BeginOf(at.piece + 1) - plan.BeginOf(at.piece) + kPieceCost;
         }
         ++at.head;
         at.piece = 0;
@@ -161,25 +172,46 @@ TEST(DecodePlan, AHeadIsCutAlikeInAnyCompany) {
   const HeadPlan alone = PlansOf({131071}, cost).front();
   const HeadPlan shared = PlansOf({5, 131071, 70000}, cost)[1];
   EXPECT_EQ(alone.num_pieces, shared.num_pieces);
-  EXPECT_EQ(alone.piece_visits, shared.piece_visits);
   EXPECT_EQ(alone.num_pieces, kMaxPieces);
 }
 
-// Beside others of its layer a head has fewer pieces: all of them are a few for each block, and not less than one.
-TEST(DecodePlan, ALayerHasAFewPiecesForEachBlock) {
-  constexpr int64_t kBlocks = 132;
-  for (const int64_t num_heads : {1, 2, 4, 8, 32, 71, 400}) {
-    for (const int64_t pos : {20000, 131071, 2000000}) {
-      const int64_t num_visits = VisitsOf(KeyMask{}.KeysOf(pos), 64).num_visits;
-      const HeadPlan plan = PlanHead({}, pos, 64, WorkOfLayer(num_heads * num_visits, num_heads, kBlocks));
-      EXPECT_LE(plan.num_pieces * num_heads, std::max(kPiecesOfBlock * kBlocks, 2 * num_heads)) << num_heads;
-      EXPECT_LE(plan.num_pieces, kMaxPieces);
-      EXPECT_GE(plan.num_pieces * plan.piece_visits, num_visits);
-      if (num_visits / 4 > kMaxPieces) {
-        EXPECT_GE(plan.num_pieces * num_heads, std::min(kMaxPieces * num_heads, kBlocks)) << num_heads << " " << pos;
-      }
+TEST(DecodePlan, PiecesOfAHeadAreAsLongAsEachOther) {
+  for (const int64_t pos : {int64_t{0}, int64_t{767}, int64_t{768}, int64_t{5000}, int64_t{131072}, int64_t{7000000}}) {
+    const HeadPlan plan = PlanHead({}, pos, 64, WorkOfFull(std::vector<int64_t>(8, pos)));
+    ASSERT_GT(plan.num_pieces, 0);
+    EXPECT_EQ(plan.BeginOf(0), 0);
+    EXPECT_EQ(plan.BeginOf(plan.num_pieces), plan.visits.num_visits);
+    for (int32_t piece = 0; piece < plan.num_pieces; ++piece) {
+      const int32_t num_visits = plan.BeginOf(piece + 1) - plan.BeginOf(piece);
+      EXPECT_GE(num_visits, plan.visits.num_visits / plan.num_pieces) << pos;
+      EXPECT_LE(num_visits, CeilDiv(plan.visits.num_visits, plan.num_pieces)) << pos;
     }
   }
+}
+
+// Alone a layer's pieces are as many for each block as the blocks have in common: one, or a few where one would be
+// long.
+TEST(DecodePlan, ALayerHasAFewPiecesForEachBlock) {
+  struct Layer {
+    int64_t num_heads, pos;
+    int32_t num_pieces;  // of a head
+  };
+  for (const Layer& layer :
+       {Layer{8, 4096, 13}, Layer{32, 2048, 3}, Layer{2, 32768, 64}, Layer{4, 32768, 32}, Layer{8, 32768, 16},
+        Layer{8, 131072, 49}, Layer{2, 131072, 64}, Layer{1, 131072, 128}, Layer{400, 131072, 1}}) {
+    const HeadPlan plan =
+        PlanHead({}, layer.pos, 64, WorkOfFull(std::vector<int64_t>(static_cast<size_t>(layer.num_heads), layer.pos)));
+    EXPECT_EQ(plan.num_pieces, layer.num_pieces) << layer.num_heads << " of " << layer.pos;
+    EXPECT_LE(plan.num_pieces * layer.num_heads, std::max(kPiecesOfBlock * kBlocks, layer.num_heads));
+    EXPECT_LE(plan.num_pieces, MaxPieces(plan.visits.num_visits, 64));
+  }
+}
+
+// 17 pages among heads of which a block has 9.
+TEST(DecodePlan, AHeadOfAlmostTwoPartsIsTwoPieces) {
+  const LayerWork layer = WorkOfFull({32767, 16383, 8191, 4095, 2047, 1087, 511, 319});
+  EXPECT_EQ(PlanHead({}, 1087, 64, layer).num_pieces, 2);
+  EXPECT_EQ(PlanHead({}, 767, 64, layer).num_pieces, 1);
 }
 
 TEST(SliceRuns, BlocksHaveEverySliceOnceAndSumsAPlaceEach) {

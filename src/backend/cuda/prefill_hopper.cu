@@ -135,9 +135,6 @@ class Producer {
   Place<kStages> key_place_, value_place_;
 };
 
-// Weights are up to 2^8: 16-bit numbers have room for that.
-constexpr float kMaxSlack = 8.0f;
-
 // What a thread of a warpgroup has of its rows lane / 4 and lane / 4 + 8 of its warp's 16.
 template <typename T, int kDim>
 struct State {

@@ -13,6 +13,10 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
+// A running maximum is raised where a score exceeds it by more: weights are up to 2^8 then, for which 16-bit numbers
+// have room, and most keys change nothing.
+inline constexpr float kMaxSlack = 8.0f;
+
 // What outputs are multiplied with behind the last key, from the largest score in powers of two and the sum of weights
 // over it; the query head's sink logit joins here. `row`: of `p.lse`, which one of several threads writes.
 template <typename Params>

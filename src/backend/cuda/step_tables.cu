@@ -94,7 +94,7 @@ void StepTables::CountDecodeStates(const KvStep& step, int64_t page_tokens) {
   decode_states_ = {};
   for (const StepRows& rows : step.sequences) {
     const int64_t max_visits = CeilDiv(rows.first_pos + 1, page_tokens) + 1;
-    const auto pieces = static_cast<uint64_t>(PlanPieces(max_visits, page_tokens));
+    const auto pieces = static_cast<uint64_t>(MaxPieces(max_visits, page_tokens));
     decode_states_.has_pieces = decode_states_.has_pieces || pieces > 1;
     decode_states_.count += step.num_kv_heads * static_cast<int64_t>(std::bit_ceil(pieces));
   }
