@@ -26,10 +26,11 @@ constexpr int KeysOf(int dim) {
 constexpr int kStages = 2;
 constexpr int kRowBytes = 128;  // of 64 numbers
 
-// What one range of keys is to the lane's two pairs, rows lane / 4 and lane / 4 + 8 of the warp's tile.
+// What one range of keys is to the lane's two pairs, rows lane / 4 and lane / 4 + 8 of the warp's tile. Counted from
+// the first key of the block's tiles.
 struct RangeOfLane {
-  int64_t begin[2], end[2];
-  int64_t query_pos[2];
+  int begin[2], end[2];
+  int query_pos[2];
 };
 
 template <typename T, int kDim>
@@ -63,8 +64,8 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
   constexpr int kChunks = kDim / 8;
   constexpr int kThreadsOfRow = kThreads / kKeys;
   const int row = static_cast<int>(threadIdx.x) / kThreadsOfRow;
-  const int64_t pos = first + row;
-  const int page_tokens = head.newest.page_tokens;
+  const auto pos = static_cast<uint32_t>(first) + row;
+  const auto page_tokens = static_cast<uint32_t>(head.newest.page_tokens);
   const bool is_there = pos >= begin && pos < end;
   const std::byte* from = nullptr;
   if (is_there) {
@@ -83,8 +84,41 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
   }
 }
 
+// A maximum that is a little too small does no harm, so that most tiles change nothing.
 template <typename T, int kDim>
-__device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, const RangeOfLane& range,
+__device__ void RaiseMax(const float (&scores)[KeysOf(kDim) / 8][4], float scale, Lane<T, kDim>& lane_state) {
+  float larger[4] = {scores[0][0], scores[0][1], scores[0][2], scores[0][3]};
+#pragma unroll
+  for (int n = 1; n < KeysOf(kDim) / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) larger[i] = fmaxf(larger[i], scores[n][i]);
+  }
+  float of_row[2];
+  bool is_higher = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    of_row[r] = fmaxf(larger[2 * r], larger[2 * r + 1]) * scale;
+    is_higher = is_higher || of_row[r] > lane_state.max[r] + kMaxSlack;
+  }
+  if (!__any_sync(kAllLanes, is_higher)) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 1));
+    of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 2));
+    if (of_row[r] <= lane_state.max[r] + kMaxSlack) continue;
+    const float factor = Exp2(lane_state.max[r] - of_row[r]);
+    lane_state.max[r] = of_row[r];
+    lane_state.sum[r] *= factor;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      lane_state.outputs[i][2 * r] *= factor;
+      lane_state.outputs[i][2 * r + 1] *= factor;
+    }
+  }
+}
+
+template <typename T, int kDim>
+__device__ void AttendKeys(const char* stage, int first, bool is_inner, const RangeOfLane& range,
                            const PrefillParams& p, const float (&slopes)[2], Lane<T, kDim>& lane_state) {
   constexpr int kKeys = KeysOf(kDim);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -104,46 +138,33 @@ __device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, cons
       MultiplyAdd<T>(scores[2 * n + 1], lane_state.queries[k], tile[2], tile[3]);
     }
   }
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-    for (float& score : scores[n]) score *= p.scale;
-  }
-  if (p.score_cap != 0) {
+  // What is not a multiple of the products is made of them first.
+  float scale = p.scale;
+  if (p.score_cap != 0 || p.alibi_slopes != nullptr) {
+    scale = 1;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-      for (float& score : scores[n]) score = SoftCapped(score, p.score_cap);
-    }
-  }
-  float larger[2] = {lane_state.max[0], lane_state.max[1]};
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float score = scores[n][i];
-      if (p.alibi_slopes != nullptr || !is_inner) {
-        const int64_t pos = first + n * 8 + lane % 4 * 2 + i % 2;
-        score += slopes[i / 2] * static_cast<float>(pos - range.query_pos[i / 2]);
-        if (pos < range.begin[i / 2] || pos >= range.end[i / 2]) score = -INFINITY;
+      for (int i = 0; i < 4; ++i) {
+        float score = scores[n][i] * p.scale;
+        if (p.score_cap != 0) score = SoftCapped(score, p.score_cap);
+        const int key = first + n * 8 + lane % 4 * 2 + i % 2;
+        scores[n][i] = score + slopes[i / 2] * static_cast<float>(key - range.query_pos[i / 2]);
       }
-      scores[n][i] = score;
-      larger[i / 2] = fmaxf(larger[i / 2], score);
     }
   }
+  if (!is_inner) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    larger[r] = fmaxf(larger[r], __shfl_xor_sync(kAllLanes, larger[r], 1));
-    larger[r] = fmaxf(larger[r], __shfl_xor_sync(kAllLanes, larger[r], 2));
-    const float factor = exp2f(lane_state.max[r] - larger[r]);
-    lane_state.max[r] = larger[r];
-    lane_state.sum[r] *= factor;
+    for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
-      lane_state.outputs[i][2 * r] *= factor;
-      lane_state.outputs[i][2 * r + 1] *= factor;
+      for (int i = 0; i < 4; ++i) {
+        const int key = first + n * 8 + lane % 4 * 2 + i % 2;
+        if (key < range.begin[i / 2] || key >= range.end[i / 2]) scores[n][i] = -INFINITY;
+      }
     }
   }
+  RaiseMax<T, kDim>(scores, scale, lane_state);
+  float more[4] = {};  // sums of four chains, which do not wait for each other
 #pragma unroll
   for (int n = 0; n < kKeys / 16; ++n) {
     uint32_t weights[4];
@@ -151,9 +172,10 @@ __device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, cons
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float x = exp2f(scores[2 * n + half][2 * r] - lane_state.max[r]);
-        const float y = exp2f(scores[2 * n + half][2 * r + 1] - lane_state.max[r]);
-        lane_state.sum[r] += x + y;
+        const float x = Exp2(fmaf(scores[2 * n + half][2 * r], scale, -lane_state.max[r]));
+        const float y = Exp2(fmaf(scores[2 * n + half][2 * r + 1], scale, -lane_state.max[r]));
+        more[2 * r] += x;
+        more[2 * r + 1] += y;
         weights[2 * half + r] = Pack<T>(x, y);
       }
     }
@@ -167,6 +189,8 @@ __device__ void AttendKeys(const char* stage, int64_t first, bool is_inner, cons
       MultiplyAdd<T>(lane_state.outputs[2 * d + 1], weights, tile[2], tile[3]);
     }
   }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) lane_state.sum[r] += more[2 * r] + more[2 * r + 1];
 }
 
 template <typename T, int kDim>
@@ -196,35 +220,33 @@ __global__ void __launch_bounds__(kThreads, 1) PrefillKernel(PrefillParams p) {
     const float* q = keys.is_sink && p.q_sink != nullptr ? p.q_sink : p.q;
     LoadQueries<T, kDim>(pairs.is_there[0] ? q + pairs.row[0] * kDim : nullptr,
                          pairs.is_there[1] ? q + pairs.row[1] * kDim : nullptr, state.queries);
+    const int64_t aligned = keys.begin / kKeys * kKeys;
+    const auto from_first = [&](int64_t key) { return static_cast<int>(key - aligned); };
     RangeOfLane range;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const KeyRanges of_row = mask.KeysOf(pairs.pos[r]);
-      range.begin[r] = keys.BeginOf(of_row);
-      range.end[r] = keys.EndOf(of_row);
-      range.query_pos[r] = keys.is_sink ? mask.SinkPos(pairs.pos[r]) : pairs.pos[r];
+      range.begin[r] = from_first(keys.BeginOf(of_row));
+      range.end[r] = from_first(keys.EndOf(of_row));
+      range.query_pos[r] = from_first(keys.is_sink ? mask.SinkPos(pairs.pos[r]) : pairs.pos[r]);
     }
     // Keys that all rows of the block read.
-    const int64_t inner_begin = keys.BeginOf(mask.KeysOf(last_pos));
-    const int64_t inner_end = keys.EndOf(mask.KeysOf(first_pos));
-    const int64_t aligned = keys.begin / kKeys * kKeys;
-    const auto num_tiles = static_cast<int>((keys.end - aligned + kKeys - 1) / kKeys);
+    const int inner_begin = from_first(keys.BeginOf(mask.KeysOf(last_pos)));
+    const int inner_end = from_first(keys.EndOf(mask.KeysOf(first_pos)));
+    const int end = from_first(keys.end);
     __syncthreads();  // the range before has read its stages
     CopyKeys<kDim>(head, aligned, keys.begin, keys.end, shared);
     CommitCopies();
-    for (int tile = 0; tile < num_tiles; ++tile) {
-      const int64_t first = aligned + static_cast<int64_t>(tile) * kKeys;
-      if (tile + 1 < num_tiles) {
-        CopyKeys<kDim>(head, first + kKeys, keys.begin, keys.end, shared + (tile + 1) % kStages * kStageBytes);
+    for (int first = 0, stage = 0; first < end; first += kKeys, stage ^= kStageBytes) {
+      WaitForCopies<0>();
+      __syncthreads();  // all of the tile is there, and the one before it is read
+      if (first + kKeys < end) {
+        CopyKeys<kDim>(head, aligned + first + kKeys, keys.begin, keys.end, shared + (stage ^ kStageBytes));
+        CommitCopies();
       }
-      CommitCopies();
-      WaitForCopies<1>();
-      __syncthreads();
       const bool is_inner = first >= inner_begin && first + kKeys <= inner_end;
-      AttendKeys<T, kDim>(shared + tile % kStages * kStageBytes, first, is_inner, range, p, slopes, state);
-      __syncthreads();
+      AttendKeys<T, kDim>(shared + stage, first, is_inner, range, p, slopes, state);
     }
-    WaitForCopies<0>();
   }
 
 #pragma unroll
