@@ -298,6 +298,31 @@ TEST_P(BlockWeights, NormAndGateOnTheWayChangeNoBit) {
   ExpectSameBits(runner.RunAll(), runner.RunAll(/*is_apart=*/true));
 }
 
+// A multiprocessor has more tiles than it writes at once.
+TEST_P(BlockWeights, ManyTiles) {
+  if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
+  Random random(7);
+  for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const int64_t num_rows : {1, 2, 3, 5, 8, 9}) {
+      Call call{.formats = {format}, .num_rows = num_rows, .num_outputs = 12000, .depth = 512, .has_bias = true};
+      ExpectAsRef(call, random);
+      call.write = MatMulArgs::Write::kAdd;
+      ExpectAsRef(call, random);
+      call = {.formats = {format, format},
+              .num_rows = num_rows,
+              .num_outputs = 9000,
+              .depth = 512,
+              .has_norm = true,
+              .activation = ActivateArgs::Kind::kGatedSilu};
+      SCOPED_TRACE(call.InWords());
+      const Data data(call, random);
+      const Runner runner(backend(), call, data);
+      ExpectSameBits(runner.RunAll(), runner.RunAll(/*is_apart=*/true));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(BlockWeights, ARowDoesNotDependOnThoseBesideIt) {
   if (!is_cuda()) GTEST_SKIP() << "promised for a GPU; of a CPU batch_invariance_test.cc tells";
   Random random(5);

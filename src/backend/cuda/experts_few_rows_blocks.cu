@@ -79,26 +79,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   ExpertTiles<kGated> tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
-  // What is copied next: of every tile the slices of the share.
-  int next_idx = 0;
-  int next_slice = share;
-  const char* next = nullptr;  // the tile
-  const auto find_next = [&] {
-    const ExpertTile tile = tiles.Get(next_idx);
-    next = static_cast<const char*>(p.experts[tile.expert].weights[tile.matrix]) +
-           static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices * kSliceBytes;
-  };
-  if (tiles.IsThere(0)) find_next();
+  ShareCopies<decltype(ring), kSliceBytes> copies(ring, share, num_slices);
   const auto copy_next = [&] {
-    if (next_slice >= num_slices) {  // behind the last slice of the tile, or of a share that has none
-      next_slice = share;
-      if (next_slice < num_slices && tiles.IsThere(++next_idx)) find_next();
-    }
-    if (next_slice < num_slices && tiles.IsThere(next_idx)) {
-      ring.Copy(next + next_slice * kSliceBytes);
-      next_slice += kNumShares;
-    }
-    ring.Commit();
+    copies.CopyNext([&](int tile_idx) -> const char* {
+      if (!tiles.IsThere(tile_idx)) return nullptr;
+      const ExpertTile tile = tiles.Get(tile_idx);
+      return static_cast<const char*>(p.experts[tile.expert].weights[tile.matrix]) +
+             (static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices + share) * kSliceBytes;
+    });
   };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();

@@ -49,6 +49,7 @@ struct FewRowsParams {
   const float* next_norm;  // [N], or null
   float* next_squares;     // [T, N / 16]
   int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
+  int tiles_at_once = 1;  // whose sums meet at one barrier
   int num_tiles;
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
   __host__ __device__ int num_columns() const { return num_parts * num_rows; }
@@ -412,16 +413,31 @@ __device__ void StoreShare(int share, const float (&acc)[kGroups][4], float* sum
   }
 }
 
+// That have rows of a tile to write. Requires: no more than kNumShares.
+__host__ __device__ constexpr int WarpsOfTile(int num_rows) {
+  return (num_rows * kTileOutputs + static_cast<int>(kWarp) - 1) / static_cast<int>(kWarp);
+}
+
 // What a thread writes of one tile after the other. Questions that are the same for all threads are asked once for all
 // of its sums: while each sum had its own, a tile's end took two thirds of a microsecond, in which nothing streams.
 template <int kGroups>
 struct TileWriter {
   static constexpr int kSumsOfThread = (kTileOutputs * Sums<kGroups>::kRows + kThreads - 1) / kThreads;
   const FewRowsParams& p;
-  float gates[kSumsOfThread];  // of the tile of the gate, kept until that of what it gates is there
-  float old[kSumsOfThread];    // what is added to
+  int thread = static_cast<int>(threadIdx.x);  // as which this one writes
+  float gates[kSumsOfThread];                  // of the tile of the gate, kept until that of what it gates is there
+  float old[kSumsOfThread];                    // what is added to
 
   __device__ explicit TileWriter(const FewRowsParams& params) : p(params) {}
+
+  // Of tiles that are written at once the next one's rows are the next warps'.
+  __device__ void TakeTurn(int idx_of_tile) {
+    const int unit = p.is_gated ? idx_of_tile >> 1 : idx_of_tile;
+    thread =
+        (static_cast<int>(threadIdx.x) - unit * WarpsOfTile(p.num_rows) * static_cast<int>(kWarp)) & (kThreads - 1);
+  }
+  // Whether the warp has rows of the tile.
+  __device__ bool HasRows() const { return thread / static_cast<int>(kWarp) < WarpsOfTile(p.num_rows); }
 
   // Ahead of Write, and of the barrier that sums wait for.
   __device__ void LoadOld(const Tile& tile) {
@@ -467,8 +483,8 @@ struct TileWriter {
   static __device__ int Column() {
     return static_cast<int>(threadIdx.x) % kTileOutputs;
   }
-  static __device__ int Row(int j) {
-    return (static_cast<int>(threadIdx.x) + j * kThreads) / kTileOutputs;
+  __device__ int Row(int j) const {
+    return (thread + j * kThreads) / kTileOutputs;
   }
   // Some row where there is none.
   __device__ int RowThere(int j) const {
@@ -477,7 +493,7 @@ struct TileWriter {
   __device__ bool IsThere(const Tile& tile, int j) const {
     return Row(j) < p.num_rows && tile.first_output + Column() < tile.part.num_outputs;
   }
-  static __device__ int64_t At(const Tile& tile, int j) {
+  __device__ int64_t At(const Tile& tile, int j) const {
     return static_cast<int64_t>(Row(j)) * tile.part.num_outputs + tile.first_output + Column();
   }
 

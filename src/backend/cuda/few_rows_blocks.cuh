@@ -85,35 +85,77 @@ static_assert(kPadElements % (4 * kWarp) == 0);  // whole warps are there or not
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// A warp's ring of slices, each copied kStages - 1 before it is used.
+// A warp's ring of slices, each copied kStages - 1 before it is used. Addresses are carried along.
 template <int kSliceBytes, int kStages>
 struct BlockRing {
-  char* const memory;  // [kStages][kSliceBytes]
-  int written = 0, read = 0;
+  static constexpr int kAtOnce = 16 * static_cast<int>(kWarp);
+  static constexpr int kLast = kSliceBytes / kAtOnce * kAtOnce;
+  static constexpr int kBytes = kStages * kSliceBytes;
+  const char* const memory;  // [kStages][kSliceBytes]
+  const uint32_t end;        // of the lane's chunks there
+  uint32_t written;
+  int read = 0;
+  const bool has_last;  // the lane copies of what is left of a slice behind whole warps' chunks
 
-  __device__ explicit BlockRing(char* begin) : memory(begin) {}
+  __device__ explicit BlockRing(char* begin)
+      : memory(begin),
+        end(SharedAddress(begin) + LaneAt() + kBytes),
+        written(end - kBytes),
+        has_last(LaneAt() < kSliceBytes - kLast) {}
+  // The lane's first chunk of a slice.
+  static __device__ int LaneAt() { return static_cast<int>(threadIdx.x % kWarp) * 16; }
+  // `from`: the lane's part of a slice.
   __device__ void Copy(const char* from) {
-    constexpr int kAtOnce = 16 * static_cast<int>(kWarp);
-    const int at = static_cast<int>(threadIdx.x % kWarp) * 16;
-    const uint32_t to = SharedAddress(memory + written * kSliceBytes) + at;
 #pragma unroll
-    for (int i = 0; i + kAtOnce <= kSliceBytes; i += kAtOnce) CopyChunkOnce(to + i, from + at + i);
-    constexpr int kLast = kSliceBytes / kAtOnce * kAtOnce;
-    if (at < kSliceBytes - kLast) CopyChunkOnce(to + kLast, from + at + kLast);
+    for (int i = 0; i < kLast; i += kAtOnce) CopyChunkOnce(written + i, from + i);
+    if (has_last) CopyChunkOnce(written + kLast, from + kLast);
   }
   // Behind each Copy, or in place of it where nothing is left.
   __device__ void Commit() {
-    written = written + 1 < kStages ? written + 1 : 0;
+    written += kSliceBytes;
+    if (written == end) written -= kBytes;
     CommitCopies();
   }
   // The oldest slice, once it is there.
   __device__ const char* Wait() {
     WaitForCopies<kStages - 2>();
     __syncwarp();  // and every lane is done with the slice before
-    return memory + read * kSliceBytes;
+    return memory + read;
   }
   __device__ void Release() {
-    read = read + 1 < kStages ? read + 1 : 0;
+    read += kSliceBytes;
+    if (read == kBytes) read = 0;
+  }
+};
+
+// A share's slices on their way into its ring: of every tile each kNumShares-th.
+template <typename Ring, int kSliceBytes>
+struct ShareCopies {
+  Ring& ring;
+  const int of_tile;  // slices of the share
+  int left = 0;       // of the tile that is being copied
+  int next_idx = 0;   // the tile behind it
+  const char* next = nullptr;
+
+  __device__ ShareCopies(Ring& into, int share, int num_slices)
+      : ring(into), of_tile((num_slices - share + kNumShares - 1) / kNumShares) {}
+  // The next one, or nothing behind the last. `find`: where the share's first slice of tile i of the block is, or null.
+  template <typename Find>
+  __device__ void CopyNext(const Find& find) {
+    if (left == 0 && of_tile > 0) {
+      const char* const first = find(next_idx);
+      if (first != nullptr) {
+        next = first + Ring::LaneAt();
+        left = of_tile;
+        ++next_idx;
+      }
+    }
+    if (left > 0) {
+      ring.Copy(next);
+      next += kNumShares * kSliceBytes;
+      --left;
+    }
+    ring.Commit();
   }
 };
 

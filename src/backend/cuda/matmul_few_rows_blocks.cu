@@ -28,6 +28,26 @@ namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
+// Tiles [begin, end) of the block, whose shares are in `sums` one behind the other.
+template <int kGroups>
+__device__ void WriteTiles(const Tiles& tiles, int begin, int end, const float* sums, TileWriter<kGroups>& writer) {
+  if constexpr (kGroups > 1) {  // of its one tile every warp has rows
+    writer.LoadOld(tiles.Get(begin));
+    __syncthreads();
+    writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums);
+    return;
+  }
+  const auto for_own = [&](const auto& body) {
+    for (int i = begin; i < end; ++i) {
+      writer.TakeTurn(i - begin);
+      if (writer.HasRows()) body(i);
+    }
+  };
+  if (tiles.p.adds) for_own([&](int i) { writer.LoadOld(tiles.Get(i)); });
+  __syncthreads();
+  for_own([&](int i) { writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups>::kFloats); });
+}
+
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
 // `rounded`: x as XBytes says, or null: each block makes it.
@@ -42,32 +62,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Tiles tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
-  // What is copied next: of every tile the slices of the share.
-  int next_idx = 0;
-  int next_slice = share;
-  const char* next = nullptr;  // the tile
-  const auto find_next = [&] {
-    const Tile tile = tiles.Get(next_idx);
-    next = static_cast<const char*>(tile.part.weight) +
-           static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices * kSliceBytes;
-  };
-  if (tiles.IsThere(0)) find_next();
+  ShareCopies<decltype(ring), kSliceBytes> copies(ring, share, num_slices);
   const auto copy_next = [&] {
-    if (next_slice >= num_slices) {  // behind the last slice of the tile, or of a share that has none
-      next_slice = share;
-      if (next_slice < num_slices && tiles.IsThere(++next_idx)) find_next();
-    }
-    if (next_slice < num_slices && tiles.IsThere(next_idx)) {
-      ring.Copy(next + next_slice * kSliceBytes);
-      next_slice += kNumShares;
-    }
-    ring.Commit();
+    copies.CopyNext([&](int tile_idx) -> const char* {
+      if (!tiles.IsThere(tile_idx)) return nullptr;
+      const Tile tile = tiles.Get(tile_idx);
+      return static_cast<const char*>(tile.part.weight) +
+             (static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices + share) * kSliceBytes;
+    });
   };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
 
   auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kSliceBytes);
-  char* const x = reinterpret_cast<char*>(sums + p.num_buffers * Sums<kGroups>::kFloats);
+  char* const x = reinterpret_cast<char*>(sums + p.num_buffers * p.tiles_at_once * Sums<kGroups>::kFloats);
   if (rounded == nullptr) {
     RowQuads norm;
     if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
@@ -86,6 +94,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const Groups<kGroups> groups(layout, x);
   TileWriter<kGroups> writer(p);
+  int first_of_set = 0;
+  float* set = sums;
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
     float acc[kGroups][4] = {};
     for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
@@ -94,12 +104,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       MultiplySlice<kType, kGroups>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
       ring.Release();
     }
-    float* const buffer = p.num_buffers == 2 && tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
-    StoreShare<kGroups>(share, acc, buffer);
-    writer.LoadOld(tiles.Get(tile_idx));
-    __syncthreads();
-    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer);
-    if (p.num_buffers == 1) __syncthreads();
+    StoreShare<kGroups>(share, acc, set + (tile_idx - first_of_set) * Sums<kGroups>::kFloats);
+    if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
+    WriteTiles<kGroups>(tiles, first_of_set, tile_idx + 1, set, writer);
+    if (p.num_buffers == 1) {
+      __syncthreads();
+    } else {
+      set = set == sums ? sums + p.tiles_at_once * Sums<kGroups>::kFloats : sums;
+    }
+    first_of_set = tile_idx + 1;
   }
 }
 
@@ -160,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         CopySliceOfX<kTurnsOfSlice>(layout, rounded, next_slice, x + next_x * x_bytes);
         next_x ^= 1;
       }
-      if (tiles.IsThere(next_first + next_item)) ring.Copy(find(next_first + next_item, next_slice));
+      if (tiles.IsThere(next_first + next_item)) ring.Copy(find(next_first + next_item, next_slice) + ring.LaneAt());
       if (++next_item == kTilesAtOnce) {
         next_item = 0;
         next_slice += kNumShares;
@@ -270,14 +283,26 @@ XBytes LayoutOfX(DType dtype, int num_rows, int64_t depth) {
           .factor = OperandFactor(order)};
 }
 
+// Tiles whose sums meet at one barrier, if there is memory for them. At a barrier all warps wait for the last one, and
+// in few bits a tile is two slices for each: with a barrier for each of them the logits of q4_0 and one row took 98
+// microseconds, with one for four 80.
+int MostTilesAtOnce(const FewRowsParams& params, int num_rows) {
+  if (num_rows > kRowsOfGroup) return 1;  // every warp has rows of every tile
+  int tiles = params.is_gated ? 8 : 4;
+  if (!params.adds) return tiles;
+  while (tiles * WarpsOfTile(num_rows) > kNumShares) tiles /= 2;  // a warp loads ahead what one tile is added to
+  return tiles;
+}
+
 // How a product fits into shared memory.
 enum class Way { kNone, kDeep, kShallow, kStreamed };
 struct Layout {
   Way way = Way::kNone;
   int num_buffers = 1;  // of sums
+  int tiles_at_once = 1;
   size_t bytes = 0;
 };
-Layout LayoutFor(DType dtype, int num_rows, int64_t depth, const CudaDevice& device) {
+Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, const CudaDevice& device) {
   constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const BlockOrder order = OrderOf(dtype);
@@ -298,8 +323,12 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, const CudaDevice& dev
     const size_t bytes =
         size_t{kNumShares} * static_cast<size_t>(tried.num_stages * order.slice_bytes()) + sums + tried.x_bytes;
     if (bytes > limit || (tried.way == Way::kStreamed && num_rows <= kRowsOfGroup)) continue;
+    for (int tiles = most_at_once; tiles > 1; tiles /= 2) {
+      const size_t all = bytes + (2 * static_cast<size_t>(tiles) - 1) * sums;
+      if (all <= limit) return {tried.way, 2, tiles, all};
+    }
     const int num_buffers = bytes + sums <= limit ? 2 : 1;
-    return {tried.way, num_buffers, bytes + (num_buffers == 2 ? sums : 0)};
+    return {tried.way, num_buffers, 1, bytes + (num_buffers == 2 ? sums : 0)};
   }
   return {};
 }
@@ -340,6 +369,7 @@ void LaunchRows(FewRowsParams params, int first_row, int num_rows, const Layout&
   params.x += static_cast<int64_t>(first_row) * params.depth;
   params.num_rows = num_rows;
   params.num_buffers = layout.num_buffers;
+  params.tiles_at_once = layout.tiles_at_once;
   for (FewRowsParams::Part& part : params.parts) {
     if (part.out != nullptr) part.out += static_cast<int64_t>(first_row) * part.num_outputs;
   }
@@ -358,10 +388,10 @@ template <DType kType>
 void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
   for (int first = 0; first < num_rows;) {
     int count = std::min(kMaxColumns, num_rows - first);
-    Layout layout = LayoutFor(kType, count, params.depth, device);
+    Layout layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
     while (layout.way == Way::kNone && count > 1) {
       count = (count - 1) / kRowsOfGroup > 0 ? (count - 1) / kRowsOfGroup * kRowsOfGroup : count - 1;
-      layout = LayoutFor(kType, count, params.depth, device);
+      layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
     }
     LaunchRows<kType>(params, first, count, layout, device);
     first += count;
@@ -386,7 +416,7 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   return product.parts.size() <= kMaxParts && IsBlockFormat(dtype) &&
          std::all_of(product.parts.begin(), product.parts.end(),
                      [&](const MatMulPart& part) { return part.weight.dtype == dtype; }) &&
-         LayoutFor(dtype, 1, depth, device).way != Way::kNone;
+         LayoutFor(dtype, 1, depth, 1, device).way != Way::kNone;
 }
 
 void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {
