@@ -46,10 +46,12 @@ constexpr HeadVisits VisitsOf(const KeyRanges& keys, int64_t page_tokens) {
 // What a sequence's heads of one layer cost together, in visits, and the blocks that do them where it is alone.
 struct LayerWork {
   int32_t cost = 0;
+  int32_t num_heads = 0;
   int32_t num_blocks = 0;
 };
 constexpr LayerWork WorkOfLayer(int64_t num_visits, int64_t num_heads, int64_t num_blocks) {
-  return {static_cast<int32_t>(num_visits + kHeadCost * num_heads), static_cast<int32_t>(num_blocks)};
+  return {static_cast<int32_t>(num_visits + kHeadCost * num_heads), static_cast<int32_t>(num_heads),
+          static_cast<int32_t>(num_blocks)};
 }
 
 // Pieces of a head, whatever its layer.
@@ -58,19 +60,21 @@ constexpr int64_t MaxPieces(int64_t num_visits, int64_t page_tokens) {
   const int64_t count = num_visits * page_tokens / kMinPieceKeys;
   return count < kMaxPieces ? count : kMaxPieces;
 }
-// A head's pieces are as long as each other, and no shorter than a block's part of the layer: so no block has two where
-// the sequence is alone. What a piece costs beyond its pages, the wait of all warps for the last of them, is paid once
-// then. But in company blocks end when others have one piece more, so that long ones are cut further; and a head of two
-// parts less a page is not one piece of almost two.
+// A head's pieces are as long as each other, and no shorter than a block's part of the layer, so that no block has two
+// where the sequence is alone: what a piece costs beyond its pages, the wait of all warps for the last of them, is paid
+// once. Two exceptions. In a batch blocks differ by up to a piece: pieces of more than kMaxOnlyKeys are cut into two or
+// three. And a head of almost two parts would be one piece of almost two: of fewer than four it has the nearest number,
+// if it is shorter than the layer's mean; were all heads' numbers raised, blocks would have two pieces.
 constexpr int32_t NumPieces(int32_t num_visits, int64_t page_tokens, const LayerWork& layer) {
   const auto most = static_cast<int32_t>(MaxPieces(num_visits, page_tokens));
   if (most <= 1) return most;
   const int32_t part = (layer.cost + layer.num_blocks - 1) / layer.num_blocks;
   int32_t pieces = num_visits / part;
-  if (pieces < 4) pieces = (num_visits + part / 2) / part;
+  const bool is_short = (num_visits + kHeadCost) * layer.num_heads < layer.cost;
+  if (is_short && pieces < 4) pieces = (num_visits + part / 2) / part;
   for (int32_t of_block = part * page_tokens > kMaxOnlyKeys ? kPiecesOfBlock : 1; of_block > 1; --of_block) {
     const int32_t count = num_visits * of_block * layer.num_blocks / layer.cost;
-    if (count > kMaxPieces) continue;  // of fewer each block has as many as the others
+    if (count > kMaxPieces) continue;  // cut down to that, some blocks would have one more than others
     pieces = count;
     break;
   }

@@ -48,7 +48,9 @@ struct FewRowsParams {
   RoundedColumns rounded_out;
   const float* next_norm;  // [N], or null
   float* next_squares;     // [T, N / 16]
-  int num_buffers;  // for sums: 2 where there is memory, so that who reads one does not hold up who writes the other
+  // Buffers for sums, each of `tiles_at_once` tiles: 2 where there is memory, so that who reads one does not hold up
+  // who writes the other.
+  int num_buffers;
   int tiles_at_once = 1;  // whose sums meet at one barrier
   int num_tiles;
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
@@ -413,7 +415,7 @@ __device__ void StoreShare(int share, const float (&acc)[kGroups][4], float* sum
   }
 }
 
-// That have rows of a tile to write. Requires: no more than kNumShares.
+// Warps that have rows of a tile to write. Requires: those are no more than there are, kNumShares.
 __host__ __device__ constexpr int WarpsOfTile(int num_rows) {
   return (num_rows * kTileOutputs + static_cast<int>(kWarp) - 1) / static_cast<int>(kWarp);
 }

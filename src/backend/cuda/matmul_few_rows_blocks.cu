@@ -31,7 +31,7 @@ using namespace few_rows;  // NOLINT(google-build-using-namespace): what this fi
 // Tiles [begin, end) of the block, whose shares are in `sums` one behind the other.
 template <int kGroups>
 __device__ void WriteTiles(const Tiles& tiles, int begin, int end, const float* sums, TileWriter<kGroups>& writer) {
-  if constexpr (kGroups > 1) {  // of its one tile every warp has rows
+  if constexpr (kGroups > 1) {  // of its one tile most warps have rows
     writer.LoadOld(tiles.Get(begin));
     __syncthreads();
     writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums);
@@ -287,8 +287,8 @@ XBytes LayoutOfX(DType dtype, int num_rows, int64_t depth) {
 // in few bits a tile is two slices for each: with a barrier for each of them the logits of q4_0 and one row took 98
 // microseconds, with one for four 80.
 int MostTilesAtOnce(const FewRowsParams& params, int num_rows) {
-  if (num_rows > kRowsOfGroup) return 1;  // every warp has rows of every tile
-  int tiles = params.is_gated ? 8 : 4;
+  if (num_rows > kRowsOfGroup) return 1;  // most warps have rows of every tile
+  int tiles = params.is_gated ? 8 : 4;    // four, or four pairs of a gate and what it gates
   if (!params.adds) return tiles;
   while (tiles * WarpsOfTile(num_rows) > kNumShares) tiles /= 2;  // a warp loads ahead what one tile is added to
   return tiles;

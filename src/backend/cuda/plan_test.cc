@@ -167,14 +167,6 @@ TEST(DecodePlan, PartsOfVisits) {
   }
 }
 
-TEST(DecodePlan, AHeadIsCutAlikeInAnyCompany) {
-  int64_t cost = 0;
-  const HeadPlan alone = PlansOf({131071}, cost).front();
-  const HeadPlan shared = PlansOf({5, 131071, 70000}, cost)[1];
-  EXPECT_EQ(alone.num_pieces, shared.num_pieces);
-  EXPECT_EQ(alone.num_pieces, kMaxPieces);
-}
-
 TEST(DecodePlan, PiecesOfAHeadAreAsLongAsEachOther) {
   for (const int64_t pos : {int64_t{0}, int64_t{767}, int64_t{768}, int64_t{5000}, int64_t{131072}, int64_t{7000000}}) {
     const HeadPlan plan = PlanHead({}, pos, 64, WorkOfFull(std::vector<int64_t>(8, pos)));
@@ -189,8 +181,7 @@ TEST(DecodePlan, PiecesOfAHeadAreAsLongAsEachOther) {
   }
 }
 
-// Alone a layer's pieces are as many for each block as the blocks have in common: one, or a few where one would be
-// long.
+// One piece for each block, or two or three where one would be long.
 TEST(DecodePlan, ALayerHasAFewPiecesForEachBlock) {
   struct Layer {
     int64_t num_heads, pos;
@@ -204,6 +195,32 @@ TEST(DecodePlan, ALayerHasAFewPiecesForEachBlock) {
     EXPECT_EQ(plan.num_pieces, layer.num_pieces) << layer.num_heads << " of " << layer.pos;
     EXPECT_LE(plan.num_pieces * layer.num_heads, std::max(kPiecesOfBlock * kBlocks, layer.num_heads));
     EXPECT_LE(plan.num_pieces, MaxPieces(plan.visits.num_visits, 64));
+  }
+}
+
+// The pieces of heads that are all as long go to a block each.
+TEST(DecodePlan, NoBlockHasTwoPiecesOfASequenceAlone) {
+  for (const size_t num_heads : {1, 2, 4, 8, 16, 20, 24, 32, 40, 48}) {
+    for (int64_t num_pages = 13; num_pages < 200; ++num_pages) {
+      const std::vector<int64_t> positions(num_heads, num_pages * 64 - 1);
+      const LayerWork layer = WorkOfFull(positions);
+      if (CeilDiv(layer.cost, kBlocks) * 64 > kMaxOnlyKeys) continue;
+      std::vector<HeadPlan> plans(num_heads, PlanHead({}, positions[0], 64, layer));
+      int64_t cost = 0;
+      for (HeadPlan& plan : plans) {
+        plan.cost_before = static_cast<int32_t>(cost);
+        cost += plan.cost();
+      }
+      if (plans[0].num_pieces == 1) continue;
+      const auto pieces_before = [&](int64_t block) {
+        const RunStart run = RunFrom(plans.data(), static_cast<int32_t>(num_heads), cost * block / kBlocks);
+        return block == kBlocks ? static_cast<int64_t>(num_heads) * plans[0].num_pieces
+                                : int64_t{run.head} * plans[0].num_pieces + run.piece;
+      };
+      for (int64_t block = 0; block < kBlocks; ++block) {
+        ASSERT_LE(pieces_before(block + 1) - pieces_before(block), 1) << num_heads << " heads of " << num_pages;
+      }
+    }
   }
 }
 

@@ -18,7 +18,7 @@ struct PrefillParams {
   int layer_idx;
   int num_heads;
   int group;
-  float scale;      // times log2 e
+  float scale;      // times log2 e, above 0
   float score_cap;  // times log2 e, or 0
   const float* q;
   const float* q_sink;  // null: q

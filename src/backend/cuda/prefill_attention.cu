@@ -37,8 +37,8 @@ template <typename T, int kDim>
 struct Lane {
   uint32_t queries[kDim / 16][4];
   float outputs[kDim / 8][4] = {};
-  float max[2] = {kNoScore, kNoScore};
-  float sum[2] = {0, 0};  // over the lane's keys
+  float max[2] = {kNoScore, kNoScore};  // times log2 e; scores are at most kMaxSlack above it
+  float sum[2] = {0, 0};                // over the lane's keys
 };
 
 template <typename T, int kDim>
@@ -84,7 +84,7 @@ __device__ void CopyKeys(const DeviceHead& head, int64_t first, int64_t begin, i
   }
 }
 
-// A maximum that is a little too small does no harm, so that most tiles change nothing.
+// Raises maxima only where a score exceeds one by more than kMaxSlack: most tiles rescale nothing.
 template <typename T, int kDim>
 __device__ void RaiseMax(const float (&scores)[KeysOf(kDim) / 8][4], float scale, Lane<T, kDim>& lane_state) {
   float larger[4] = {scores[0][0], scores[0][1], scores[0][2], scores[0][3]};
