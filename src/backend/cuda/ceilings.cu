@@ -11,7 +11,8 @@ namespace headwise {
 namespace cuda {
 namespace {
 
-constexpr size_t kReadBytes = size_t{4} << 30;
+// Read at most, and at least: less where a cache has filled the memory, but many times what caches of the GPU hold.
+constexpr size_t kMostReadBytes = size_t{4} << 30, kLeastReadBytes = size_t{512} << 20;
 constexpr int64_t kMatrixDim = 8192;  // rows, outputs and depth of the product
 constexpr int kRounds = 10;
 constexpr int kThreads = 512;
@@ -70,21 +71,29 @@ Result<double> BestSeconds(CudaDevice& device, const std::function<void()>& put)
   return best;
 }
 
+// Of so many bytes, or of the half as often as there is no memory for them.
+Result<DeviceBuffer> MemoryToRead(CudaDevice& device, size_t num_bytes) {
+  Result<DeviceBuffer> made = DeviceBuffer::Make(device, num_bytes);
+  const bool is_full = !made.ok() && made.status().code() == StatusCode::kOutOfMemory;
+  if (!is_full || num_bytes <= kLeastReadBytes) return made;
+  return MemoryToRead(device, num_bytes / 2);
+}
+
 Result<double> ReadBandwidth(CudaDevice& device) {
-  HW_ASSIGN_OR_RETURN(const DeviceBuffer memory, DeviceBuffer::Make(device, kReadBytes));
-  constexpr auto kCount = static_cast<int64_t>(kReadBytes / sizeof(uint4));
+  HW_ASSIGN_OR_RETURN(const DeviceBuffer memory, MemoryToRead(device, kMostReadBytes));
+  const auto count = static_cast<int64_t>(memory.size_bytes() / sizeof(uint4));
   double best = INFINITY;
   for (const int num_blocks : kBlocksToTry) {
     const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(device.facts().num_multiprocessors * num_blocks)),
                                .threads = kThreads};
     const auto put = [&] {
-      Launch(device, "read", shape, ReadKernel, reinterpret_cast<const uint4*>(memory.data()), kCount,
+      Launch(device, "read", shape, ReadKernel, reinterpret_cast<const uint4*>(memory.data()), count,
              reinterpret_cast<uint32_t*>(memory.data()));
     };
     HW_ASSIGN_OR_RETURN(const double seconds, BestSeconds(device, put));
     best = std::min(best, seconds);
   }
-  return static_cast<double>(kReadBytes) / best;
+  return static_cast<double>(memory.size_bytes()) / best;
 }
 
 Result<double> MultiplyAdds(CudaDevice& device) {
