@@ -11,7 +11,7 @@
 namespace headwise {
 namespace {
 
-// A step costs a table of all pages that are there, so that a long text comes in longer steps: a hundred or so, but of
+// A step costs a table of all pages that are there, so that a long text comes in longer steps: a hundred or two, but of
 // no more tokens than there is room for beside the cache, in which a step's pages of q4 are q8 at first.
 constexpr int64_t kMinStepTokens = 4096, kMaxStepTokens = 16384;
 int64_t StepTokensFor(int64_t num_tokens) {

@@ -54,7 +54,7 @@ constexpr LayerWork WorkOfLayer(int64_t num_visits, int64_t num_heads, int64_t n
           static_cast<int32_t>(num_blocks)};
 }
 
-// Pieces of a head, whatever its layer.
+// Of a head, whatever else is in its layer: no shorter than kMinPieceKeys, and so many that it fills the chip alone.
 constexpr int64_t MaxPieces(int64_t num_visits, int64_t page_tokens) {
   if (num_visits <= kMaxWholeKeys / page_tokens) return num_visits > 0 ? 1 : 0;
   const int64_t count = num_visits * page_tokens / kMinPieceKeys;

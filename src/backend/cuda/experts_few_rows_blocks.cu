@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ExpertTiles<kGated> tiles(p);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
-  ShareCopies<decltype(ring), kSliceBytes> copies(ring, share, num_slices);
+  ShareCopies<decltype(ring)> copies(ring, share, num_slices);
   const auto copy_next = [&] {
     copies.CopyNext([&](int tile_idx) -> const char* {
       if (!tiles.IsThere(tile_idx)) return nullptr;

@@ -86,8 +86,9 @@ static_assert(kPadElements % (4 * kWarp) == 0);  // whole warps are there or not
 // ---- weights --------------------------------------------------------------------------------------------------------
 
 // A warp's ring of slices, each copied kStages - 1 before it is used. Addresses are carried along.
-template <int kSliceBytes, int kStages>
+template <int kSlice, int kStages>
 struct BlockRing {
+  static constexpr int kSliceBytes = kSlice;
   static constexpr int kAtOnce = 16 * static_cast<int>(kWarp);
   static constexpr int kLast = kSliceBytes / kAtOnce * kAtOnce;
   static constexpr int kBytes = kStages * kSliceBytes;
@@ -129,7 +130,7 @@ struct BlockRing {
 };
 
 // A share's slices on their way into its ring: of every tile each kNumShares-th.
-template <typename Ring, int kSliceBytes>
+template <typename Ring>
 struct ShareCopies {
   Ring& ring;
   const int of_tile;  // slices of the share
@@ -152,7 +153,7 @@ struct ShareCopies {
     }
     if (left > 0) {
       ring.Copy(next);
-      next += kNumShares * kSliceBytes;
+      next += kNumShares * Ring::kSliceBytes;
       --left;
     }
     ring.Commit();
