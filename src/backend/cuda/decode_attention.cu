@@ -18,16 +18,16 @@ namespace decode {
 namespace {
 
 constexpr int kTokens = 16;  // of a page for a warp
+constexpr int kNumConsumers = 8;
 
 template <int kDim, int kPageTokens>
-struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens> {
+struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens, kNumConsumers> {
   static constexpr bool kAges = false;
   static constexpr bool kHalvesNew = false;
   // At the ends of a head's ranges, and of the newest page, not all is read: rows of 64 numbers lie together.
-  static __device__ void Copy(char* stage, const std::byte* page, const Slots& slots, int /*half*/, bool /*is_aged*/,
-                              uint64_t* barrier) {
+  static __device__ void Copy(char* stage, const std::byte* page, const StageVisit& visit, uint64_t* barrier) {
     constexpr int kRowBytes = 128;
-    const int num_slots = slots.end - slots.begin;
+    const int num_slots = visit.end - visit.begin;
     if (num_slots == kPageTokens) {
       ExpectBytes(barrier, Shape16::kStageBytes);
       BulkCopyOnce(stage, page, Shape16::kStageBytes, barrier);
@@ -36,7 +36,7 @@ struct Shape16 : RingShape<kDim, kPageTokens, 4 * kPageTokens * kDim, kTokens> {
     ExpectBytes(barrier, num_slots * kDim * 4);
 #pragma unroll
     for (int i = 0; i < kDim / 32; ++i) {  // of keys, of values
-      const int at = (i * kPageTokens + slots.begin) * kRowBytes;
+      const int at = (i * kPageTokens + visit.begin) * kRowBytes;
       BulkCopyOnce(stage + at, page + at, num_slots * kRowBytes, barrier);
     }
   }
@@ -194,7 +194,7 @@ class Reader16 {
 };
 
 template <typename T, int kDim, int kPageTokens, bool kExact>
-__global__ void __launch_bounds__(kThreads, 1) DecodeKernel(DecodeParams p) {
+__global__ void __launch_bounds__(Shape16<kDim, kPageTokens>::kThreads, 1) DecodeKernel(DecodeParams p) {
   using Shape = Shape16<kDim, kPageTokens>;
   using Appender = std::conditional_t<Appends(kDim), Appender16<T, kDim, kPageTokens>, NoAppender>;
   RunDecode<Shape, Reader16<T, Shape, kExact>, Appender>(p);

@@ -17,6 +17,11 @@ namespace decode {
 namespace {
 
 constexpr int kTokens = kOperandTokens;  // of a page for a warp
+// As many as have 168 registers each beside the producer, in pairs; pages of 256 dimensions leave no room for the
+// fifth.
+constexpr int NumConsumers(int dim) {
+  return dim <= 128 ? 10 : 8;
+}
 
 constexpr int PageBytesOf(int code_bytes, int scale_bytes) {
   return (code_bytes + scale_bytes + 63) / 64 * 64;
@@ -35,7 +40,7 @@ template <int kDim, int kPageTokens, bool kHasAged>
 struct CodeShape
     : RingShape<kDim, kPageTokens,
                 (kHasAged && kPageTokens > kTokens) ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens),
-                kTokens> {
+                kTokens, NumConsumers(kDim)> {
   static constexpr bool kAges = kHasAged;
   static constexpr bool kHalvesNew = kHasAged && kPageTokens > kTokens;
   static constexpr int kGroupsOfValue = NumGroups(kDim);
@@ -43,14 +48,15 @@ struct CodeShape
   static constexpr int kTokensOfStage = kHalvesNew ? kTokens : kPageTokens;
   static_assert(!kHalvesNew || (kPageTokens == 2 * kTokens && BytesOfCodes(kDim, kTokens) <= CodeShape::kStageBytes));
 
-  static __device__ void Copy(char* stage, const std::byte* page, const Slots& /*slots*/, int half, bool is_aged,
-                              uint64_t* barrier) {
+  static __device__ void Copy(char* stage, const std::byte* page, const StageVisit& visit, uint64_t* barrier) {
+    const bool is_aged = visit.Is(StageVisit::kIsAged);
     if (!kHalvesNew || is_aged) {
       const int bytes = is_aged ? BytesOfAged(kDim, kPageTokens) : BytesOfCodes(kDim, kPageTokens);
       ExpectBytes(barrier, bytes);
       BulkCopyOnce(stage, page, bytes, barrier);
       return;
     }
+    const int half = visit.HasHalf(0) ? 0 : 1;
     constexpr int kCodeBytes = kTokens * kDim;
     constexpr int kScaleBytes = kTokens * 2;
     ExpectBytes(barrier, 2 * (kCodeBytes + kScaleBytes));
@@ -70,32 +76,41 @@ __device__ inline float MaxOrNan(float x, float y) {
   return larger;
 }
 
-// Codes i and i + 4 of a word, as 16 + code in f16 or in bf16.
-template <typename T>
-__device__ inline uint32_t TwoCodes(uint32_t word, int i) {
-  constexpr bool kIsHalf = std::is_same_v<T, __half>;
-  constexpr int kPlace = kIsHalf ? 6 : 3;  // of a one, in numbers from 16 to 31
-  constexpr uint32_t kMask = 0x000f000fu << kPlace;
-  constexpr uint32_t kSixteen = kIsHalf ? 0x4c004c00u : 0x41804180u;
-  const uint32_t placed = 4 * i <= kPlace ? word << (kPlace - 4 * i) : word >> (4 * i - kPlace);
-  uint32_t codes;  // (placed & mask) | sixteen: by itself the compiler takes two instructions for two constants
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(codes) : "r"(placed), "n"(kMask), "r"(kSixteen));
-  return codes;
+// (x & kMask) | ones: by itself the compiler takes two instructions for two constants.
+template <uint32_t kMask>
+__device__ inline uint32_t Masked(uint32_t x, uint32_t ones) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "n"(kMask), "r"(ones));
+  return y;
+}
+
+// Codes i and i + 4 of a word in f16, where they lie: as 1024 + code of even i, 1024 + 16 code of odd ones.
+inline constexpr uint32_t kTwo1024 = 0x64006400u;
+__device__ inline uint32_t TwoKeyCodes(uint32_t word, int i) {
+  const uint32_t placed = i < 2 ? word : word >> 8;
+  return i % 2 == 0 ? Masked<0x000f000fu>(placed, kTwo1024) : Masked<0x00f000f0u>(placed, kTwo1024);
+}
+// Queries of odd ones are 16 times smaller therefore; both have room for scales of up to 8,734, which is what lows of
+// 65,504 allow.
+inline constexpr float kEvenFactor = 2;
+inline constexpr float kOddFactor = kEvenFactor / 16;
+// As 16 + code in bf16, which has no room for 1024.
+__device__ inline uint32_t TwoValueCodes(uint32_t word, int i) {
+  return Masked<0x00780078u>(i == 0 ? word << 3 : word >> (4 * i - 3), 0x41804180u);
 }
 
 template <int kSplits, bool kAges>
 struct CodeState : WarpState<kSplits> {
-  // Weights times lows, of the lane's tokens: of 32 dimensions, for two queries.
-  float lows[kAges ? kSplits / 2 : 1][2] = {};
+  // Weights times lows, and weights times scales, of 32 dimensions lane / 4, for two queries: lows come in order.
+  float lows[4] = {};
 
   __device__ void Scale(float factor0, float factor1) {
     WarpState<kSplits>::Scale(factor0, factor1);
     if constexpr (kAges) {
-#pragma unroll
-      for (auto& low : lows) {
-        low[0] *= factor0;
-        low[1] *= factor1;
-      }
+      lows[0] *= factor0;
+      lows[1] *= factor1;
+      lows[2] *= factor0;
+      lows[3] *= factor1;
     }
   }
 };
@@ -121,7 +136,7 @@ class CodeReader {
       const float power = __uint_as_float(__float_as_uint(largest) & 0x7f800000u);
       const float unit = power > 0 ? power : 1.0f;
       LoadHalves(own, 1.0f / unit);
-      scale4_ = OfQueries(unit * p_.scale);
+      scale4_ = OfQueries(unit / kEvenFactor * p_.scale);
     }
   }
   __device__ void Begin() { state_ = {}; }
@@ -169,8 +184,8 @@ class CodeReader {
       for (int group = 0; group < kNumGroups; ++group) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float low = state_.lows[group][i];
-          for (int distance = 4; distance < 32; distance *= 2) low += __shfl_xor_sync(kAllLanes, low, distance);
+          const float of_group = fmaf(-16.0f, state_.lows[i + 2], state_.lows[i]);
+          const float low = __shfl_sync(kAllLanes, of_group, 4 * group + quarter_);
 #pragma unroll
           for (int tile = 2 * group; tile < 2 * group + 2; ++tile) {
             state_.outputs[tile][i] += low;
@@ -209,16 +224,18 @@ class CodeReader {
     }
     return largest;
   }
-  // The same in f16, times a factor.
+  // The same in f16, times a factor, and by what codes lie at.
   __device__ void LoadHalves(const float* q, float factor) {
+    const float even = factor * kEvenFactor;
+    const float odd = factor * kOddFactor;
 #pragma unroll
     for (int word = 0; word < kWordsOfKey; ++word) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float4 x = {0, 0, 0, 0};
         if (q != nullptr) x = *reinterpret_cast<const float4*>(q + DimOfWord(word) + 4 * i);
-        halves_[4 * word + 2 * i] = Pack<__half>(x.x * factor, x.y * factor);
-        halves_[4 * word + 2 * i + 1] = Pack<__half>(x.z * factor, x.w * factor);
+        halves_[4 * word + 2 * i] = Pack<__half>(x.x * even, x.y * even);
+        halves_[4 * word + 2 * i + 1] = Pack<__half>(x.z * odd, x.w * odd);
       }
     }
   }
@@ -342,48 +359,46 @@ class CodeReader {
 
   __device__ void ScoreAged(const char* page, int first_slot, Weights& x) const {
     const auto* const scales = reinterpret_cast<const __half*>(page + Shape::kPageTokens * kDim);
-    const __half2 minus_sixteen = __float2half2_rn(-16.0f);
-    uint32_t queries[4 * kWordsOfKey];
-    float same[4] = {};  // of all tokens
+    uint32_t codes[2][2][kWordsOfKey];  // of tiles, of tokens lane / 4 and 8 further on
+#pragma unroll
+    for (int row = 0; row < 4; ++row) LoadWords(page, first_slot + row * 8 + row_, codes[row / 2][row % 2]);
+    // Products wait long for the one before that adds to the same sums: five sums take turns. Beside the tiles' they
+    // are of all tokens: what 1024 adds, and lows. Four words of lows are rows of two products, each of which has only
+    // half of its rows right: the first half of even codes', the second of odd ones'.
+    float sums[2][4] = {};
+    float thousands[4] = {}, even_lows[4] = {}, odd_lows[4] = {};
 #pragma unroll
     for (int word = 0; word < kWordsOfKey; ++word) {
       const uint4 scale = *reinterpret_cast<const uint4*>(scales + Q4KeyScale(DimOfWord(word)));
       const uint4 low = *reinterpret_cast<const uint4*>(scales + Q4KeyLow(kDim, DimOfWord(word)));
       const uint32_t scale_of[4] = {scale.x, scale.y, scale.z, scale.w};
       const uint32_t low_of[4] = {low.x, low.y, low.z, low.w};
-      uint32_t lower[4];  // low - 16 scale
+      const uint32_t* const halves = halves_ + 4 * word;
+      uint32_t queries[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 of_dims = AsHalves(scale_of[i]);
-        queries[4 * word + i] = AsWord(__hmul2(AsHalves(halves_[4 * word + i]), of_dims));
-        lower[i] = AsWord(__hfma2(of_dims, minus_sixteen, AsHalves(low_of[i])));
-      }
+      for (int i = 0; i < 4; ++i) queries[i] = AsWord(__hmul2(AsHalves(halves[i]), AsHalves(scale_of[i])));
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        MultiplyAdd<__half>(same, {lower[i], lower[i], lower[i + 1], lower[i + 1]}, halves_[4 * word + i],
-                            halves_[4 * word + i + 1]);
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          const uint32_t upper = codes[tile][0][word];
+          const uint32_t lower = codes[tile][1][word];
+          MultiplyAdd<__half>(
+              sums[tile],
+              {TwoKeyCodes(upper, i), TwoKeyCodes(lower, i), TwoKeyCodes(upper, i + 1), TwoKeyCodes(lower, i + 1)},
+              queries[i], queries[i + 1]);
+        }
+        MultiplyAdd<__half>(thousands, {kTwo1024, kTwo1024, kTwo1024, kTwo1024}, queries[i], queries[i + 1]);
+        MultiplyAdd<__half>(i == 0 ? even_lows : odd_lows, low_of, halves[i / 2], halves[i / 2 + 2]);
       }
     }
+    const float same[2] = {even_lows[0] + kEvenFactor / kOddFactor * odd_lows[2] - thousands[0],
+                           even_lows[1] + kEvenFactor / kOddFactor * odd_lows[3] - thousands[1]};
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
-      const int slot = first_slot + tile * 16 + row_;
-      uint32_t upper[kWordsOfKey], lower[kWordsOfKey];
-      LoadWords(page, slot, upper);
-      LoadWords(page, slot + 8, lower);
-      float sums[4] = {};
-#pragma unroll
-      for (int word = 0; word < kWordsOfKey; ++word) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          MultiplyAdd<__half>(sums,
-                              {TwoCodes<__half>(upper[word], 2 * i), TwoCodes<__half>(lower[word], 2 * i),
-                               TwoCodes<__half>(upper[word], 2 * i + 1), TwoCodes<__half>(lower[word], 2 * i + 1)},
-                              queries[4 * word + 2 * i], queries[4 * word + 2 * i + 1]);
-        }
-      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[tile][i] = (sums[i] + same[i]) * (i % 2 == 0 ? scale4_.x : scale4_.y);
+        x[tile][i] = (sums[tile][i] + same[i % 2]) * (i % 2 == 0 ? scale4_.x : scale4_.y);
       }
     }
   }
@@ -392,27 +407,53 @@ class CodeReader {
     return reinterpret_cast<__half2*>(page + Shape::kPageTokens * kDim) + kDim;
   }
 
+  // Weights times lows and times scales: products whose rows are the groups, first of lows, then of scales.
+  __device__ void AddLows(const __half2* pairs, const Weights& x) {
+    const auto* const words = reinterpret_cast<const uint32_t*>(pairs) + row_ % kNumGroups;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      uint32_t rows[4], b[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = tile * 16 + half * 8 + 2 * quarter_;
+        const uint32_t first = words[token * kNumGroups];
+        const uint32_t second = words[(token + 1) * kNumGroups];
+        rows[2 * half] = __byte_perm(first, second, 0x7632);
+        rows[2 * half + 1] = __byte_perm(first, second, 0x5410);
+        b[half] = Transpose(Pack<__half>(x[tile][2 * half], x[tile][2 * half + 1]));
+      }
+      MultiplyAdd<__half>(state_.lows, rows, b[0], b[1]);
+    }
+  }
+
+  // Weights times scales of a group's values, as operands of its products: of tiles, of their halves.
+  struct GroupWeights {
+    uint32_t b[2][2];
+  };
+  __device__ GroupWeights WeightsOf(const __half2* pairs, int group, const Weights& x) const {
+    GroupWeights weights;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float scale = __low2float(pairs[(tile * 16 + half * 8 + row_) * kNumGroups + group]);
+        weights.b[tile][half] =
+            Transpose(Pack<__nv_bfloat16>(x[tile][2 * half] * scale, x[tile][2 * half + 1] * scale));
+      }
+    }
+    return weights;
+  }
+
   __device__ void AddAged(char* page, int first_slot, const Weights& x) {
-    using Bf16 = __nv_bfloat16;
-    const __half2* const pairs = ValuePairs(page) + (first_slot + row_) * kNumGroups;
+    const __half2* const pairs = ValuePairs(page) + first_slot * kNumGroups;
     const auto* const values =
         reinterpret_cast<const uint4*>(page + (Shape::kPageTokens + first_slot) * (kDim / 2)) + lane_;
+    GroupWeights next = WeightsOf(pairs, 0, x);
+    AddLows(pairs, x);
 #pragma unroll
     for (int group = 0; group < kNumGroups; ++group) {
-      uint32_t b[2][2];
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float2 pair = __half22float2(pairs[(tile * 16 + half * 8) * kNumGroups + group]);
-          const float low = fmaf(-16.0f, pair.x, pair.y);
-          const float weight0 = x[tile][2 * half];
-          const float weight1 = x[tile][2 * half + 1];
-          state_.lows[group][0] = fmaf(weight0, low, state_.lows[group][0]);
-          state_.lows[group][1] = fmaf(weight1, low, state_.lows[group][1]);
-          b[tile][half] = Transpose(Pack<Bf16>(weight0 * pair.x, weight1 * pair.x));
-        }
-      }
+      const GroupWeights weights = next;  // operands are ready ahead of their products
+      if (group + 1 < kNumGroups) next = WeightsOf(pairs, group + 1, x);
       const uint4 codes = values[group * kWarp];
       const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
@@ -421,10 +462,10 @@ class CodeReader {
         for (int i = 0; i < 2; ++i) {
           const uint32_t upper = words[2 * i];
           const uint32_t lower = words[2 * i + 1];
-          MultiplyAdd<Bf16>(state_.outputs[2 * group + i],
-                            {TwoCodes<Bf16>(upper, 2 * tile), TwoCodes<Bf16>(lower, 2 * tile),
-                             TwoCodes<Bf16>(upper, 2 * tile + 1), TwoCodes<Bf16>(lower, 2 * tile + 1)},
-                            b[tile][0], b[tile][1]);
+          MultiplyAdd<__nv_bfloat16>(state_.outputs[2 * group + i],
+                                     {TwoValueCodes(upper, 2 * tile), TwoValueCodes(lower, 2 * tile),
+                                      TwoValueCodes(upper, 2 * tile + 1), TwoValueCodes(lower, 2 * tile + 1)},
+                                     weights.b[tile][0], weights.b[tile][1]);
         }
       }
     }
@@ -448,7 +489,7 @@ class CodeReader {
 };
 
 template <int kDim, int kPageTokens, bool kAges>
-__global__ void __launch_bounds__(kThreads, 1) DecodeCodesKernel(DecodeParams p) {
+__global__ void __launch_bounds__(CodeShape<kDim, kPageTokens, kAges>::kThreads, 1) DecodeCodesKernel(DecodeParams p) {
   using Shape = CodeShape<kDim, kPageTokens, kAges>;
   RunDecode<Shape, CodeReader<Shape>, NoAppender>(p);
 }

@@ -17,26 +17,27 @@
 
 namespace headwise::cuda::decode {
 
-inline constexpr int kNumConsumers = 8;  // warps
-inline constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
-inline constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
 inline constexpr int kMaxGroup = 8;
 
-// Of pages of kPageTokens tokens that pass through memory in stages of kStageBytes, and whose tokens go to the warps by
-// kTokensOfWarp. A shape also says what a stage holds:
+// Of pages of kPageTokens tokens that pass through memory in stages of kStageBytes, and whose tokens go to
+// kNumConsumers warps by kTokensOfWarp. A shape also says what a stage holds:
 //   kAges        whether pages have aged (kQ4)
 //   kHalvesNew   whether those that have not take two stages, a half of the tokens each, for one warp each
-//   Copy(stage, page, slots, half, is_aged, barrier)  puts the copies of a page, or of a half of it, on their way: of
-//                the slots that are read at least
-template <int kDim_, int kPageTokens_, int kStageBytes_, int kTokensOfWarp_>
+//   Copy(stage, page, visit, barrier)  puts the copies of a page, or of a half of it, on their way: of the slots that
+//                are read at least
+template <int kDim_, int kPageTokens_, int kStageBytes_, int kTokensOfWarp_, int kNumConsumers_>
 struct RingShape {
   static constexpr int kDim = kDim_;
   static constexpr int kPageTokens = kPageTokens_;
   static constexpr int kTokensOfWarp = kTokensOfWarp_;
   static constexpr int kStageBytes = kStageBytes_;
+  static constexpr int kNumConsumers = kNumConsumers_;
+  static constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
+  static constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
   static constexpr int kWarpsOfPage = kPageTokens / kTokensOfWarp;
   static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
-  static constexpr int kSplits = kDim / 16;                     // of outputs, for one mma
+  static_assert(kNumConsumers % kWarpsOfPage == 0);
+  static constexpr int kSplits = kDim / 16;  // of outputs, for one mma
 };
 
 // How shared memory is used: stages, barriers, states of the warps.
@@ -44,53 +45,77 @@ struct SharedPlan {
   int num_stages = 0;
   int num_buffers = 1;  // of states: with two, a piece's are put together while the next one's tokens are read
 };
-inline constexpr int kSoftmaxPairs = kNumConsumers * kMaxGroup;
-__host__ __device__ constexpr int OutputFloats(int group, int dim) {
-  return kNumConsumers * group * dim;
+template <typename Shape>
+inline constexpr int kSoftmaxPairs = Shape::kNumConsumers* kMaxGroup;
+template <typename Shape>
+__host__ __device__ constexpr int OutputFloats(int group) {
+  return Shape::kNumConsumers * group * Shape::kDim;
 }
-__host__ __device__ constexpr int BufferBytes(int group, int dim) {
-  return OutputFloats(group, dim) * 4 + kSoftmaxPairs * 8;
-}
-__host__ __device__ constexpr int SharedBytes(const SharedPlan& plan, int stage_bytes, int group, int dim) {
-  return plan.num_stages * (stage_bytes + 16) + plan.num_buffers * BufferBytes(group, dim);
+
+// What a stage holds, said by who makes its copies: readers look up nothing themselves.
+struct alignas(16) StageVisit {
+  enum Flag : uint32_t {
+    kIsAged = 1,
+    kIsSink = 2,      // of the sink range
+    kIsLast = 4,      // of the head's visits: the newest token is there
+    kHasFirst = 8,    // the first half of the page's tokens,
+    kHasSecond = 16,  // the second
+  };
+  int32_t begin = 0, end = 0;  // slots of the page that are read: none where a ring is filled up
+  int32_t distance = 0;        // of the page's first slot from the query, in positions
+  uint32_t flags = 0;
+
+  __device__ bool Is(Flag flag) const { return (flags & flag) != 0; }
+  __device__ bool HasHalf(int half) const { return Is(half == 0 ? kHasFirst : kHasSecond); }
+};
+
+template <typename Shape>
+constexpr int SharedBytes(const SharedPlan& plan, int group) {
+  const int of_stage = Shape::kStageBytes + static_cast<int>(sizeof(StageVisit) + 2 * sizeof(uint64_t));
+  const int of_buffer = OutputFloats<Shape>(group) * 4 + kSoftmaxPairs<Shape> * 8;
+  return plan.num_stages * of_stage + plan.num_buffers * of_buffer;
 }
 // As many stages as there is room for, in whole rounds of the warp groups: a stage always serves the same group, else
 // one could pass a barrier that is a phase behind.
 template <typename Shape>
 SharedPlan PlanShared(int group, int limit) {
   SharedPlan plan;
-  const auto bytes = [&] { return SharedBytes(plan, Shape::kStageBytes, group, Shape::kDim); };
-  while (bytes() <= limit) plan.num_stages += Shape::kGroups;
+  while (SharedBytes<Shape>(plan, group) <= limit) plan.num_stages += Shape::kGroups;
   plan.num_stages -= Shape::kGroups;
   plan.num_buffers = 2;
-  if (bytes() > limit) plan.num_buffers = 1;
+  if (SharedBytes<Shape>(plan, group) > limit) plan.num_buffers = 1;
   return plan;
 }
 
 struct SharedTail {
+  StageVisit* visits;  // [stages]
   uint64_t* full;
   uint64_t* empty;
   float* outputs;   // [buffers][warps, G, D]
   float2* softmax;  // [buffers][warps, kMaxGroup]
 };
-__device__ inline SharedTail TailOf(char* at, const DecodeParams& p, int dim) {
+template <typename Shape>
+__device__ SharedTail TailOf(char* at, const DecodeParams& p) {
   SharedTail tail;
-  tail.full = reinterpret_cast<uint64_t*>(at);
+  tail.visits = reinterpret_cast<StageVisit*>(at);
+  tail.full = reinterpret_cast<uint64_t*>(tail.visits + p.num_stages);
   tail.empty = tail.full + p.num_stages;
   tail.outputs = reinterpret_cast<float*>(tail.empty + p.num_stages);
-  tail.softmax = reinterpret_cast<float2*>(tail.outputs + p.num_buffers * OutputFloats(p.group, dim));
+  tail.softmax = reinterpret_cast<float2*>(tail.outputs + p.num_buffers * OutputFloats<Shape>(p.group));
   return tail;
 }
 
-__device__ inline void SyncConsumers() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory");
+template <typename Shape>
+__device__ void SyncConsumers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kConsumerThreads) : "memory");
 }
 
-// A piece's parts go round the warp groups from the first one on, so that its result does not depend on what else the
-// block does; the last round is filled up with parts of nothing.
+// Parts of a head's visits go round the warp groups by their number in the head, so that a piece's result does not
+// depend on what else the block does. Ahead of a head's first part in a run, `first`, the ring is filled up with parts
+// of nothing, so many: `group` is whose turn it is.
 template <typename Shape>
-__device__ int RoundsOf(int num_parts) {
-  return (num_parts + Shape::kGroups - 1) / Shape::kGroups * Shape::kGroups;
+__device__ int NumFilling(int group, int first) {
+  return (first % Shape::kGroups - group + Shape::kGroups) % Shape::kGroups;
 }
 
 // The heads of the block's run in order, each with its pieces [first_piece, end_piece) there.
@@ -123,11 +148,6 @@ __device__ inline void WarmTables(const DecodeParams& p) {
   PrefetchLine(&p.step.pages[head.head.EntryOf(plan.visits.PageOf(0))]);
 }
 
-// Slots [begin, end) of a page, those that a visit reads.
-struct Slots {
-  int begin, end;
-};
-
 // How a head's visits pass through memory.
 template <typename Shape>
 __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, int64_t first_pos) {
@@ -135,15 +155,15 @@ __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, in
   return PartsOf(plan.visits, head.aged_begin, head.AgedEnd(first_pos, Shape::kPageTokens));
 }
 
-// Parts of pages in the order of visits; what is looked up for the next ones is on its way meanwhile.
-// `may_read_all`: the kernel ahead writes none of them.
+// Parts of pages in the order of visits, a lane of 32 each; what is looked up for the next ones is on its way
+// meanwhile. `may_read_all`: the kernel ahead writes none of them.
 template <typename Shape>
 __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   int stage = 0;
   int round = 0;
   const auto enter = [&] {
-    if (lane == 0 && round > 0) WaitFor(tail.empty + stage, (round - 1) & 1);
+    if (round > 0) WaitFor(tail.empty + stage, (round - 1) & 1);
   };
   const auto leave = [&] {
     if (++stage < p.num_stages) return;
@@ -152,64 +172,65 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
   };
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const DeviceHead head(p.step, p.layer_idx, head_idx);
-    const auto newest_page = static_cast<int32_t>(head.rows.first_pos / Shape::kPageTokens);
-    const VisitParts parts = PartsOfHead<Shape>(plan, head.head, head.rows.first_pos);
-    const KeyRanges keys = head.head.mask.KeysOf(head.rows.first_pos);
+    const int64_t query_pos = head.rows.first_pos;
+    const int64_t sink_query_pos = head.head.mask.SinkPos(query_pos);
+    const auto newest_page = static_cast<int32_t>(query_pos / Shape::kPageTokens);
+    const VisitParts parts = PartsOfHead<Shape>(plan, head.head, query_pos);
+    const KeyRanges keys = head.head.mask.KeysOf(query_pos);
     const int end = parts.FirstOf(VisitsOfPiece(plan, end_piece - 1).y);
     struct Page {
       const std::byte* data = nullptr;
-      KvFormat format = KvFormat::kF16;
-      VisitParts::Part part;
-      Slots slots = {0, 0};
+      bool is_newest = false;
+      StageVisit visit;
     };
     const auto look_up = [&](int i) {
       Page page;
       if (i >= end) return page;
-      page.part = parts.PartOf(i);
-      const int64_t page_idx = plan.visits.PageOf(page.part.visit);
-      page.data = head.Page(page_idx, page.format);
-      const bool is_sink = page.part.visit < plan.visits.num_sink;
-      const int64_t first = page_idx * Shape::kPageTokens;
-      page.slots.begin = static_cast<int>(max((is_sink ? keys.sink_begin : keys.recent_begin) - first, int64_t{0}));
-      page.slots.end = static_cast<int>(
-          min((is_sink ? keys.sink_end : keys.recent_end) - first, static_cast<int64_t>(Shape::kPageTokens)));
+      const VisitParts::Part part = parts.PartOf(i);
+      const int32_t page_idx = plan.visits.PageOf(part.visit);
+      KvFormat format;
+      page.data = head.Page(page_idx, format);
+      page.is_newest = page_idx == newest_page;
+      const bool is_sink = part.visit < plan.visits.num_sink;
+      const int64_t first = static_cast<int64_t>(page_idx) * Shape::kPageTokens;
+      const int64_t begin = (is_sink ? keys.sink_begin : keys.recent_begin) - first;
+      const int64_t end_of_range = (is_sink ? keys.sink_end : keys.recent_end) - first;
+      page.visit = {
+          .begin = static_cast<int32_t>(max(begin, int64_t{0})),
+          .end = static_cast<int32_t>(min(end_of_range, static_cast<int64_t>(Shape::kPageTokens))),
+          .distance = static_cast<int32_t>(first - (is_sink ? sink_query_pos : query_pos)),
+          .flags = (format == KvFormat::kQ4 ? StageVisit::kIsAged : 0u) | (is_sink ? StageVisit::kIsSink : 0u) |
+                   (part.visit == plan.visits.num_visits - 1 ? StageVisit::kIsLast : 0u) |
+                   (part.half != 1 ? StageVisit::kHasFirst : 0u) | (part.half != 0 ? StageVisit::kHasSecond : 0u),
+      };
       return page;
     };
-    int in_piece = 0;
-    int piece = first_piece;
-    int end_of_piece = parts.FirstOf(VisitsOfPiece(plan, piece).y);
     int first = parts.FirstOf(VisitsOfPiece(plan, first_piece).x);
     Page next = look_up(first + lane);
+    for (int filling = NumFilling<Shape>(stage % Shape::kGroups, first); filling > 0; --filling) {
+      enter();
+      if (lane == 0) {
+        tail.visits[stage] = {};
+        Arrive(tail.full + stage);
+      }
+      leave();
+    }
     for (; first < end; first += kWarp) {
       const Page page = next;
       next = look_up(first + static_cast<int>(kWarp) + lane);
       // What the kernel before this one writes to: all else may be read while that one runs.
-      const bool is_newest = first + lane < end && plan.visits.PageOf(page.part.visit) == newest_page;
-      const unsigned newest = __ballot_sync(kAllLanes, is_newest);
-      const unsigned aged = __ballot_sync(kAllLanes, page.format == KvFormat::kQ4);
-      const unsigned second = __ballot_sync(kAllLanes, page.part.half == 1);
+      const unsigned newest = __ballot_sync(kAllLanes, page.is_newest);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
-        const auto from = __shfl_sync(kAllLanes, reinterpret_cast<uint64_t>(page.data), i);
-        const Slots slots = {__shfl_sync(kAllLanes, page.slots.begin, i), __shfl_sync(kAllLanes, page.slots.end, i)};
         if (!may_read_all && (newest >> i & 1) != 0) {
           WaitForEarlier();
           may_read_all = true;
         }
         enter();
-        if (lane == 0) {
-          Shape::Copy(ring + stage * Shape::kStageBytes, reinterpret_cast<const std::byte*>(from), slots,
-                      static_cast<int>(second >> i & 1), (aged >> i & 1) != 0, tail.full + stage);
+        if (lane == i) {
+          tail.visits[stage] = page.visit;
+          Shape::Copy(ring + stage * Shape::kStageBytes, page.data, page.visit, tail.full + stage);
         }
         leave();
-        ++in_piece;
-        if (first + i + 1 < end_of_piece) continue;
-        for (; in_piece % Shape::kGroups != 0; ++in_piece) {
-          enter();
-          if (lane == 0) Arrive(tail.full + stage);
-          leave();
-        }
-        in_piece = 0;
-        if (++piece < end_piece) end_of_piece = parts.FirstOf(VisitsOfPiece(plan, piece).y);
       }
       __syncwarp();
     }
@@ -255,21 +276,20 @@ __device__ void RaiseMaxima(float larger0, float larger1, State& state) {
 
 // The warp's tokens of a page: which of them are read, and how far they are from the query, under ALiBi.
 struct TokenSpan {
-  int first_slot;      // in the page
-  int64_t first;       // position of the first
-  int64_t begin, end;  // positions that the visit reads
-  int64_t query_pos;
+  int first_slot;  // in the page
+  int begin, end;  // slots of the page that the visit reads
+  int distance;    // of the page's first slot from the query
 
-  __device__ bool ReadsAny(int num_tokens) const { return first < end && first + num_tokens > begin; }
-  __device__ bool IsWhole(int num_tokens) const { return first >= begin && first + num_tokens <= end; }
+  __device__ bool ReadsAny(int num_tokens) const { return first_slot < end && first_slot + num_tokens > begin; }
+  __device__ bool IsWhole(int num_tokens) const { return first_slot >= begin && first_slot + num_tokens <= end; }
   // Whether the token so far behind the first is read.
-  __device__ bool Reads(int slot) const { return first + slot >= begin && first + slot < end; }
+  __device__ bool Reads(int slot) const { return first_slot + slot >= begin && first_slot + slot < end; }
 };
 
 // A lane's score of the token `slot` behind the span's first; queries of the lane differ in their slope.
 __device__ inline float ScoreOf(float score, int slot, bool is_whole, const TokenSpan& span, float slope) {
   if (!is_whole && !span.Reads(slot)) return -INFINITY;
-  return score + slope * static_cast<float>(span.first + slot - span.query_pos);
+  return score + slope * static_cast<float>(span.distance + span.first_slot + slot);
 }
 
 // The warp's state into shared memory.
@@ -301,17 +321,18 @@ __device__ void StoreWarpState(WarpState<kSplits>& state, int group, const Share
   }
 }
 
-// The eight warps' states become the piece's: written as the output where the head has one piece.
-template <int kDim>
+// The warps' states become the piece's: written as the output where the head has one piece.
+template <typename Shape>
 __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int piece, int64_t first_pair,
                             int first_q_head, const SharedTail& tail) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.group * kDim; i += kConsumerThreads) {
+  constexpr int kDim = Shape::kDim;
+  for (int i = static_cast<int>(threadIdx.x); i < p.group * kDim; i += Shape::kConsumerThreads) {
     const int query = i / kDim;
     float larger = kNoScore;
-    for (int w = 0; w < kNumConsumers; ++w) larger = fmaxf(larger, tail.softmax[w * kMaxGroup + query].x);
+    for (int w = 0; w < Shape::kNumConsumers; ++w) larger = fmaxf(larger, tail.softmax[w * kMaxGroup + query].x);
     float sum = 0;
     float output = 0;
-    for (int w = 0; w < kNumConsumers; ++w) {
+    for (int w = 0; w < Shape::kNumConsumers; ++w) {
       const float2 softmax = tail.softmax[w * kMaxGroup + query];
       const float factor = exp2f(softmax.x - larger);
       sum += factor * softmax.y;
@@ -338,10 +359,10 @@ __device__ void RunDecode(const DecodeParams& p) {
   LetLaterBegin();
   extern __shared__ __align__(1024) char shared[];
   char* const ring = shared;
-  const SharedTail tail = TailOf(shared + p.num_stages * Shape::kStageBytes, p, kDim);
+  const SharedTail tail = TailOf<Shape>(shared + p.num_stages * Shape::kStageBytes, p);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
-  if (warp == kNumConsumers && lane == 0) {
+  if (warp == Shape::kNumConsumers && lane == 0) {
     for (int i = 0; i < p.num_stages; ++i) {
       InitBarrier(tail.full + i, 1);
       InitBarrier(tail.empty + i, Shape::kWarpsOfPage);
@@ -349,11 +370,11 @@ __device__ void RunDecode(const DecodeParams& p) {
     FenceBarrierInit();
   }
   __syncthreads();
-  if (warp == kNumConsumers) {
+  if (warp == Shape::kNumConsumers) {
     Produce<Shape>(p, Appender(p).is_on(), ring, tail);
     return;
   }
-  if (warp == kNumConsumers - 1) WarmTables(p);
+  if (warp == Shape::kNumConsumers - 1) WarmTables(p);
 
   bool has_waited = false;
   const int warp_group = warp / Shape::kWarpsOfPage;
@@ -362,6 +383,7 @@ __device__ void RunDecode(const DecodeParams& p) {
   // Of the ring: every kGroups-th stage is the warp's.
   int stage = warp_group;
   int parity = 0;
+  int turn = 0;              // the warp group that the ring's next part is for
   SharedTail buffer = tail;  // of the piece under way
   Reader reader(p);
   Appender appender(p);
@@ -370,14 +392,7 @@ __device__ void RunDecode(const DecodeParams& p) {
     const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
     const int kv_head = head_idx % num_kv_heads;
     const StepHead& head = p.step.heads[rows.first_head + p.layer_idx * num_kv_heads + kv_head];
-    const KeyMask mask = head.mask;
-    const KeyRanges keys = mask.KeysOf(rows.first_pos);
     const VisitParts parts = PartsOfHead<Shape>(plan, head, rows.first_pos);
-    [[maybe_unused]] int64_t aged_begin = 0, aged_end = 0;
-    if constexpr (Shape::kAges) {
-      aged_begin = head.aged_begin;
-      aged_end = head.AgedEnd(rows.first_pos, Shape::kPageTokens);
-    }
     const int first_q_head = kv_head * p.group;
     const int64_t first_pair = rows.first_row * num_kv_heads * p.group + first_q_head;
     float slope0 = 0, slope1 = 0;
@@ -392,36 +407,27 @@ __device__ void RunDecode(const DecodeParams& p) {
     bool has_sink_queries = VisitsOfPiece(plan, first_piece).x < plan.visits.num_sink && p.q_sink != nullptr;
     reader.LoadQueries((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, appender);
     appender.Load(static_cast<int64_t>(rows.first_row) * num_kv_heads + kv_head);
+    // The next part that is the warp's.
+    const int first_part = parts.FirstOf(VisitsOfPiece(plan, first_piece).x);
+    int part = first_part - NumFilling<Shape>(turn, first_part) + (warp_group - turn + Shape::kGroups) % Shape::kGroups;
+    int end_part = first_part;
     for (int piece = first_piece; piece < end_piece; ++piece) {
-      const auto [begin, end] = VisitsOfPiece(plan, piece);
       reader.Begin();
-      const int first_part = parts.FirstOf(begin);
-      const int num_parts = parts.FirstOf(end) - first_part;
-      for (int i = warp_group; i < RoundsOf<Shape>(num_parts); i += Shape::kGroups) {
+      end_part = parts.FirstOf(VisitsOfPiece(plan, piece).y);
+      for (; part < end_part; part += Shape::kGroups) {
         WaitFor(tail.full + stage, parity);
-        const VisitParts::Part part = i < num_parts ? parts.PartOf(first_part + i) : VisitParts::Part{};
-        if (i < num_parts && (!Shape::kHalvesNew || part.half < 0 || part.half == warp_of_page)) {
-          const bool is_sink = part.visit < plan.visits.num_sink;
-          if (has_sink_queries && !is_sink) {
+        const StageVisit visit = tail.visits[stage];
+        const TokenSpan span = {first_slot, visit.begin, visit.end, visit.distance};
+        char* const page = ring + stage * Shape::kStageBytes;
+        if (appender.stores() && visit.Is(StageVisit::kIsLast)) {
+          appender.Store(page, first_slot, Shape::kTokensOfWarp);
+        }
+        if (span.ReadsAny(Shape::kTokensOfWarp) && (!Shape::kHalvesNew || visit.HasHalf(warp_of_page))) {
+          if (has_sink_queries && !visit.Is(StageVisit::kIsSink)) {
             has_sink_queries = false;
             reader.LoadQueries(p.q + first_pair * kDim);
           }
-          const int64_t page_idx = plan.visits.PageOf(part.visit);
-          const TokenSpan span = {
-              .first_slot = first_slot,
-              .first = page_idx * Shape::kPageTokens + first_slot,
-              .begin = is_sink ? keys.sink_begin : keys.recent_begin,
-              .end = is_sink ? keys.sink_end : keys.recent_end,
-              .query_pos = is_sink ? mask.SinkPos(rows.first_pos) : rows.first_pos,
-          };
-          const bool is_aged = Shape::kAges && page_idx >= aged_begin && page_idx < aged_end;
-          // The newest token is in the last page that is visited.
-          if (appender.stores() && part.visit == plan.visits.num_visits - 1) {
-            appender.Store(ring + stage * Shape::kStageBytes, first_slot, Shape::kTokensOfWarp);
-          }
-          if (span.ReadsAny(Shape::kTokensOfWarp)) {
-            reader.Attend(ring + stage * Shape::kStageBytes, is_aged, span, slope0, slope1);
-          }
+          reader.Attend(page, Shape::kAges && visit.Is(StageVisit::kIsAged), span, slope0, slope1);
           __syncwarp();
         }
         if (lane == 0) Arrive(tail.empty + stage);
@@ -432,17 +438,18 @@ __device__ void RunDecode(const DecodeParams& p) {
         }
       }
       reader.Store(buffer);
-      SyncConsumers();
-      FinishPiece<kDim>(p, plan, piece, first_pair, first_q_head, buffer);
+      SyncConsumers<Shape>();
+      FinishPiece<Shape>(p, plan, piece, first_pair, first_q_head, buffer);
       if (p.num_buffers == 1) {
-        SyncConsumers();
+        SyncConsumers<Shape>();
         continue;
       }
       // Who is behind by more than a piece is waited for above.
       const bool is_first = buffer.outputs == tail.outputs;
-      buffer.outputs = tail.outputs + (is_first ? OutputFloats(p.group, kDim) : 0);
-      buffer.softmax = tail.softmax + (is_first ? kSoftmaxPairs : 0);
+      buffer.outputs = tail.outputs + (is_first ? OutputFloats<Shape>(p.group) : 0);
+      buffer.softmax = tail.softmax + (is_first ? kSoftmaxPairs<Shape> : 0);
     }
+    turn = end_part % Shape::kGroups;
   });
   // In a layer whose heads are all of the other kind nobody has: who waits for this kernel waits for those ahead too.
   if (!has_waited && blockIdx.x == 0) WaitForEarlier();
@@ -454,8 +461,8 @@ LaunchShape ShapeOfLaunch(DecodeParams& params, const CudaDevice& device) {
   const SharedPlan plan = PlanShared<Shape>(params.group, static_cast<int>(device.facts().shared_bytes_of_block));
   params.num_stages = plan.num_stages;
   params.num_buffers = plan.num_buffers;
-  const int bytes = SharedBytes(plan, Shape::kStageBytes, params.group, Shape::kDim);
-  return Overlapping(device.facts().num_multiprocessors, kThreads, static_cast<size_t>(bytes));
+  const int bytes = SharedBytes<Shape>(plan, params.group);
+  return Overlapping(device.facts().num_multiprocessors, Shape::kThreads, static_cast<size_t>(bytes));
 }
 
 }  // namespace headwise::cuda::decode
