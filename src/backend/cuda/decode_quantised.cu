@@ -20,7 +20,10 @@ constexpr int kTokens = kOperandTokens;  // of a page for a warp
 // As many as have 168 registers each beside the producer, in pairs; pages of 256 dimensions leave no room for the
 // fifth.
 constexpr int NumConsumers(int dim) {
-  return dim <= 128 ? 10 : 8;
+#ifndef HWC
+#define HWC 10
+#endif
+  return dim <= 128 ? HWC : 8;
 }
 
 constexpr int PageBytesOf(int code_bytes, int scale_bytes) {
@@ -128,18 +131,41 @@ class CodeReader {
       : p_(params), lane_(static_cast<int>(threadIdx.x % kWarp)), row_(lane_ / 4), quarter_(lane_ % 4) {}
 
   __device__ void LoadQueries(const float* q, NoAppender = {}) {
-    const float* const own = row_ < p_.group ? q + row_ * kDim : nullptr;
-    const float largest = LoadBytes(own);
+    float4 x[2 * kWords];  // the lane's numbers of query lane / 4
+    float largest = 0;     // or NaN where there is one
+#pragma unroll
+    for (int i = 0; i < 2 * kWords; ++i) {
+      x[i] = {0, 0, 0, 0};
+      if (row_ < p_.group) x[i] = *reinterpret_cast<const float4*>(q + row_ * kDim + DimOfWord(i / 2) + i % 2 * 4);
+      largest =
+          MaxOrNan(largest, MaxOrNan(MaxOrNan(fabsf(x[i].x), fabsf(x[i].y)), MaxOrNan(fabsf(x[i].z), fabsf(x[i].w))));
+    }
+    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2 * kWords; ++i) {
+      bytes_[i] = PackBytes(NearestByte(x[i].x * inverse), NearestByte(x[i].y * inverse), NearestByte(x[i].z * inverse),
+                            NearestByte(x[i].w * inverse));
+    }
     scale8_ = OfQueries(largest / 127.0f * p_.scale);
     if constexpr (Shape::kAges) {
-      // A power of two, so that f16 has room.
+      // A power of two, so that f16 has room; by what codes lie at.
       const float power = __uint_as_float(__float_as_uint(largest) & 0x7f800000u);
       const float unit = power > 0 ? power : 1.0f;
-      LoadHalves(own, 1.0f / unit);
+      const float even = kEvenFactor / unit;
+      const float odd = kOddFactor / unit;
+#pragma unroll
+      for (int i = 0; i < 2 * kWords; ++i) {
+        halves_[2 * i] = Pack<__half>(x[i].x * even, x[i].y * even);
+        halves_[2 * i + 1] = Pack<__half>(x[i].z * odd, x[i].w * odd);
+      }
       scale4_ = OfQueries(unit / kEvenFactor * p_.scale);
     }
   }
-  __device__ void Begin() { state_ = {}; }
+  __device__ void Begin() {
+    state_ = {};
+  }
 
   __device__ void Attend(char* page, bool is_aged, const TokenSpan& span, float slope0, float slope1) {
     Weights x;
@@ -198,46 +224,15 @@ class CodeReader {
   }
 
  private:
+  static constexpr int kWords = kDim / 32;  // eight numbers each of a row's quarter
+  // Of the lane's words the first dimension.
+  __device__ int DimOfWord(int word) const {
+    return word * 32 + quarter_ * 8;
+  }
+
   // What query lane / 4 has, for the lane's two columns of scores.
   __device__ float2 OfQueries(float x) const {
     return {__shfl_sync(kAllLanes, x, 8 * quarter_), __shfl_sync(kAllLanes, x, 8 * quarter_ + 4)};
-  }
-
-  // The lane's query, or null, as bytes; its largest magnitude, or NaN where there is one.
-  __device__ float LoadBytes(const float* q) {
-    float4 x[kDim / 16];
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      x[i] = {0, 0, 0, 0};
-      if (q != nullptr) x[i] = reinterpret_cast<const float4*>(q)[i / 2 * 8 + quarter_ * 2 + i % 2];
-      largest =
-          MaxOrNan(largest, MaxOrNan(MaxOrNan(fabsf(x[i].x), fabsf(x[i].y)), MaxOrNan(fabsf(x[i].z), fabsf(x[i].w))));
-    }
-    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      bytes_[i] = PackBytes(NearestByte(x[i].x * inverse), NearestByte(x[i].y * inverse), NearestByte(x[i].z * inverse),
-                            NearestByte(x[i].w * inverse));
-    }
-    return largest;
-  }
-  // The same in f16, times a factor, and by what codes lie at.
-  __device__ void LoadHalves(const float* q, float factor) {
-    const float even = factor * kEvenFactor;
-    const float odd = factor * kOddFactor;
-#pragma unroll
-    for (int word = 0; word < kWordsOfKey; ++word) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float4 x = {0, 0, 0, 0};
-        if (q != nullptr) x = *reinterpret_cast<const float4*>(q + DimOfWord(word) + 4 * i);
-        halves_[4 * word + 2 * i] = Pack<__half>(x.x * even, x.y * even);
-        halves_[4 * word + 2 * i + 1] = Pack<__half>(x.z * odd, x.w * odd);
-      }
-    }
   }
 
   // The scales of values that are not read become zeros, where a score of minus infinity alone would not help against
@@ -334,15 +329,8 @@ class CodeReader {
 
   // ---- q4 -----------------------------------------------------------------------------------------------------------
 
-  static constexpr int kWordsOfKey = kDim / 32;  // of a lane's quarter
-  static constexpr int kWordsOfChunk = kDim == 64 ? 2 : 4;
-  // Of the lane's words the first dimension.
-  __device__ int DimOfWord(int word) const {
-    return (word / kWordsOfChunk * 4 + quarter_) * (8 * kWordsOfChunk) + word % kWordsOfChunk * 8;
-  }
-
   // A token's words of the lane's quarter.
-  __device__ void LoadWords(const char* page, int slot, uint32_t (&words)[kWordsOfKey]) const {
+  __device__ void LoadWords(const char* page, int slot, uint32_t (&words)[kWords]) const {
     const char* const row = page + slot * (kDim / 2);
     if constexpr (kDim == 64) {
       const uint2 chunk = *reinterpret_cast<const uint2*>(row + quarter_ * 8);
@@ -359,7 +347,7 @@ class CodeReader {
 
   __device__ void ScoreAged(const char* page, int first_slot, Weights& x) const {
     const auto* const scales = reinterpret_cast<const __half*>(page + Shape::kPageTokens * kDim);
-    uint32_t codes[2][2][kWordsOfKey];  // of tiles, of tokens lane / 4 and 8 further on
+    uint32_t codes[2][2][kWords];  // of tiles, of tokens lane / 4 and 8 further on
 #pragma unroll
     for (int row = 0; row < 4; ++row) LoadWords(page, first_slot + row * 8 + row_, codes[row / 2][row % 2]);
     // Products wait long for the one before that adds to the same sums: five sums take turns. Beside the tiles' they
@@ -368,7 +356,7 @@ class CodeReader {
     float sums[2][4] = {};
     float thousands[4] = {}, even_lows[4] = {}, odd_lows[4] = {};
 #pragma unroll
-    for (int word = 0; word < kWordsOfKey; ++word) {
+    for (int word = 0; word < kWords; ++word) {
       const uint4 scale = *reinterpret_cast<const uint4*>(scales + Q4KeyScale(DimOfWord(word)));
       const uint4 low = *reinterpret_cast<const uint4*>(scales + Q4KeyLow(kDim, DimOfWord(word)));
       const uint32_t scale_of[4] = {scale.x, scale.y, scale.z, scale.w};
@@ -482,8 +470,8 @@ class CodeReader {
 
   const DecodeParams& p_;
   const int lane_, row_, quarter_;
-  uint32_t bytes_[kDim / 16];
-  uint32_t halves_[Shape::kAges ? kDim / 8 : 1];
+  uint32_t bytes_[2 * kWords];
+  uint32_t halves_[Shape::kAges ? 4 * kWords : 1];
   float2 scale8_, scale4_;  // of the lane's two queries' scores
   CodeState<Shape::kSplits, Shape::kAges> state_;
 };

@@ -47,9 +47,11 @@ struct SharedPlan {
 };
 template <typename Shape>
 inline constexpr int kSoftmaxPairs = Shape::kNumConsumers* kMaxGroup;
+template <int kDim>
+inline constexpr int kOutputRow = kDim + 4;  // so that a warp's queries are in other banks each
 template <typename Shape>
 __host__ __device__ constexpr int OutputFloats(int group) {
-  return Shape::kNumConsumers * group * Shape::kDim;
+  return Shape::kNumConsumers * group * kOutputRow<Shape::kDim>;
 }
 
 // What a stage holds, said by who makes its copies: readers look up nothing themselves.
@@ -91,7 +93,7 @@ struct SharedTail {
   StageVisit* visits;  // [stages]
   uint64_t* full;
   uint64_t* empty;
-  float* outputs;   // [buffers][warps, G, D]
+  float* outputs;   // [buffers][warps, G, kOutputRow]
   float2* softmax;  // [buffers][warps, kMaxGroup]
 };
 template <typename Shape>
@@ -295,7 +297,7 @@ __device__ inline float ScoreOf(float score, int slot, bool is_whole, const Toke
 // The warp's state into shared memory.
 template <int kSplits>
 __device__ void StoreWarpState(WarpState<kSplits>& state, int group, const SharedTail& tail) {
-  constexpr int kDim = kSplits * 16;
+  constexpr int kRow = kOutputRow<kSplits * 16>;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   for (int distance = 4; distance < 32; distance *= 2) {
@@ -309,46 +311,59 @@ __device__ void StoreWarpState(WarpState<kSplits>& state, int group, const Share
   }
   for (int i = 0; i < kSplits; ++i) {
     const int d = i * 16 + lane / 4;
-    float* outputs = tail.outputs + (warp * group + query) * kDim + d;
+    float* outputs = tail.outputs + (warp * group + query) * kRow + d;
     if (query < group) {
       outputs[0] = state.outputs[i][0];
       outputs[8] = state.outputs[i][2];
     }
     if (query + 1 < group) {
-      outputs[kDim] = state.outputs[i][1];
-      outputs[kDim + 8] = state.outputs[i][3];
+      outputs[kRow] = state.outputs[i][1];
+      outputs[kRow + 8] = state.outputs[i][3];
     }
   }
 }
 
-// The warps' states become the piece's: written as the output where the head has one piece.
+// The warps' states become the piece's: written as the output where the head has one piece. Four numbers a thread: the
+// warps that have none go on, other ones for each piece.
 template <typename Shape>
 __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int piece, int64_t first_pair,
                             int first_q_head, const SharedTail& tail) {
-  constexpr int kDim = Shape::kDim;
-  for (int i = static_cast<int>(threadIdx.x); i < p.group * kDim; i += Shape::kConsumerThreads) {
-    const int query = i / kDim;
+  constexpr int kOfQuery = Shape::kDim / 4;
+  constexpr int kRow = kOutputRow<Shape::kDim>;
+  const int num = p.group * kOfQuery;
+  int first = static_cast<int>(threadIdx.x) - piece * num % Shape::kConsumerThreads;
+  if (first < 0) first += Shape::kConsumerThreads;
+  for (int i = first; i < num; i += Shape::kConsumerThreads) {
+    const int query = i / kOfQuery;
+    const int d = i % kOfQuery * 4;
     float larger = kNoScore;
+#pragma unroll
     for (int w = 0; w < Shape::kNumConsumers; ++w) larger = fmaxf(larger, tail.softmax[w * kMaxGroup + query].x);
     float sum = 0;
-    float output = 0;
+    float4 output = {0, 0, 0, 0};
+#pragma unroll
     for (int w = 0; w < Shape::kNumConsumers; ++w) {
       const float2 softmax = tail.softmax[w * kMaxGroup + query];
-      const float factor = exp2f(softmax.x - larger);
+      const float4 of_warp = *reinterpret_cast<const float4*>(tail.outputs + (w * p.group + query) * kRow + d);
+      const float factor = Exp2(softmax.x - larger);
       sum += factor * softmax.y;
-      output += factor * tail.outputs[w * p.group * kDim + i];
+      output.x += factor * of_warp.x;
+      output.y += factor * of_warp.y;
+      output.z += factor * of_warp.z;
+      output.w += factor * of_warp.w;
     }
     if (plan.num_pieces == 1) {
       const int64_t pair = first_pair + query;
-      const int64_t at = pair * kDim + i % kDim;
-      output *= FactorOf(p, pair, first_q_head + query, larger, sum, i % kDim == 0);
-      p.out[at] = output;
-      if (p.rounded_out.data != nullptr) p.rounded_out.Store(at, output);
+      const int64_t at = pair * Shape::kDim + d;
+      const float factor = FactorOf(p, pair, first_q_head + query, larger, sum, d == 0);
+      const float4 scaled = {output.x * factor, output.y * factor, output.z * factor, output.w * factor};
+      *reinterpret_cast<float4*>(p.out + at) = scaled;
+      if (p.rounded_out.data != nullptr) p.rounded_out.StoreQuad(at / 4, scaled);
       continue;
     }
     const int64_t state = (static_cast<int64_t>(plan.first_state) + piece) * p.group + query;
-    __stcg(p.state_outputs + state * kDim + i % kDim, output);
-    if (i % kDim == 0) __stcg(p.state_softmax + state, make_float2(larger, sum));
+    __stcg(reinterpret_cast<float4*>(p.state_outputs + state * Shape::kDim + d), output);
+    if (d == 0) __stcg(p.state_softmax + state, make_float2(larger, sum));
   }
 }
 

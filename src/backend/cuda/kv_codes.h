@@ -10,7 +10,8 @@
 //       of dimensions r and r + 8 of 16 eight tokens, in the order in which their scores leave the registers of the
 //       product before: 2 c, 2 c + 16, 2 c + 1, 2 c + 17, and the same 8 further on
 //   q4 keys, [P, D] nibbles:
-//       quarter c has 32 dimensions of every 128 (D 64: 16 of 64), eight to a word
+//       as in q8 of every 32 dimensions quarter c has eight, a word; its words of 128 dimensions (D 64: of 64) lie
+//       together
 //   q4 values, of 32 tokens [D / 32][lane][4 words]:
 //       of dimensions r, r + 8, r + 16 and r + 24 of 32 the eight tokens of c
 // Nibbles i and i + 4 of a word are neighbours, of dimensions or of tokens: one and turns them into two 16-bit numbers.
@@ -51,10 +52,11 @@ constexpr int Q8Byte(int dim, int page_tokens, int row, int d) {
 constexpr int Q4Nibble(int dim, int page_tokens, int row, int d) {
   if (!HasOperandOrder(dim, page_tokens)) return row * dim + d;
   if (row < page_tokens) {
-    const int of_chunk = dim == 64 ? 16 : 32;  // dimensions
+    const int of_chunk = dim == 64 ? 2 : 4;  // words
+    const int word = d / 32;
     const int turned = dim == 256 ? row % 2 * 4 : 0;
-    const int chunk = (d / of_chunk) ^ turned;
-    return row * dim + chunk * of_chunk + d % of_chunk / 8 * 8 + d % 8 / 2 + d % 2 * 4;
+    const int chunk = (word / of_chunk * 4 + d % 32 / 8) ^ turned;
+    return row * dim + (chunk * of_chunk + word % of_chunk) * 8 + d % 8 / 2 + d % 2 * 4;
   }
   const int token = row - page_tokens;
   const int of_tile = token % 16;

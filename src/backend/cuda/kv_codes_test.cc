@@ -48,7 +48,7 @@ TEST(KvCodes, LanesFindTheirOperands) {
       }
       for (int i = 0; i < 32; ++i) {
         const int nibble = token * kDim + c * 32 + i / 8 * 8 + i % 8 / 2 + i % 2 * 4;
-        EXPECT_EQ(nibble, Q4Nibble(kDim, kTokens, token, c * 32 + i));
+        EXPECT_EQ(nibble, Q4Nibble(kDim, kTokens, token, i / 8 * 32 + c * 8 + i % 8));
       }
     }
     for (int half = 0; half < kTokens / 32; ++half) {
