@@ -5,10 +5,9 @@
 // must fit beside: codes are multiplied as they are and never become what they stand for.
 //   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
 //       scale for 32 tokens.
-//   q4  one and makes two codes 16-bit numbers, 16 + code, and lows become low - 16 scale. The scales of key dimensions
-//       join the query for every page, in f16; the lows add one number to all its scores. Weights carry the scale of a
-//       value's 32 dimensions, in bf16; the lows are summed up by themselves. Keys whose low - 16 scale f16 does not
-//       hold, beyond 65,504, become infinite.
+//   q4  one and makes two codes 16-bit numbers: 1024 + code of keys, 16 + code of values. The scales of key dimensions
+//       join the query for every page, in f16; their lows, and the 1024, add one number to all its scores. Weights carry
+//       the scale of a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
 
@@ -20,10 +19,7 @@ constexpr int kTokens = kOperandTokens;  // of a page for a warp
 // As many as have 168 registers each beside the producer, in pairs; pages of 256 dimensions leave no room for the
 // fifth.
 constexpr int NumConsumers(int dim) {
-#ifndef HWC
-#define HWC 10
-#endif
-  return dim <= 128 ? HWC : 8;
+  return dim <= 128 ? 10 : 8;
 }
 
 constexpr int PageBytesOf(int code_bytes, int scale_bytes) {
