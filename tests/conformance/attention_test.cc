@@ -520,6 +520,42 @@ TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
   }
 }
 
+// A token that nearly all the weight goes to, whose value is nothing: what the others leave, 2^-26 of the weight each,
+// is the output, of which weights of 16 bits may not lose anything.
+TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
+  for (const KvFormat format : {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4}) {
+    AttentionCase test_case{.num_tokens = 601, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 128};
+    test_case.kv_formats = {format, format};
+    test_case.compute = Compute::kBF16;
+    test_case.rules = {ResolveRule(HeadRule::Full(), {})};
+    AttentionData data(test_case);
+    const int64_t last = test_case.num_tokens - 1;
+    const size_t dim = static_cast<size_t>(test_case.head_dim);
+    const float* const query = data.q.data() + static_cast<size_t>(last) * dim;
+    const Row direction = Rotated(test_case, data, query, last);
+    double squares = 0;
+    for (const double x : direction) squares += x * x;
+    for (float& x : data.k) x *= 0.1f;
+    for (float& x : data.v) x = 4 + 0.5f * x;
+    for (size_t d = 0; d < dim; ++d) {
+      data.k[d] = static_cast<float>(18 * std::sqrt(static_cast<double>(dim)) / squares * direction[d]);
+      data.v[d] = 0;
+    }
+    const std::vector<int64_t> chunks = {last, 1};
+    const std::vector<double> expected = Oracle(test_case, data, chunks);
+    const size_t first = static_cast<size_t>(last) * dim;
+    double largest = 0;
+    for (size_t i = first; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected[i]));
+    for (const NamedBackend& named : AllBackends()) {
+      const std::vector<float> out =
+          RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
+      double worst = 0;
+      for (size_t i = first; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
+      EXPECT_LE(worst, 0.05 * largest) << named.name << " " << NameOf(format);
+    }
+  }
+}
+
 // Long enough for several decode pieces of 1024 keys and many prefill tiles.
 TEST(Attention, EqualsTheOracleOverManyPieces) {
   std::mt19937_64 rng(11);

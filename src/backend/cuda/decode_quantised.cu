@@ -6,8 +6,8 @@
 //   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
 //       scale for 32 tokens.
 //   q4  one and makes two codes 16-bit numbers: 1024 + code of keys, 16 + code of values. The scales of key dimensions
-//       join the query for every page, in f16; their lows, and the 1024, add one number to all its scores. Weights carry
-//       the scale of a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
+//       join the query for every page, in f16; their lows, and the 1024, add one number to all its scores. Weights
+//       carry the scale of a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
 

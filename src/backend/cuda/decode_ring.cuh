@@ -240,7 +240,7 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
 }
 
 // The softmax of a warp over its tokens so far: of query 2 (lane % 4) and the next. Outputs are [16 dims, 8 queries]
-// tiles.
+// tiles. Weights are powers of two of what scores exceed `max` by, which lies kWeightBits below the running maximum.
 template <int kSplits>
 struct WarpState {
   float max0 = kNoScore, max1 = kNoScore;
@@ -260,17 +260,22 @@ struct WarpState {
   }
 };
 
+// Weights of 16 bits are 2^7 where a score is the running maximum, so that a million tokens beside one of a much larger
+// weight, a sink, still count: f16 has no room for less than 2^-24, and for 2^15 of a score above by kMaxSlack.
+inline constexpr float kWeightBits = 7.0f;
+
 // Scores of the lane, `larger0` and `larger1` at most, join the maxima of all lanes' where one exceeds them by so much.
 template <typename State>
 __device__ void RaiseMaxima(float larger0, float larger1, State& state) {
-  if (!__any_sync(kAllLanes, larger0 > state.max0 + kMaxSlack || larger1 > state.max1 + kMaxSlack)) return;
+  constexpr float kMost = kMaxSlack + kWeightBits;
+  if (!__any_sync(kAllLanes, larger0 > state.max0 + kMost || larger1 > state.max1 + kMost)) return;
 #pragma unroll
   for (int distance = 4; distance < 32; distance *= 2) {
     larger0 = fmaxf(larger0, __shfl_xor_sync(kAllLanes, larger0, distance));
     larger1 = fmaxf(larger1, __shfl_xor_sync(kAllLanes, larger1, distance));
   }
-  larger0 = fmaxf(larger0, state.max0);
-  larger1 = fmaxf(larger1, state.max1);
+  larger0 = fmaxf(larger0 - kWeightBits, state.max0);
+  larger1 = fmaxf(larger1 - kWeightBits, state.max1);
   state.Scale(Exp2(state.max0 - larger0), Exp2(state.max1 - larger1));
   state.max0 = larger0;
   state.max1 = larger1;

@@ -18,7 +18,7 @@ __device__ inline float Exp2(float x) {
 inline constexpr float kMaxSlack = 8.0f;
 
 // What outputs are multiplied with behind the last key, from the running maximum of scores in powers of two (the
-// largest, or up to kMaxSlack below it) and the sum of weights over it; the query head's sink logit joins here. `row`:
+// largest, or somewhat below it) and the sum of weights over it; the query head's sink logit joins here. `row`:
 // of `p.lse`, which one of several threads writes.
 template <typename Params>
 __device__ inline float FactorOf(const Params& p, int64_t row, int q_head, float max, float sum, bool writes_lse) {
