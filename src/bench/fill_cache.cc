@@ -75,8 +75,10 @@ Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
     }
     step.Finish();
     left -= num_new;
+    // A device keeps what a step uploaded until somebody waits: with millions of tokens, gigabytes of tables.
+    HW_RETURN_IF_ERROR(backend.device().Wait());
   }
-  return backend.device().Wait();
+  return Status::Ok();
 }
 
 }  // namespace headwise
