@@ -237,7 +237,7 @@ class CudaBackend final : public Backend {
   }
   void Attention(const AttentionArgs& args) override {
     Validate(args);
-    const bool has_decode = cuda::DecodesFast(args, tables_);
+    const bool has_decode = cuda::DecodesFast(args, tables_, *device_);
     if (has_decode) prepared_ = cuda::DecodeAttention(args, appended_, tables_, *device_);
     if (has_decode && decodes_alone_) return;
     puts_alike_ = false;  // it is cut by positions

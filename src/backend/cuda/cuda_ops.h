@@ -134,7 +134,7 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
 // where there are any, and a kernel for the step's pages.
 void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
 // Whether DecodeAttention can take the sequences with one row, and does for them what Attention does.
-bool DecodesFast(const AttentionArgs& args, const StepTables& tables);
+bool DecodesFast(const AttentionArgs& args, const StepTables& tables, const CudaDevice& device);
 Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,
                          CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);

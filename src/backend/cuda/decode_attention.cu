@@ -227,7 +227,24 @@ void LaunchFor(const DecodeParams& params, const FastPages& pages, Compute compu
   }
 }
 
+template <int kDim>
+bool HasRoomFor(const FastPages& pages, int64_t group, const CudaDevice& device) {
+  return pages.page_tokens == 64 ? HasRoom<Shape16<kDim, 64>>(group, device)
+                                 : HasRoom<Shape16<kDim, 32>>(group, device);
+}
+
 }  // namespace
+
+bool HasRoomForHalves(const FastPages& pages, int64_t group, const CudaDevice& device) {
+  switch (pages.head_dim) {
+    case 64:
+      return HasRoomFor<64>(pages, group, device);
+    case 128:
+      return HasRoomFor<128>(pages, group, device);
+    default:
+      return HasRoomFor<256>(pages, group, device);
+  }
+}
 
 void DecodeHalves(const DecodeParams& params, const FastPages& pages, Compute compute, CudaDevice& device) {
   if (pages.halves == KvFormat::kF16) {
@@ -239,9 +256,12 @@ void DecodeHalves(const DecodeParams& params, const FastPages& pages, Compute co
 
 }  // namespace decode
 
-bool DecodesFast(const AttentionArgs& args, const StepTables& tables) {
+bool DecodesFast(const AttentionArgs& args, const StepTables& tables, const CudaDevice& device) {
   const auto is_made = [&](PageKind kind) { return tables.decode(kind).heads != nullptr; };
-  return std::ranges::any_of(kPageKinds, is_made) && args.group() <= decode::kMaxGroup;
+  if (!std::ranges::any_of(kPageKinds, is_made) || args.group() > decode::kMaxGroup) return false;
+  const FastPages pages = FastPagesOf(*args.step);
+  return (!pages.has_halves || decode::HasRoomForHalves(pages, args.group(), device)) &&
+         (!pages.has_codes || decode::HasRoomForCodes(pages, args.group(), device));
 }
 
 Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,

@@ -5,8 +5,10 @@
 // must fit beside: codes are multiplied as they are and never become what they stand for.
 //   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
 //       scale for 32 tokens.
-//   q4  one and makes two codes 16-bit numbers: 1024 + code of keys, 16 + code of values. The scales of key dimensions
-//       join the query for every page, in f16; their lows, and the 1024, add one number to all its scores. Weights
+//   q4  one and makes two codes 16-bit numbers: 1024 + code, or 1024 + 16 code, of keys, 16 + code of values. The
+//   scales
+//       of key dimensions join the query for every page, in f16, which holds those up to 16,376: of larger ones scores
+//       become infinite. Their lows, and the 1024, add one number to all its scores. Weights
 //       carry the scale of a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
@@ -16,8 +18,8 @@ namespace decode {
 namespace {
 
 constexpr int kTokens = kOperandTokens;  // of a page for a warp
-// As many as have 168 registers each beside the producer, in pairs; pages of 256 dimensions leave no room for the
-// fifth.
+// In pairs, on a page of 64 tokens each; stages of 256 dimensions and states of eight queries leave shared memory for
+// no more than four.
 constexpr int NumConsumers(int dim) {
   return dim <= 128 ? 10 : 8;
 }
@@ -89,8 +91,7 @@ __device__ inline uint32_t TwoKeyCodes(uint32_t word, int i) {
   const uint32_t placed = i < 2 ? word : word >> 8;
   return i % 2 == 0 ? Masked<0x000f000fu>(placed, kTwo1024) : Masked<0x00f000f0u>(placed, kTwo1024);
 }
-// Queries of odd ones are 16 times smaller therefore; both have room for scales of up to 8,734, which is what lows of
-// 65,504 allow.
+// Queries of odd ones are 16 times smaller therefore; both have room for scales of up to 16,376.
 inline constexpr float kEvenFactor = 2;
 inline constexpr float kOddFactor = kEvenFactor / 16;
 // As 16 + code in bf16, which has no room for 1024.
@@ -100,7 +101,8 @@ __device__ inline uint32_t TwoValueCodes(uint32_t word, int i) {
 
 template <int kSplits, bool kAges>
 struct CodeState : WarpState<kSplits> {
-  // Weights times lows, and weights times scales, of 32 dimensions lane / 4, for two queries: lows come in order.
+  // [0, 1] weights times lows, [2, 3] weights times scales, for queries 2 (lane % 4) and the next, of group lane / 4 of
+  // 32 dimensions.
   float lows[4] = {};
 
   __device__ void Scale(float factor0, float factor1) {
@@ -478,35 +480,40 @@ __global__ void __launch_bounds__(CodeShape<kDim, kPageTokens, kAges>::kThreads,
   RunDecode<Shape, CodeReader<Shape>, NoAppender>(p);
 }
 
-template <int kDim, int kPageTokens, bool kAges>
-void LaunchFor(DecodeParams params, CudaDevice& device) {
-  const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, kAges>>(params, device);
-  Launch(device, "Attention", shape, DecodeCodesKernel<kDim, kPageTokens, kAges>, params);
+// body.template operator()<kDim, kPageTokens, kAges>()
+template <int kDim, typename Body>
+auto ForShape(const FastPages& pages, const Body& body) {
+  if (pages.page_tokens == 64) {
+    return pages.has_aged ? body.template operator()<kDim, 64, true>() : body.template operator()<kDim, 64, false>();
+  }
+  return pages.has_aged ? body.template operator()<kDim, 32, true>() : body.template operator()<kDim, 32, false>();
 }
-
-template <int kDim, int kPageTokens>
-void LaunchFor(const DecodeParams& params, bool ages, CudaDevice& device) {
-  return ages ? LaunchFor<kDim, kPageTokens, true>(params, device)
-              : LaunchFor<kDim, kPageTokens, false>(params, device);
-}
-
-template <int kDim>
-void LaunchFor(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
-  if (pages.page_tokens == 64) return LaunchFor<kDim, 64>(params, pages.has_aged, device);
-  LaunchFor<kDim, 32>(params, pages.has_aged, device);
+template <typename Body>
+auto ForShape(const FastPages& pages, const Body& body) {
+  switch (pages.head_dim) {
+    case 64:
+      return ForShape<64>(pages, body);
+    case 128:
+      return ForShape<128>(pages, body);
+    default:
+      return ForShape<256>(pages, body);
+  }
 }
 
 }  // namespace
 
+bool HasRoomForCodes(const FastPages& pages, int64_t group, const CudaDevice& device) {
+  return ForShape(pages, [&]<int kDim, int kPageTokens, bool kAges>() {
+    return HasRoom<CodeShape<kDim, kPageTokens, kAges>>(group, device);
+  });
+}
+
 void DecodeCodes(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
-  switch (pages.head_dim) {
-    case 64:
-      return LaunchFor<64>(params, pages, device);
-    case 128:
-      return LaunchFor<128>(params, pages, device);
-    default:
-      return LaunchFor<256>(params, pages, device);
-  }
+  ForShape(pages, [&]<int kDim, int kPageTokens, bool kAges>() {
+    DecodeParams own = params;
+    const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, kAges>>(own, device);
+    Launch(device, "Attention", shape, DecodeCodesKernel<kDim, kPageTokens, kAges>, own);
+  });
 }
 
 }  // namespace decode

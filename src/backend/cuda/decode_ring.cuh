@@ -40,7 +40,7 @@ struct RingShape {
   static constexpr int kSplits = kDim / 16;  // of outputs, for one mma
 };
 
-// How shared memory is used: stages, barriers, states of the warps.
+// How shared memory is used: stages, what they hold, barriers, states of the warps.
 struct SharedPlan {
   int num_stages = 0;
   int num_buffers = 1;  // of states: with two, a piece's are put together while the next one's tokens are read
@@ -113,8 +113,8 @@ __device__ void SyncConsumers() {
 }
 
 // Parts of a head's visits go round the warp groups by their number in the head, so that a piece's result does not
-// depend on what else the block does. Ahead of a head's first part in a run, `first`, the ring is filled up with parts
-// of nothing, so many: `group` is whose turn it is.
+// depend on what else the block does. How many empty parts come ahead of a head's first one in a run, so that part
+// `first` falls to group `first` mod kGroups: `group` has the next turn.
 template <typename Shape>
 __device__ int NumFilling(int group, int first) {
   return (first % Shape::kGroups - group + Shape::kGroups) % Shape::kGroups;
@@ -215,6 +215,7 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
         tail.visits[stage] = {};
         Arrive(tail.full + stage);
       }
+      __syncwarp();
       leave();
     }
     for (; first < end; first += kWarp) {
@@ -232,9 +233,9 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
           tail.visits[stage] = page.visit;
           Shape::Copy(ring + stage * Shape::kStageBytes, page.data, page.visit, tail.full + stage);
         }
+        __syncwarp();  // a lane that has made its copies may not be lapped
         leave();
       }
-      __syncwarp();
     }
   });
 }
@@ -260,11 +261,12 @@ struct WarpState {
   }
 };
 
-// Weights of 16 bits are 2^7 where a score is the running maximum, so that a million tokens beside one of a much larger
-// weight, a sink, still count: f16 has no room for less than 2^-24, and for 2^15 of a score above by kMaxSlack.
+// Weights are 2^7 where a score is the running maximum, so that in 16 bits a million tokens beside one of a much larger
+// weight, a sink, still count: f16 goes down to 2^-24, and up to the 2^15 of a score that is kMaxSlack above.
 inline constexpr float kWeightBits = 7.0f;
 
-// Scores of the lane, `larger0` and `larger1` at most, join the maxima of all lanes' where one exceeds them by so much.
+// Scores of the lane, `larger0` and `larger1` at most, join the maxima of all lanes' where one exceeds them by more
+// than kMaxSlack.
 template <typename State>
 __device__ void RaiseMaxima(float larger0, float larger1, State& state) {
   constexpr float kMost = kMaxSlack + kWeightBits;
@@ -448,8 +450,8 @@ __device__ void RunDecode(const DecodeParams& p) {
             reader.LoadQueries(p.q + first_pair * kDim);
           }
           reader.Attend(page, Shape::kAges && visit.Is(StageVisit::kIsAged), span, slope0, slope1);
-          __syncwarp();
         }
+        __syncwarp();  // all have read the visit and the page
         if (lane == 0) Arrive(tail.empty + stage);
         stage += Shape::kGroups;
         if (stage >= p.num_stages) {
@@ -475,7 +477,14 @@ __device__ void RunDecode(const DecodeParams& p) {
   if (!has_waited && blockIdx.x == 0) WaitForEarlier();
 }
 
-// Fills in how shared memory is used.
+// Whether a block has room for one round of stages.
+template <typename Shape>
+bool HasRoom(int64_t group, const CudaDevice& device) {
+  return PlanShared<Shape>(static_cast<int>(group), static_cast<int>(device.facts().shared_bytes_of_block)).num_stages >
+         0;
+}
+
+// Fills in how shared memory is used. Requires: HasRoom.
 template <typename Shape>
 LaunchShape ShapeOfLaunch(DecodeParams& params, const CudaDevice& device) {
   const SharedPlan plan = PlanShared<Shape>(params.group, static_cast<int>(device.facts().shared_bytes_of_block));

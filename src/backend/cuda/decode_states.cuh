@@ -48,6 +48,9 @@ namespace decode {
 // A layer's heads of one kind of pages, each by a kernel of its own: pages of numbers of 16 bits, and of codes.
 void DecodeHalves(const DecodeParams& params, const FastPages& pages, Compute compute, CudaDevice& device);
 void DecodeCodes(const DecodeParams& params, const FastPages& pages, CudaDevice& device);
+// Whether a multiprocessor has the shared memory for them: some architectures have less than half of Hopper's.
+bool HasRoomForHalves(const FastPages& pages, int64_t group, const CudaDevice& device);
+bool HasRoomForCodes(const FastPages& pages, int64_t group, const CudaDevice& device);
 
 }  // namespace decode
 

@@ -11,7 +11,7 @@
 //       product before: 2 c, 2 c + 16, 2 c + 1, 2 c + 17, and the same 8 further on
 //   q4 keys, [P, D] nibbles:
 //       as in q8 of every 32 dimensions quarter c has eight, a word; its words of 128 dimensions (D 64: of 64) lie
-//       together
+//       together (D 256: of odd tokens the second 128 come first)
 //   q4 values, of 32 tokens [D / 32][lane][4 words]:
 //       of dimensions r, r + 8, r + 16 and r + 24 of 32 the eight tokens of c
 // Nibbles i and i + 4 of a word are neighbours, of dimensions or of tokens: one and turns them into two 16-bit numbers.
