@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "support/backends.h"
@@ -267,6 +268,13 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
   }
 }
 
+// From number `first` on.
+double WorstDifference(const std::vector<float>& out, const std::vector<double>& expected, size_t first = 0) {
+  double worst = 0;
+  for (size_t i = first; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
+  return worst;
+}
+
 // Read in chunks of up to each of `max_chunks`.
 void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng, const std::vector<int64_t>& max_chunks) {
   const AttentionData data(test_case);
@@ -280,9 +288,7 @@ void CheckCase(const AttentionCase& test_case, std::mt19937_64& rng, const std::
           RunAttention(*named.backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools& pools) {
             if (!test_case.poisons_pages) ExpectKeptPages(test_case, cache, pools);
           });
-      double worst = 0;
-      for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-      ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
+      ASSERT_LE(WorstDifference(out, expected), AttentionTolerance(test_case.kv_formats, test_case.compute))
           << named.name << " seed " << test_case.seed << " chunks up to " << max_chunk << " D " << test_case.head_dim
           << " format " << NameOf(test_case.kv_formats);
     }
@@ -530,28 +536,22 @@ TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
     test_case.rules = {ResolveRule(HeadRule::Full(), {})};
     AttentionData data(test_case);
     const int64_t last = test_case.num_tokens - 1;
-    const size_t dim = static_cast<size_t>(test_case.head_dim);
-    const float* const query = data.q.data() + static_cast<size_t>(last) * dim;
-    const Row direction = Rotated(test_case, data, query, last);
-    double squares = 0;
-    for (const double x : direction) squares += x * x;
+    const size_t first = static_cast<size_t>(last * test_case.head_dim);
+    const Row direction = Rotated(test_case, data, data.q.data() + first, last);
+    const double squares = std::inner_product(direction.begin(), direction.end(), direction.begin(), 0.0);
     for (float& x : data.k) x *= 0.1f;
     for (float& x : data.v) x = 4 + 0.5f * x;
-    for (size_t d = 0; d < dim; ++d) {
-      data.k[d] = static_cast<float>(18 * std::sqrt(static_cast<double>(dim)) / squares * direction[d]);
+    for (size_t d = 0; d < direction.size(); ++d) {
+      data.k[d] = static_cast<float>(18 * std::sqrt(std::ssize(direction)) / squares * direction[d]);
       data.v[d] = 0;
     }
     const std::vector<int64_t> chunks = {last, 1};
     const std::vector<double> expected = Oracle(test_case, data, chunks);
-    const size_t first = static_cast<size_t>(last) * dim;
-    double largest = 0;
-    for (size_t i = first; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected[i]));
+    const double largest = WorstDifference(std::vector<float>(expected.size()), expected, first);
     for (const NamedBackend& named : AllBackends()) {
       const std::vector<float> out =
           RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
-      double worst = 0;
-      for (size_t i = first; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-      EXPECT_LE(worst, 0.05 * largest) << named.name << " " << NameOf(format);
+      EXPECT_LE(WorstDifference(out, expected, first), 0.05 * largest) << named.name << " " << NameOf(format);
     }
   }
 }
@@ -570,9 +570,7 @@ TEST(Attention, EqualsTheOracleOverManyPieces) {
     if (named.name == "ref") continue;
     const std::vector<float> out =
         RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
-    double worst = 0;
-    for (size_t i = 0; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
-    EXPECT_LE(worst, AttentionTolerance(KvFormat::kF32, Compute::kF32)) << named.name;
+    EXPECT_LE(WorstDifference(out, expected), AttentionTolerance(KvFormat::kF32, Compute::kF32)) << named.name;
   }
 }
 
