@@ -76,5 +76,26 @@ TEST(KvCodes, LanesFindTheirOperands) {
   }
 }
 
+// A lane's words of a q4 key, 16 bytes at a time, or 8 where a quarter has no more.
+TEST(KvCodes, LanesFindTheirWordsOfKeys) {
+  constexpr int kTokens = 64;
+  for (const int dim : {64, 128, 256}) {
+    const int of_chunk = dim == 64 ? 2 : 4;
+    for (int token = 0; token < kTokens; ++token) {
+      const int turned = dim == 256 && token % 2 == 1 ? 4 : 0;
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        for (int word = 0; word < dim / 32; ++word) {
+          const int chunk = (word / of_chunk * 4 + quarter) ^ turned;
+          const int first = token * dim + chunk * of_chunk * 8 + word % of_chunk * 8;
+          for (int i = 0; i < 8; ++i) {
+            EXPECT_EQ(Q4Nibble(dim, kTokens, token, word * 32 + quarter * 8 + i), first + i / 2 + i % 2 * 4)
+                << dim << " " << token;
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headwise::cuda
