@@ -493,10 +493,11 @@ TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
   if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
   const std::vector<NamedBackend> backends = AllBackends();
   Backend& backend = *backends.front().backend;
-  for (const int64_t head_dim : {64, 128, 256}) {
+  using enum KvFormat;
+  for (const auto& [head_dim, format] : std::initializer_list<std::pair<int64_t, KvFormat>>{
+           {64, kBF16}, {128, kBF16}, {256, kBF16}, {128, kQ8}, {128, kQ4}}) {
     AttentionCase test_case{.num_tokens = 20001, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = head_dim};
-    test_case.kv_formats = {KvFormat::kBF16, KvFormat::kBF16};
-    test_case.compute = Compute::kBF16;
+    test_case.kv_formats = {format, format}, test_case.compute = Compute::kBF16;
     test_case.rules = {ResolveRule(HeadRule::Full(), {}), ResolveRule(HeadRule::Stream(20, 3000), {})};
     const AttentionData data(test_case);  // of which the others are beginnings
     const KvPoolSet pools(
@@ -521,7 +522,7 @@ TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
     const std::vector<float> together = run(true);
     ASSERT_EQ(alone.size(), together.size());
     const auto differs = std::ranges::mismatch(alone, together);
-    EXPECT_EQ(differs.in1, alone.end()) << "D " << head_dim << ", text "
+    EXPECT_EQ(differs.in1, alone.end()) << "D " << head_dim << " " << NameOf(format) << ", text "
                                         << (differs.in1 - alone.begin()) / (test_case.num_q_heads * head_dim);
   }
 }
@@ -531,8 +532,7 @@ TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
 TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
   for (const KvFormat format : {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4}) {
     AttentionCase test_case{.num_tokens = 601, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 128};
-    test_case.kv_formats = {format, format};
-    test_case.compute = Compute::kBF16;
+    test_case.kv_formats = {format, format}, test_case.compute = Compute::kBF16;
     test_case.rules = {ResolveRule(HeadRule::Full(), {})};
     AttentionData data(test_case);
     const int64_t last = test_case.num_tokens - 1;
