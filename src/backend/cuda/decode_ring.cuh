@@ -46,7 +46,7 @@ struct SharedPlan {
   int num_buffers = 1;  // of states: with two, a piece's are put together while the next one's tokens are read
 };
 template <typename Shape>
-inline constexpr int kSoftmaxPairs = Shape::kNumConsumers* kMaxGroup;
+inline constexpr int kSoftmaxPairs = kMaxGroup* Shape::kNumConsumers;
 template <int kDim>
 inline constexpr int kOutputRow = kDim + 4;  // so that a warp's queries are in other banks each
 template <typename Shape>
@@ -157,8 +157,8 @@ __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, in
   return PartsOf(plan.visits, head.aged_begin, head.AgedEnd(first_pos, Shape::kPageTokens));
 }
 
-// Parts of pages in the order of visits, a lane of 32 each; what is looked up for the next ones is on its way
-// meanwhile. `may_read_all`: the kernel ahead writes none of them.
+// Parts of pages in the order of visits, 32 at a time: a lane looks up its own part, while those ahead are on their
+// way, and makes its copies. `may_read_all`: the kernel ahead writes none of them.
 template <typename Shape>
 __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
