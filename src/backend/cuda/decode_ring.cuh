@@ -38,6 +38,7 @@ struct RingShape {
   static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
   static_assert(kNumConsumers % kWarpsOfPage == 0);
   static constexpr int kSplits = kDim / 16;  // of outputs, for one mma
+  static constexpr int kSoftmaxPairs = kNumConsumers * kMaxGroup;
 };
 
 // How shared memory is used: stages, what they hold, barriers, states of the warps.
@@ -45,8 +46,6 @@ struct SharedPlan {
   int num_stages = 0;
   int num_buffers = 1;  // of states: with two, a piece's are put together while the next one's tokens are read
 };
-template <typename Shape>
-inline constexpr int kSoftmaxPairs = kMaxGroup* Shape::kNumConsumers;
 template <int kDim>
 inline constexpr int kOutputRow = kDim + 4;  // so that a warp's queries are in other banks each
 template <typename Shape>
@@ -74,7 +73,7 @@ struct alignas(16) StageVisit {
 template <typename Shape>
 constexpr int SharedBytes(const SharedPlan& plan, int group) {
   const int of_stage = Shape::kStageBytes + static_cast<int>(sizeof(StageVisit) + 2 * sizeof(uint64_t));
-  const int of_buffer = OutputFloats<Shape>(group) * 4 + kSoftmaxPairs<Shape> * 8;
+  const int of_buffer = OutputFloats<Shape>(group) * 4 + Shape::kSoftmaxPairs * 8;
   return plan.num_stages * of_stage + plan.num_buffers * of_buffer;
 }
 // As many stages as there is room for, in whole rounds of the warp groups: a stage always serves the same group, else
@@ -469,7 +468,7 @@ __device__ void RunDecode(const DecodeParams& p) {
       // Who is behind by more than a piece is waited for above.
       const bool is_first = buffer.outputs == tail.outputs;
       buffer.outputs = tail.outputs + (is_first ? OutputFloats<Shape>(p.group) : 0);
-      buffer.softmax = tail.softmax + (is_first ? kSoftmaxPairs<Shape> : 0);
+      buffer.softmax = tail.softmax + (is_first ? Shape::kSoftmaxPairs : 0);
     }
     turn = end_part % Shape::kGroups;
   });
