@@ -269,9 +269,10 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
 }
 
 // From number `first` on.
-double WorstDifference(const std::vector<float>& out, const std::vector<double>& expected, size_t first = 0) {
+double WorstDifference(const std::vector<float>& out, const std::vector<double>& expected, int64_t first = 0) {
   double worst = 0;
-  for (size_t i = first; i < out.size(); ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
+  for (size_t i = static_cast<size_t>(first); i < out.size(); ++i)
+    worst = std::max(worst, std::abs(out[i] - expected[i]));
   return worst;
 }
 
@@ -527,30 +528,29 @@ TEST(Attention, ManyLongTextsThatDecodeAreEachAsAlone) {
   }
 }
 
-// A token that nearly all the weight goes to, whose value is nothing: what the others leave, 2^-26 of the weight each,
-// is the output, of which weights of 16 bits may not lose anything.
+// Every sixteenth token, one for each warp of a GPU, has nearly all the weight, and nothing as its value: what the
+// others leave, 2^-26 of such a weight each, is the output, of which weights of 16 bits may not lose anything.
 TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
   for (const KvFormat format : {KvFormat::kF16, KvFormat::kBF16, KvFormat::kQ8, KvFormat::kQ4}) {
     AttentionCase test_case{.num_tokens = 601, .num_q_heads = 1, .num_kv_heads = 1, .head_dim = 128};
     test_case.kv_formats = {format, format}, test_case.compute = Compute::kBF16;
     test_case.rules = {ResolveRule(HeadRule::Full(), {})};
     AttentionData data(test_case);
-    const int64_t last = test_case.num_tokens - 1;
-    const size_t first = static_cast<size_t>(last * test_case.head_dim);
-    const Row direction = Rotated(test_case, data, data.q.data() + first, last);
-    const double squares = std::inner_product(direction.begin(), direction.end(), direction.begin(), 0.0);
+    const int64_t last = test_case.num_tokens - 1, first = last * test_case.head_dim;
+    const float* const query = data.q.data() + first;
+    const double squares = std::inner_product(query, query + test_case.head_dim, query, 0.0);
     for (float& x : data.k) x *= 0.1f;
-    for (float& x : data.v) x = 4 + 0.5f * x;
-    for (size_t d = 0; d < direction.size(); ++d) {
-      data.k[d] = static_cast<float>(18 * std::sqrt(std::ssize(direction)) / squares * direction[d]);
-      data.v[d] = 0;
+    for (float& x : data.v) x = 8 + 0.5f * x;
+    for (int64_t j = 0; j < last; j += 16) {
+      float* key = data.k.data() + j * test_case.head_dim;  // of a score of 18: 204 / sqrt(128)
+      for (const double x : Rotated(test_case, data, query, last - j)) *key++ = static_cast<float>(204 / squares * x);
+      std::fill_n(data.v.begin() + j * test_case.head_dim, test_case.head_dim, 0.0f);
     }
-    const std::vector<int64_t> chunks = {last, 1};
-    const std::vector<double> expected = Oracle(test_case, data, chunks);
+    const std::vector<double> expected = Oracle(test_case, data, {last, 1});
     const double largest = WorstDifference(std::vector<float>(expected.size()), expected, first);
     for (const NamedBackend& named : AllBackends()) {
       const std::vector<float> out =
-          RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
+          RunAttention(*named.backend, test_case, data, {last, 1}, [](const KvCache&, const KvPools&) {});
       EXPECT_LE(WorstDifference(out, expected, first), 0.05 * largest) << named.name << " " << NameOf(format);
     }
   }

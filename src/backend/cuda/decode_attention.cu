@@ -200,58 +200,29 @@ __global__ void __launch_bounds__(Shape16<kDim, kPageTokens>::kThreads, 1) Decod
   RunDecode<Shape, Reader16<T, Shape, kExact>, Appender>(p);
 }
 
-template <typename T, int kDim, int kPageTokens, bool kExact>
-void LaunchFor(DecodeParams params, CudaDevice& device) {
-  const LaunchShape shape = ShapeOfLaunch<Shape16<kDim, kPageTokens>>(params, device);
-  Launch(device, "Attention", shape, DecodeKernel<T, kDim, kPageTokens, kExact>, params);
-}
-
-template <typename T, int kDim>
-void LaunchFor(const DecodeParams& params, int64_t page_tokens, Compute compute, CudaDevice& device) {
-  const bool is_exact = compute == Compute::kF32;
-  if (page_tokens == 64) {
-    return is_exact ? LaunchFor<T, kDim, 64, true>(params, device) : LaunchFor<T, kDim, 64, false>(params, device);
-  }
-  return is_exact ? LaunchFor<T, kDim, 32, true>(params, device) : LaunchFor<T, kDim, 32, false>(params, device);
-}
-
-template <typename T>
-void LaunchFor(const DecodeParams& params, const FastPages& pages, Compute compute, CudaDevice& device) {
-  switch (pages.head_dim) {
-    case 64:
-      return LaunchFor<T, 64>(params, pages.page_tokens, compute, device);
-    case 128:
-      return LaunchFor<T, 128>(params, pages.page_tokens, compute, device);
-    default:
-      return LaunchFor<T, 256>(params, pages.page_tokens, compute, device);
-  }
-}
-
-template <int kDim>
-bool HasRoomFor(const FastPages& pages, int64_t group, const CudaDevice& device) {
-  return pages.page_tokens == 64 ? HasRoom<Shape16<kDim, 64>>(group, device)
-                                 : HasRoom<Shape16<kDim, 32>>(group, device);
+template <typename T, bool kExact>
+void LaunchFor(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
+  ForPages(pages, [&]<int kDim, int kPageTokens>() {
+    DecodeParams own = params;
+    const LaunchShape shape = ShapeOfLaunch<Shape16<kDim, kPageTokens>>(own, device);
+    Launch(device, "Attention", shape, DecodeKernel<T, kDim, kPageTokens, kExact>, own);
+  });
 }
 
 }  // namespace
 
 bool HasRoomForHalves(const FastPages& pages, int64_t group, const CudaDevice& device) {
-  switch (pages.head_dim) {
-    case 64:
-      return HasRoomFor<64>(pages, group, device);
-    case 128:
-      return HasRoomFor<128>(pages, group, device);
-    default:
-      return HasRoomFor<256>(pages, group, device);
-  }
+  return ForPages(pages,
+                  [&]<int kDim, int kPageTokens>() { return HasRoom<Shape16<kDim, kPageTokens>>(group, device); });
 }
 
 void DecodeHalves(const DecodeParams& params, const FastPages& pages, Compute compute, CudaDevice& device) {
+  const bool is_exact = compute == Compute::kF32;
   if (pages.halves == KvFormat::kF16) {
-    LaunchFor<__half>(params, pages, compute, device);
-  } else {
-    LaunchFor<__nv_bfloat16>(params, pages, compute, device);
+    return is_exact ? LaunchFor<__half, true>(params, pages, device) : LaunchFor<__half, false>(params, pages, device);
   }
+  return is_exact ? LaunchFor<__nv_bfloat16, true>(params, pages, device)
+                  : LaunchFor<__nv_bfloat16, false>(params, pages, device);
 }
 
 }  // namespace decode

@@ -6,10 +6,9 @@
 //   q8  integer products. Queries are rounded to 8 bits, and weights, once they carry their value's scale, to 7 with a
 //       scale for 32 tokens.
 //   q4  one and makes two codes 16-bit numbers: 1024 + code, or 1024 + 16 code, of keys, 16 + code of values. The
-//   scales
-//       of key dimensions join the query for every page, in f16, which holds those up to 16,376: of larger ones scores
-//       become infinite. Their lows, and the 1024, add one number to all its scores. Weights
-//       carry the scale of a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
+//       scales of key dimensions join the query for every page, in f16, which holds those up to 16,376: of larger ones
+//       scores become infinite. Their lows, and the 1024, add one number to all its scores. Weights carry the scale of
+//       a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
 
@@ -474,45 +473,31 @@ class CodeReader {
   CodeState<Shape::kSplits, Shape::kAges> state_;
 };
 
-template <int kDim, int kPageTokens, bool kAges>
-__global__ void __launch_bounds__(CodeShape<kDim, kPageTokens, kAges>::kThreads, 1) DecodeCodesKernel(DecodeParams p) {
-  using Shape = CodeShape<kDim, kPageTokens, kAges>;
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1) DecodeCodesKernel(DecodeParams p) {
   RunDecode<Shape, CodeReader<Shape>, NoAppender>(p);
 }
 
-// body.template operator()<kDim, kPageTokens, kAges>()
-template <int kDim, typename Body>
-auto ForShape(const FastPages& pages, const Body& body) {
-  if (pages.page_tokens == 64) {
-    return pages.has_aged ? body.template operator()<kDim, 64, true>() : body.template operator()<kDim, 64, false>();
-  }
-  return pages.has_aged ? body.template operator()<kDim, 32, true>() : body.template operator()<kDim, 32, false>();
-}
+// body.template operator()<Shape>()
 template <typename Body>
 auto ForShape(const FastPages& pages, const Body& body) {
-  switch (pages.head_dim) {
-    case 64:
-      return ForShape<64>(pages, body);
-    case 128:
-      return ForShape<128>(pages, body);
-    default:
-      return ForShape<256>(pages, body);
-  }
+  return ForPages(pages, [&]<int kDim, int kPageTokens>() {
+    return pages.has_aged ? body.template operator()<CodeShape<kDim, kPageTokens, true>>()
+                          : body.template operator()<CodeShape<kDim, kPageTokens, false>>();
+  });
 }
 
 }  // namespace
 
 bool HasRoomForCodes(const FastPages& pages, int64_t group, const CudaDevice& device) {
-  return ForShape(pages, [&]<int kDim, int kPageTokens, bool kAges>() {
-    return HasRoom<CodeShape<kDim, kPageTokens, kAges>>(group, device);
-  });
+  return ForShape(pages, [&]<typename Shape>() { return HasRoom<Shape>(group, device); });
 }
 
 void DecodeCodes(const DecodeParams& params, const FastPages& pages, CudaDevice& device) {
-  ForShape(pages, [&]<int kDim, int kPageTokens, bool kAges>() {
+  ForShape(pages, [&]<typename Shape>() {
     DecodeParams own = params;
-    const LaunchShape shape = ShapeOfLaunch<CodeShape<kDim, kPageTokens, kAges>>(own, device);
-    Launch(device, "Attention", shape, DecodeCodesKernel<kDim, kPageTokens, kAges>, own);
+    const LaunchShape shape = ShapeOfLaunch<Shape>(own, device);
+    Launch(device, "Attention", shape, DecodeCodesKernel<Shape>, own);
   });
 }
 

@@ -476,6 +476,22 @@ __device__ void RunDecode(const DecodeParams& p) {
   if (!has_waited && blockIdx.x == 0) WaitForEarlier();
 }
 
+// body.template operator()<kDim, kPageTokens>()
+template <typename Body>
+auto ForPages(const FastPages& pages, const Body& body) {
+  const auto of_dim = [&]<int kDim>() {
+    return pages.page_tokens == 64 ? body.template operator()<kDim, 64>() : body.template operator()<kDim, 32>();
+  };
+  switch (pages.head_dim) {
+    case 64:
+      return of_dim.template operator()<64>();
+    case 128:
+      return of_dim.template operator()<128>();
+    default:
+      return of_dim.template operator()<256>();
+  }
+}
+
 // Whether a block has room for one round of stages.
 template <typename Shape>
 bool HasRoom(int64_t group, const CudaDevice& device) {

@@ -13,8 +13,8 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
-// A running maximum is raised where a score exceeds it by more: weights are up to 2^8 then, for which 16-bit numbers
-// have room, and most keys change nothing.
+// A running maximum is raised where a score exceeds it by more: weights are up to 2^8 times its own then, for which
+// 16-bit numbers have room, and most keys change nothing.
 inline constexpr float kMaxSlack = 8.0f;
 
 // What outputs are multiplied with behind the last key, from the running maximum of scores in powers of two (the
