@@ -52,7 +52,7 @@ void Store(KvFormat format, Row& row) {
         break;
       case KvFormat::kQ8:
       case KvFormat::kQ4:
-        x = q8_scale * std::nearbyint(x / q8_scale);
+        if (q8_scale > 0) x = q8_scale * std::nearbyint(x / q8_scale);
         break;
     }
   }
@@ -271,8 +271,7 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
 // From number `first` on.
 double WorstDifference(const std::vector<float>& out, const std::vector<double>& expected, int64_t first = 0) {
   double worst = 0;
-  for (size_t i = static_cast<size_t>(first); i < out.size(); ++i)
-    worst = std::max(worst, std::abs(out[i] - expected[i]));
+  for (size_t i = static_cast<size_t>(first); i < out.size(); ++i) worst = Worse(worst, out[i], expected[i]);
   return worst;
 }
 
@@ -475,9 +474,7 @@ TEST(Attention, DecodingBesideAChunkChangesNothing) {
       ASSERT_EQ(alone.size(), together.size());
       const double tolerance = AttentionTolerance(test_case.kv_formats, test_case.compute);
       double worst = 0;
-      for (size_t i = 0; i < alone.size(); ++i) {
-        worst = std::max(worst, static_cast<double>(std::abs(alone[i] - together[i])));
-      }
+      for (size_t i = 0; i < alone.size(); ++i) worst = Worse(worst, alone[i], together[i]);
       EXPECT_LE(worst, tolerance) << named.name;
       if (named.name != "cuda") continue;
       const auto row = static_cast<std::ptrdiff_t>(test_case.num_q_heads * head_dim);

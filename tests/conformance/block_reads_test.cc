@@ -83,7 +83,7 @@ TEST_F(BlockReads, TheReferenceReadsWhatThePaperReads) {
         const Row expected = head.Attend(t, read);
         const float* const row = &out[static_cast<size_t>((t * test_case.num_kv_heads + h) * group_dim)];
         double worst = 0;
-        for (size_t i = 0; i < expected.size(); ++i) worst = std::max(worst, std::abs(row[i] - expected[i]));
+        for (size_t i = 0; i < expected.size(); ++i) worst = Worse(worst, row[i], expected[i]);
         ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
             << "seed " << seed << " head " << h << " at " << t << " of " << blocks.from;
       }
@@ -135,7 +135,7 @@ TEST_F(BlockReads, EveryInstructionSetReadsWhatTheReferenceReads) {
       size_t num_other = 0;
       for (size_t row = 0; row < out.size(); row += dim) {
         double worst = 0;
-        for (size_t i = row; i < row + dim; ++i) worst = std::max<double>(worst, std::abs(out[i] - expected[i]));
+        for (size_t i = row; i < row + dim; ++i) worst = Worse(worst, out[i], expected[i]);
         num_other += worst > tolerance ? 1 : 0;
       }
       // Two bounds that are as close as sums in f32 round to: the other block is read. A key that is rotated in float

@@ -145,10 +145,7 @@ std::vector<float> Attend(Backend& backend, const KvLayout& layout, const Head& 
 // NaN counts as infinitely far.
 double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
-    worst = difference <= worst ? worst : std::isnan(difference) ? INFINITY : difference;
-  }
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = Worse(worst, a[i], b[i]);
   return worst;
 }
 

@@ -159,7 +159,7 @@ TEST_F(Select, TheReferenceKeepsWhatThePapersKeep) {
     for (size_t i = 0; i < out.size() && !is_tied; ++i) {
       const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
       if (!IsSimulated(test_case.rules[static_cast<size_t>(q_head / group)])) continue;
-      worst = std::max(worst, std::abs(out[i] - expected[i]));
+      worst = Worse(worst, out[i], expected[i]);
     }
     ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << "seed " << seed;
   }
@@ -234,9 +234,7 @@ TEST_F(Select, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
       if (num_others > 0) continue;
       num_exact += format == KvFormat::kF32 || format == KvFormat::kF16 ? 1 : 0;
       double worst = 0;
-      for (size_t i = 0; i < out.size(); ++i) {
-        worst = std::max(worst, static_cast<double>(std::abs(out[i] - expected_out[i])));
-      }
+      for (size_t i = 0; i < out.size(); ++i) worst = Worse(worst, out[i], expected_out[i]);
       ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << named.name << ", seed " << seed;
     }
   }

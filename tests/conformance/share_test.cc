@@ -217,7 +217,7 @@ void CompareWithPaper(Backend& backend, const AttentionCase& test_case, const At
   for (size_t i = 0; i < out.size() && !is_tied; ++i) {
     const auto q_head = static_cast<int64_t>(i) / test_case.head_dim % test_case.num_q_heads;
     if (!test_case.rules[static_cast<size_t>(q_head / group)].SelectsByScore()) continue;
-    compared.worst = std::max(compared.worst, std::abs(out[i] - expected[i]));
+    compared.worst = Worse(compared.worst, out[i], expected[i]);
   }
 }
 
@@ -367,9 +367,7 @@ TEST(AdaKv, EveryInstructionSetKeepsWhatTheReferenceKeeps) {
       const double share = format == KvFormat::kQ8 ? 0.1 : 0.02;
       ASSERT_LE(static_cast<double>(num_others), share * static_cast<double>(num_kept)) << named.name << ", " << seed;
       double worst = 0;
-      for (size_t i = 0; i < out.size(); ++i) {
-        worst = std::max(worst, static_cast<double>(std::abs(out[i] - expected_out[i])));
-      }
+      for (size_t i = 0; i < out.size(); ++i) worst = Worse(worst, out[i], expected_out[i]);
       if (num_others > 0) continue;
       EXPECT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute)) << named.name << ", seed " << seed;
     }

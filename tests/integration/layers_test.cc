@@ -61,10 +61,7 @@ HeadPlan MixedPlan() {
 double MaxDifferenceFrom(const std::vector<double>& expected, const std::vector<float>& found) {
   EXPECT_EQ(expected.size(), found.size());
   double worst = 0;
-  for (size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
-    const double difference = std::abs(expected[i] - static_cast<double>(found[i]));
-    if (!(difference <= worst)) worst = difference;
-  }
+  for (size_t i = 0; i < std::min(expected.size(), found.size()); ++i) worst = Worse(worst, expected[i], found[i]);
   return worst;
 }
 

@@ -13,6 +13,7 @@
 #include "support/backends.h"
 #include "support/head_pages.h"
 #include "support/read_token.h"
+#include "support/tolerance.h"
 #include "tensor/dtype.h"
 
 namespace headwise::aged {
@@ -321,7 +322,7 @@ inline Errors ErrorsOf(const Outputs& outputs, const std::vector<std::vector<dou
       errors += error * error;
       squares += want * want;
     }
-    result.lse = std::max(result.lse, std::abs(outputs.lse[row] - expected[row].back()));
+    result.lse = Worse(result.lse, outputs.lse[row], expected[row].back());
   }
   result.relative = std::sqrt(errors / squares);
   return result;

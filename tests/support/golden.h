@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "support/tolerance.h"
 #include "weights/weight_source.h"
 
 namespace headwise {
@@ -69,10 +70,7 @@ inline std::vector<std::string> GoldenFolders(const std::string& path) {
 inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size() || a.empty()) return INFINITY;
   double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (!(difference <= worst)) worst = std::isfinite(difference) ? difference : INFINITY;
-  }
+  for (size_t i = 0; i < a.size(); ++i) worst = Worse(worst, a[i], b[i]);
   return worst;
 }
 

@@ -10,6 +10,13 @@
 
 namespace headwise {
 
+// The larger of what was the worst so far and |a - b|; infinity, which no bound allows, where that is not finite
+// (std::max passes over what is no number).
+inline double Worse(double worst, double a, double b) {
+  const double difference = std::abs(a - b);
+  return std::isfinite(difference) ? std::max(worst, difference) : INFINITY;
+}
+
 // Attention outputs of N(0,1) values, largest |difference|. In f32 only sums and exp differ. With 16-bit pages a key
 // that is rotated in float rather than double can round to the neighbouring number: 2^-10 (f16) or 2^-7 (bf16) of one
 // element, times |q| / sqrt(D). bf16 products round q, k, p and v to 8 bits each, on outputs of a few units.

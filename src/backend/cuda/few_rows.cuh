@@ -107,16 +107,18 @@ __device__ inline Tile TileOf(const FewRowsParams& p, int tile) {
 }
 
 // Which tiles a block does: every so many-th, so that blocks read beside each other, or pairs of them where gated, of
-// the gate and the same of what it gates.
+// the gate and the same of what it gates. Teams of a block take turns.
 struct Tiles {
   const FewRowsParams& p;
+  const int first, stride;
 
   // Without divisions, which would stand between the kernel's beginning and its first copy.
-  __device__ explicit Tiles(const FewRowsParams& params) : p(params) {}
+  __device__ explicit Tiles(const FewRowsParams& params, int team = 0, int num_teams = 1)
+      : p(params),
+        first(static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x)),
+        stride(num_teams * static_cast<int>(gridDim.x)) {}
   __device__ int half() const { return p.num_tiles >> 1; }
-  __device__ int UnitOf(int i) const {
-    return static_cast<int>(blockIdx.x) + (p.is_gated ? i >> 1 : i) * static_cast<int>(gridDim.x);
-  }
+  __device__ int UnitOf(int i) const { return first + (p.is_gated ? i >> 1 : i) * stride; }
   __device__ bool IsThere(int i) const { return UnitOf(i) < (p.is_gated ? half() : p.num_tiles); }
   __device__ bool IsGate(int i) const { return p.is_gated && (i & 1) == 0; }
   __device__ Tile Get(int i) const { return TileOf(p, UnitOf(i) + (p.is_gated && (i & 1) == 1 ? half() : 0)); }
@@ -426,9 +428,9 @@ template <int kGroups>
 struct TileWriter {
   static constexpr int kSumsOfThread = (kTileOutputs * Sums<kGroups>::kRows + kThreads - 1) / kThreads;
   const FewRowsParams& p;
-  int thread = static_cast<int>(threadIdx.x);  // as which this one writes
-  float gates[kSumsOfThread];                  // of the tile of the gate, kept until that of what it gates is there
-  float old[kSumsOfThread];                    // what is added to
+  int thread = static_cast<int>(threadIdx.x) & (kThreads - 1);  // as which this one writes
+  float gates[kSumsOfThread];  // of the tile of the gate, kept until that of what it gates is there
+  float old[kSumsOfThread];    // what is added to
 
   __device__ explicit TileWriter(const FewRowsParams& params) : p(params) {}
 

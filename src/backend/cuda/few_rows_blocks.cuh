@@ -64,7 +64,7 @@ __device__ inline void PutRounded(const XBytes& layout, char* to, int column, in
   if (layout.has_sums) scales[layout.scales_bytes() / 4 + at] = scale * static_cast<float>(sum);
 }
 
-// All rows, normalised where there is a norm, whose weights are in `norm`, by a block of kThreads.
+// All rows, normalised where there is a norm, whose weights are in `norm`, by a block's first kThreads.
 __device__ inline void StageBytes(const FewRowsParams& p, const XBytes& layout, const RowQuads& norm, char* staged) {
   const int padded_depth = layout.num_turns * kTurnElements;
   for (int row = 0; row < p.num_rows; ++row) {
@@ -79,7 +79,6 @@ __device__ inline void StageBytes(const FewRowsParams& p, const XBytes& layout, 
       }
     }
   }
-  __syncthreads();
 }
 static_assert(kPadElements % (4 * kWarp) == 0);  // whole warps are there or not
 

@@ -9,11 +9,11 @@
 // by the multiply-add that scales the sum; codes stand at the top of their bytes, so that a nibble is an operand after
 // one shift and one mask, and x's scale takes the factor back.
 //
-// As in matmul_few_rows.cu a warp copies its own slices of K, up to 18 KiB ahead, and waits for nobody; one block a
-// multiprocessor does its share of the tiles of 16 outputs. x lies in shared memory, of few numbers rounded there by
-// each block, norm and all, of more by a launch of its own, from which it is copied as it is. Of sums that are too long
-// for that every warp brings the part of its next slice with its weights, for four tiles at once. Rows that do not fit
-// even so take their turn.
+// As in matmul_few_rows.cu a warp copies its own slices of K, 10 to 18 KiB ahead, and waits for nobody; one block a
+// multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of their
+// own. x lies in shared memory, of few numbers rounded there by each block, norm and all, of more by a launch of its
+// own, from which it is copied as it is. Of sums that are too long for that every warp brings the part of its next
+// slice with its weights, for four tiles at once. Rows that do not fit even so take their turn.
 //
 // How a sum is put together depends on K and the format alone (eight shares, each in the order of its slices and runs,
 // added in their order), so its bits do not depend on who shares the step.
@@ -28,12 +28,13 @@ namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
-// Tiles [begin, end) of the block, whose shares are in `sums` one behind the other.
+// Tiles [begin, end) of the team, whose shares are in `sums` one behind the other.
 template <int kGroups>
-__device__ void WriteTiles(const Tiles& tiles, int begin, int end, const float* sums, TileWriter<kGroups>& writer) {
+__device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, const float* sums,
+                           TileWriter<kGroups>& writer) {
   if constexpr (kGroups > 1) {  // of its one tile most warps have rows
     writer.LoadOld(tiles.Get(begin));
-    __syncthreads();
+    SyncTeam(team);
     writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums);
     return;
   }
@@ -44,24 +45,37 @@ __device__ void WriteTiles(const Tiles& tiles, int begin, int end, const float* 
     }
   };
   if (tiles.p.adds) for_own([&](int i) { writer.LoadOld(tiles.Get(i)); });
-  __syncthreads();
+  SyncTeam(team);
   for_own([&](int i) { writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups>::kFloats); });
 }
+
+// With one team of eight warps, two for each scheduler, all wait too often for what they have just asked of registers
+// and of shared memory: the logits of q6_k and one row took 128 microseconds, with two teams they take 104.
+constexpr int kMostTeams = 2;
+constexpr int NumTeams(int num_rows) {
+  return num_rows <= kRowsOfGroup ? kMostTeams : 1;
+}
+// Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
+// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83).
+constexpr int kThreadsOfBound = 640;
+static_assert(kThreadsOfBound > kMostTeams * kThreads);
 
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
 // `rounded`: x as XBytes says, or null: each block makes it.
-template <DType kType, int kGroups, int kStages>
-__global__ void __launch_bounds__(kThreads, 1)
+template <DType kType, int kGroups, int kStages, int kTeams>
+__global__ void __launch_bounds__(kTeams == 1 ? kThreads : kThreadsOfBound, 1)
     BlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, const char* rounded) {
   constexpr BlockOrder kOrder = OrderOf(kType);
   constexpr int kSliceBytes = kOrder.slice_bytes();
   constexpr int kTurnsOfSlice = kOrder.runs / 2;
   extern __shared__ __align__(16) char memory[];
-  const int share = static_cast<int>(threadIdx.x / kWarp);
-  const Tiles tiles(p);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  const int team = kTeams == 1 ? 0 : warp / kNumShares;
+  const int share = kTeams == 1 ? warp : warp % kNumShares;
+  const Tiles tiles(p, team, kTeams);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
-  BlockRing<kSliceBytes, kStages> ring(memory + share * kStages * kSliceBytes);
+  BlockRing<kSliceBytes, kStages> ring(memory + warp * kStages * kSliceBytes);
   ShareCopies<decltype(ring)> copies(ring, share, num_slices);
   const auto copy_next = [&] {
     copies.CopyNext([&](int tile_idx) -> const char* {
@@ -74,24 +88,26 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
 
-  auto* const sums = reinterpret_cast<float*>(memory + kNumShares * kStages * kSliceBytes);
-  char* const x = reinterpret_cast<char*>(sums + p.num_buffers * p.tiles_at_once * Sums<kGroups>::kFloats);
+  const int floats_of_team = p.num_buffers * p.tiles_at_once * Sums<kGroups>::kFloats;
+  auto* const first_sums = reinterpret_cast<float*>(memory + kTeams * kNumShares * kStages * kSliceBytes);
+  char* const x = reinterpret_cast<char*>(first_sums + kTeams * floats_of_team);
+  float* const sums = first_sums + team * floats_of_team;
   if (rounded == nullptr) {
     RowQuads norm;
-    if (p.norm_weight != nullptr) norm.Load(p.norm_weight, 0, p.depth);
+    if (p.norm_weight != nullptr && team == 0) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
     LetLaterBegin();
-    StageBytes(p, layout, norm, x);
+    if (team == 0) StageBytes(p, layout, norm, x);
   } else {
     WaitForEarlier();
     LetLaterBegin();
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < layout.bytes(); at += kThreads * 16) {
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < layout.bytes(); at += kTeams * kThreads * 16) {
       CopyChunk(SharedAddress(x + at), rounded + at);
     }
     CommitCopies();
     WaitForCopies<0>();
-    __syncthreads();
   }
+  __syncthreads();
   const Groups<kGroups> groups(layout, x);
   TileWriter<kGroups> writer(p);
   int first_of_set = 0;
@@ -106,9 +122,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     StoreShare<kGroups>(share, acc, set + (tile_idx - first_of_set) * Sums<kGroups>::kFloats);
     if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
-    WriteTiles<kGroups>(tiles, first_of_set, tile_idx + 1, set, writer);
+    WriteTiles<kGroups>(tiles, team, first_of_set, tile_idx + 1, set, writer);
     if (p.num_buffers == 1) {
-      __syncthreads();
+      SyncTeam(team);
     } else {
       set = set == sums ? sums + p.tiles_at_once * Sums<kGroups>::kFloats : sums;
     }
@@ -295,10 +311,11 @@ int MostTilesAtOnce(const FewRowsParams& params, int num_rows) {
 }
 
 // How a product fits into shared memory.
-enum class Way { kNone, kDeep, kShallow, kStreamed };
 struct Layout {
-  Way way = Way::kNone;
-  int num_buffers = 1;  // of sums
+  int num_stages = 0;  // of a warp's ring; 0: it does not fit
+  int num_teams = 1;
+  bool is_streamed = false;
+  int num_buffers = 1;  // of a team's sums
   int tiles_at_once = 1;
   size_t bytes = 0;
 };
@@ -306,31 +323,35 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, con
   constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const BlockOrder order = OrderOf(dtype);
-  const size_t sums =
-      sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_rows));
   XBytes x = LayoutOfX(dtype, num_rows, depth);
   const auto held = static_cast<size_t>(x.bytes());
   x.num_turns = order.runs / 2;
   const size_t streamed = size_t{2} * kNumShares * static_cast<size_t>(x.bytes());
-  struct Tried {
-    Way way;
-    int num_stages;
-    size_t x_bytes;
-  };
-  for (const Tried& tried :
-       {Tried{Way::kDeep, StagesOf(dtype, kDeepRing), held}, Tried{Way::kShallow, StagesOf(dtype, kShallowRing), held},
-        Tried{Way::kStreamed, kStreamStages, streamed}}) {
-    const size_t bytes =
-        size_t{kNumShares} * static_cast<size_t>(tried.num_stages * order.slice_bytes()) + sums + tried.x_bytes;
-    if (bytes > limit || (tried.way == Way::kStreamed && num_rows <= kRowsOfGroup)) continue;
-    for (int tiles = most_at_once; tiles > 1; tiles /= 2) {
-      const size_t all = bytes + (2 * static_cast<size_t>(tiles) - 1) * sums;
-      if (all <= limit) return {tried.way, 2, tiles, all};
+  const auto fits = [&](Layout& layout) {
+    const auto num_teams = static_cast<size_t>(layout.num_teams);
+    const size_t sums =
+        num_teams * sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_rows));
+    layout.bytes = num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums +
+                   (layout.is_streamed ? streamed : held);
+    if (layout.bytes > limit) return false;
+    for (int tiles = most_at_once; tiles >= 1; tiles /= 2) {
+      const size_t all = layout.bytes + (2 * static_cast<size_t>(tiles) - 1) * sums;
+      if (all > limit) continue;
+      layout.num_buffers = 2;
+      layout.tiles_at_once = tiles;
+      layout.bytes = all;
+      break;
     }
-    const int num_buffers = bytes + sums <= limit ? 2 : 1;
-    return {tried.way, num_buffers, 1, bytes + (num_buffers == 2 ? sums : 0)};
+    return true;
+  };
+  Layout layout{.num_stages = StagesOf(dtype, kShallowRing), .num_teams = NumTeams(num_rows)};
+  if (layout.num_teams > 1 && fits(layout) && layout.num_buffers == 2) return layout;
+  for (const int ring_bytes : {kDeepRing, kShallowRing}) {
+    layout = {.num_stages = StagesOf(dtype, ring_bytes)};
+    if (fits(layout)) return layout;
   }
-  return {};
+  layout = {.num_stages = kStreamStages, .is_streamed = true};
+  return num_rows > kRowsOfGroup && fits(layout) ? layout : Layout{};
 }
 
 bool StagesTooMany(const FewRowsParams& params) {
@@ -342,7 +363,7 @@ template <DType kType, int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
   const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
   char* rounded = nullptr;
-  if (layout.way == Way::kStreamed || StagesTooMany(params)) {
+  if (layout.is_streamed || StagesTooMany(params)) {
     rounded = reinterpret_cast<char*>(device.Scratch(static_cast<size_t>(x.bytes())));
     if (rounded == nullptr) return;
     LaunchShape rounding = Overlapping(params.num_rows, kThreads);
@@ -350,17 +371,22 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
     Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, x, rounded);
   }
   const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
-  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units), kThreads, layout.bytes);
+  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units),
+                                  static_cast<unsigned>(layout.num_teams) * kThreads, layout.bytes);
   shape.lets_begin_late = true;
   if constexpr (kGroups > 1) {
-    if (layout.way == Way::kStreamed) {
+    if (layout.is_streamed) {
       return Launch(device, "MatMul", shape, StreamedBlocksKernel<kType, kGroups>, params, x, rounded);
     }
   }
-  Launch(device, "MatMul", shape,
-         layout.way == Way::kDeep ? BlocksKernel<kType, kGroups, StagesOf(kType, kDeepRing)>
-                                  : BlocksKernel<kType, kGroups, StagesOf(kType, kShallowRing)>,
-         params, x, rounded);
+  const auto launch = [&](auto kernel) { Launch(device, "MatMul", shape, kernel, params, x, rounded); };
+  constexpr int kDeep = StagesOf(kType, kDeepRing);
+  constexpr int kShallow = StagesOf(kType, kShallowRing);
+  if constexpr (kGroups == 1) {
+    if (layout.num_teams > 1) return launch(BlocksKernel<kType, kGroups, kShallow, kMostTeams>);
+  }
+  launch(layout.num_stages == kDeep ? BlocksKernel<kType, kGroups, kDeep, 1>
+                                    : BlocksKernel<kType, kGroups, kShallow, 1>);
 }
 
 // `params` of rows [first_row, first_row + num_rows) alone.
@@ -389,7 +415,7 @@ void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
   for (int first = 0; first < num_rows;) {
     int count = std::min(kMaxColumns, num_rows - first);
     Layout layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
-    while (layout.way == Way::kNone && count > 1) {
+    while (layout.num_stages == 0 && count > 1) {
       count = (count - 1) / kRowsOfGroup > 0 ? (count - 1) / kRowsOfGroup * kRowsOfGroup : count - 1;
       layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
     }
@@ -416,7 +442,7 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   return product.parts.size() <= kMaxParts && IsBlockFormat(dtype) &&
          std::all_of(product.parts.begin(), product.parts.end(),
                      [&](const MatMulPart& part) { return part.weight.dtype == dtype; }) &&
-         LayoutFor(dtype, 1, depth, 1, device).way != Way::kNone;
+         LayoutFor(dtype, 1, depth, 1, device).num_stages != 0;
 }
 
 void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {

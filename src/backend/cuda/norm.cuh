@@ -13,13 +13,18 @@ inline constexpr int kNormThreads = 256;
 inline constexpr int kNormQuads = 8;
 inline constexpr int64_t kMaxNormDim = int64_t{4} * kNormQuads * kNormThreads;
 
-// The same in all threads.
+// Until so many threads of the block are here, those of the `team`-th such number of them.
+__device__ inline void SyncTeam(int team) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kNormThreads) : "memory");
+}
+
+// The same in all threads; of a larger block the first ones'.
 __device__ inline float SumOfBlock(float x) {
   __shared__ float sums[kNormThreads / kWarp];
   x = SumOfWarp(x);
-  __syncthreads();  // sums of the call before are read
+  SyncTeam(0);  // sums of the call before are read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = x;
-  __syncthreads();
+  SyncTeam(0);
   float sum = 0;
   for (int i = 0; i < kNormThreads / static_cast<int>(kWarp); ++i) sum += sums[i];
   return sum;
