@@ -545,6 +545,7 @@ TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
     }
     const std::vector<double> expected = Oracle(test_case, data, {last, 1});
     const double largest = WorstDifference(std::vector<float>(expected.size()), expected, first);
+    ASSERT_TRUE(std::isfinite(largest)) << NameOf(format);
     for (const NamedBackend& named : AllBackends()) {
       const std::vector<float> out =
           RunAttention(*named.backend, test_case, data, {last, 1}, [](const KvCache&, const KvPools&) {});
