@@ -270,6 +270,7 @@ void ExpectKeptPages(const AttentionCase& test_case, const KvCache& cache, const
 
 // From number `first` on.
 double WorstDifference(const std::vector<float>& out, const std::vector<double>& expected, int64_t first = 0) {
+  EXPECT_EQ(out.size(), expected.size());
   double worst = 0;
   for (size_t i = static_cast<size_t>(first); i < out.size(); ++i) worst = Worse(worst, out[i], expected[i]);
   return worst;

@@ -136,6 +136,7 @@ TEST_F(BlockReads, EveryInstructionSetReadsWhatTheReferenceReads) {
       for (size_t row = 0; row < out.size(); row += dim) {
         double worst = 0;
         for (size_t i = row; i < row + dim; ++i) worst = Worse(worst, out[i], expected[i]);
+        ASSERT_TRUE(std::isfinite(worst)) << named.name << ", seed " << seed << ", row " << row / dim;
         num_other += worst > tolerance ? 1 : 0;
       }
       // Two bounds that are as close as sums in f32 round to: the other block is read. A key that is rotated in float

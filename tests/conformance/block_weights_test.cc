@@ -298,20 +298,21 @@ TEST_P(BlockWeights, NormAndGateOnTheWayChangeNoBit) {
   ExpectSameBits(runner.RunAll(), runner.RunAll(/*is_apart=*/true));
 }
 
-// A multiprocessor has more tiles than it writes at once.
+// Each team of warps of a multiprocessor has more tiles than it writes at once, and several times so: buffers of sums
+// are used again.
 TEST_P(BlockWeights, ManyTiles) {
   if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
   Random random(7);
   for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
-    for (const int64_t num_rows : {1, 3, 8}) {
-      Call call{.formats = {format}, .num_rows = num_rows, .num_outputs = 9000, .depth = 512, .has_bias = true};
+    for (const int64_t num_rows : {1, 8}) {
+      Call call{.formats = {format}, .num_rows = num_rows, .num_outputs = 36100, .depth = 256, .has_bias = true};
       ExpectAsRef(call, random);
       call.write = MatMulArgs::Write::kAdd;
       ExpectAsRef(call, random);
       call = {.formats = {format, format},
               .num_rows = num_rows,
-              .num_outputs = 9000,
-              .depth = 512,
+              .num_outputs = 36100,
+              .depth = 256,
               .has_norm = true,
               .activation = ActivateArgs::Kind::kGatedSilu};
       SCOPED_TRACE(call.InWords());
@@ -319,6 +320,17 @@ TEST_P(BlockWeights, ManyTiles) {
       const Runner runner(backend(), call, data);
       ExpectSameBits(runner.RunAll(), runner.RunAll(/*is_apart=*/true));
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Rows that leave no room for two teams of warps, or for one tile of each at a time.
+TEST_P(BlockWeights, EightLongRows) {
+  if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
+  Random random(9);
+  for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const int64_t depth : {6144, 8192, 10240}) {
+      ExpectAsRef({.formats = {format}, .num_rows = 8, .num_outputs = 2500, .depth = depth, .has_bias = true}, random);
     }
   }
 }

@@ -93,7 +93,7 @@ class Nf4Model : public PublishedFolder {
   static double MostDifferent(const std::vector<float>& a, const std::vector<float>& b) {
     EXPECT_EQ(a.size(), b.size());
     double most = 0;
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = std::max<double>(most, std::abs(a[i] - b[i]));
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) most = Worse(most, a[i], b[i]);
     return most;
   }
 

@@ -55,6 +55,8 @@ struct FewRowsParams {
   int num_tiles;
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
   __host__ __device__ int num_columns() const { return num_parts * num_rows; }
+  // What blocks share out: tiles, or pairs of them where gated.
+  __host__ __device__ int num_units() const { return is_gated ? num_tiles >> 1 : num_tiles; }
   struct Part {
     const void* weight;  // [N, K] bf16 or f16, or tiles of a block format (block_order.h)
     const float* bias;   // or null
@@ -117,11 +119,10 @@ struct Tiles {
       : p(params),
         first(static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x)),
         stride(num_teams * static_cast<int>(gridDim.x)) {}
-  __device__ int half() const { return p.num_tiles >> 1; }
   __device__ int UnitOf(int i) const { return first + (p.is_gated ? i >> 1 : i) * stride; }
-  __device__ bool IsThere(int i) const { return UnitOf(i) < (p.is_gated ? half() : p.num_tiles); }
+  __device__ bool IsThere(int i) const { return UnitOf(i) < p.num_units(); }
   __device__ bool IsGate(int i) const { return p.is_gated && (i & 1) == 0; }
-  __device__ Tile Get(int i) const { return TileOf(p, UnitOf(i) + (p.is_gated && (i & 1) == 1 ? half() : 0)); }
+  __device__ Tile Get(int i) const { return TileOf(p, UnitOf(i) + (p.is_gated && (i & 1) == 1 ? p.num_units() : 0)); }
 };
 
 // An f32 number is the sum of so many in bf16.

@@ -409,15 +409,11 @@ Layout LayoutFor(int num_columns, int64_t depth, int tiles_of_block, const CudaD
   return {};
 }
 
-int NumUnits(const FewRowsParams& params) {
-  return params.is_gated ? params.num_tiles / 2 : params.num_tiles;
-}
-
 // `rounded`: x as it is multiplied, or null.
 template <typename Weight, int kGroups>
 void LaunchFor(const FewRowsParams& params, const Layout& layout, const Bf16* rounded, CudaDevice& device) {
   LaunchShape shape =
-      Overlapping(std::min(device.facts().num_multiprocessors, NumUnits(params)), kThreads, layout.bytes);
+      Overlapping(std::min(device.facts().num_multiprocessors, params.num_units()), kThreads, layout.bytes);
   shape.lets_begin_late = true;
   const auto launch = [&](auto kernel) { Launch(device, "MatMul", shape, kernel, params, rounded); };
   if (layout.is_staged) {
@@ -461,7 +457,7 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaD
   for (FewRowsParams::Part& part : params.parts) {
     if (part.out != nullptr) part.out += static_cast<int64_t>(rows.first) * part.num_outputs;
   }
-  const int num_blocks = std::min(device.facts().num_multiprocessors, NumUnits(params));
+  const int num_blocks = std::min(device.facts().num_multiprocessors, params.num_units());
   const int tiles_of_block = (params.num_tiles + num_blocks - 1) / num_blocks;
   const Layout layout = LayoutFor(params.num_columns(), params.depth, tiles_of_block, device);
   params.num_buffers = layout.num_buffers;

@@ -49,12 +49,10 @@ __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, con
   for_own([&](int i) { writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups>::kFloats); });
 }
 
-// With one team of eight warps, two for each scheduler, all wait too often for what they have just asked of registers
-// and of shared memory: the logits of q6_k and one row took 128 microseconds, with two teams they take 104.
+// Of up to 8 rows, where a block has more than one tile. With one team of eight warps, two for each scheduler, all wait
+// too often for what they have just asked of registers and of shared memory: the logits of q6_k and one row took 128
+// microseconds, with two teams they take 104.
 constexpr int kMostTeams = 2;
-constexpr int NumTeams(int num_rows) {
-  return num_rows <= kRowsOfGroup ? kMostTeams : 1;
-}
 // Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
 // RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83).
 constexpr int kThreadsOfBound = 640;
@@ -319,7 +317,7 @@ struct Layout {
   int tiles_at_once = 1;
   size_t bytes = 0;
 };
-Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, const CudaDevice& device) {
+Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int num_teams, const CudaDevice& device) {
   constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const BlockOrder order = OrderOf(dtype);
@@ -344,7 +342,7 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, con
     }
     return true;
   };
-  Layout layout{.num_stages = StagesOf(dtype, kShallowRing), .num_teams = NumTeams(num_rows)};
+  Layout layout{.num_stages = StagesOf(dtype, kShallowRing), .num_teams = num_teams};
   if (layout.num_teams > 1 && fits(layout) && layout.num_buffers == 2) return layout;
   for (const int ring_bytes : {kDeepRing, kShallowRing}) {
     layout = {.num_stages = StagesOf(dtype, ring_bytes)};
@@ -370,8 +368,7 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
     if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
     Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, x, rounded);
   }
-  const int num_units = params.is_gated ? params.num_tiles / 2 : params.num_tiles;
-  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units),
+  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, params.num_units()),
                                   static_cast<unsigned>(layout.num_teams) * kThreads, layout.bytes);
   shape.lets_begin_late = true;
   if constexpr (kGroups > 1) {
@@ -412,12 +409,16 @@ void LaunchRows(FewRowsParams params, int first_row, int num_rows, const Layout&
 // As many rows at a time as fit.
 template <DType kType>
 void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
+  const auto layout_for = [&](int count) {
+    const bool has_two = count <= kRowsOfGroup && params.num_units() > device.facts().num_multiprocessors;
+    return LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), has_two ? kMostTeams : 1, device);
+  };
   for (int first = 0; first < num_rows;) {
     int count = std::min(kMaxColumns, num_rows - first);
-    Layout layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
+    Layout layout = layout_for(count);
     while (layout.num_stages == 0 && count > 1) {
       count = (count - 1) / kRowsOfGroup > 0 ? (count - 1) / kRowsOfGroup * kRowsOfGroup : count - 1;
-      layout = LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), device);
+      layout = layout_for(count);
     }
     LaunchRows<kType>(params, first, count, layout, device);
     first += count;
@@ -442,7 +443,7 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   return product.parts.size() <= kMaxParts && IsBlockFormat(dtype) &&
          std::all_of(product.parts.begin(), product.parts.end(),
                      [&](const MatMulPart& part) { return part.weight.dtype == dtype; }) &&
-         LayoutFor(dtype, 1, depth, 1, device).num_stages != 0;
+         LayoutFor(dtype, 1, depth, 1, 1, device).num_stages != 0;
 }
 
 void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {
