@@ -304,7 +304,7 @@ TEST_P(BlockWeights, ManyTiles) {
   if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
   Random random(7);
   for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
-    for (const int64_t num_rows : {1, 8}) {
+    for (const int64_t num_rows : {1, 3, 8}) {
       Call call{.formats = {format}, .num_rows = num_rows, .num_outputs = 36100, .depth = 256, .has_bias = true};
       ExpectAsRef(call, random);
       call.write = MatMulArgs::Write::kAdd;
