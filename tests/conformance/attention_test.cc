@@ -548,9 +548,11 @@ TEST(Attention, ManySmallWeightsCountBesideALargeOne) {
     const double largest = WorstDifference(std::vector<float>(expected.size()), expected, first);
     ASSERT_TRUE(std::isfinite(largest)) << NameOf(format);
     for (const NamedBackend& named : AllBackends()) {
-      const std::vector<float> out =
-          RunAttention(*named.backend, test_case, data, {last, 1}, [](const KvCache&, const KvPools&) {});
-      EXPECT_LE(WorstDifference(out, expected, first), 0.05 * largest) << named.name << " " << NameOf(format);
+      for (const std::vector<int64_t>& chunks : {std::vector<int64_t>{last, 1}, {last + 1}}) {
+        const std::vector<float> out = RunAttention(*named.backend, test_case, data, chunks, Nothing);
+        EXPECT_LE(WorstDifference(out, expected, first), 0.05 * largest)
+            << named.name << " " << NameOf(format) << (chunks.size() == 1 ? ", of a prompt" : "");
+      }
     }
   }
 }
@@ -567,8 +569,7 @@ TEST(Attention, EqualsTheOracleOverManyPieces) {
   const std::vector<double> expected = Oracle(test_case, data, chunks);
   for (const NamedBackend& named : AllBackends()) {
     if (named.name == "ref") continue;
-    const std::vector<float> out =
-        RunAttention(*named.backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {});
+    const std::vector<float> out = RunAttention(*named.backend, test_case, data, chunks, Nothing);
     EXPECT_LE(WorstDifference(out, expected), AttentionTolerance(KvFormat::kF32, Compute::kF32)) << named.name;
   }
 }
@@ -588,7 +589,7 @@ TEST(Attention, IsTheSameOnAnyNumberOfThreads) {
     std::vector<std::vector<float>> outs;
     for (const int num_threads : {1, 2, 5}) {
       const auto backend = MakeCpuBackend({.num_threads = num_threads}).value();
-      outs.push_back(RunAttention(*backend, test_case, data, chunks, [](const KvCache&, const KvPools&) {}));
+      outs.push_back(RunAttention(*backend, test_case, data, chunks, Nothing));
     }
     EXPECT_EQ(outs[0], outs[1]);
     EXPECT_EQ(outs[0], outs[2]);

@@ -179,9 +179,8 @@ TEST_F(Select, ABudgetThatKeepsAllIsDenseBitForBit) {
       AttentionCase selecting = test_case;
       selecting.rules.assign(2, ResolveRule(Selecting(kind, 0, 150, RuleStart::kFirstToken), limits));
       const std::vector<int64_t> chunks = RandomChunks(rng, selecting, 30);
-      const auto nothing = [](const KvCache&, const KvPools&) {};
-      EXPECT_EQ(RunAttention(*named.backend, selecting, data, chunks, nothing),
-                RunAttention(*named.backend, test_case, data, chunks, nothing))
+      EXPECT_EQ(RunAttention(*named.backend, selecting, data, chunks, Nothing),
+                RunAttention(*named.backend, test_case, data, chunks, Nothing))
           << named.name;
     }
   }

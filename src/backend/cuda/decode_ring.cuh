@@ -260,10 +260,6 @@ struct WarpState {
   }
 };
 
-// Weights are 2^7 where a score is the running maximum, so that in 16 bits a million tokens beside one of a much larger
-// weight, a sink, still count: f16 goes down to 2^-24, and up to the 2^15 of a score that is kMaxSlack above.
-inline constexpr float kWeightBits = 7.0f;
-
 // Scores of the lane, `larger0` and `larger1` at most, join the maxima of all lanes' where one exceeds them by more
 // than kMaxSlack.
 template <typename State>

@@ -37,8 +37,9 @@ template <typename T, int kDim>
 struct Lane {
   uint32_t queries[kDim / 16][4];
   float outputs[kDim / 8][4] = {};
-  float max[2] = {kNoScore, kNoScore};  // times log2 e; scores are at most kMaxSlack above it
-  float sum[2] = {0, 0};                // over the lane's keys
+  // Times log2 e, kWeightBits below the running maximum, which scores exceed by kMaxSlack at most.
+  float max[2] = {kNoScore, kNoScore};
+  float sum[2] = {0, 0};  // over the lane's keys
 };
 
 template <typename T, int kDim>
@@ -93,19 +94,21 @@ __device__ void RaiseMax(const float (&scores)[KeysOf(kDim) / 8][4], float scale
 #pragma unroll
     for (int i = 0; i < 4; ++i) larger[i] = fmaxf(larger[i], scores[n][i]);
   }
+  constexpr float kMost = kMaxSlack + kWeightBits;
   float of_row[2];
   bool is_higher = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     of_row[r] = fmaxf(larger[2 * r], larger[2 * r + 1]) * scale;
-    is_higher = is_higher || of_row[r] > lane_state.max[r] + kMaxSlack;
+    is_higher = is_higher || of_row[r] > lane_state.max[r] + kMost;
   }
   if (!__any_sync(kAllLanes, is_higher)) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 1));
     of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 2));
-    if (of_row[r] <= lane_state.max[r] + kMaxSlack) continue;
+    if (of_row[r] <= lane_state.max[r] + kMost) continue;
+    of_row[r] -= kWeightBits;
     const float factor = Exp2(lane_state.max[r] - of_row[r]);
     lane_state.max[r] = of_row[r];
     lane_state.sum[r] *= factor;

@@ -142,8 +142,9 @@ struct State {
   float scores[kKeys / 2];
   uint32_t weights[kKeys / 4];
   float outputs[kDim / 2];
-  float max[2] = {kNoScore, kNoScore};  // times log2 e; scores are at most kMaxSlack above it
-  float sum[2] = {0, 0};                // over the lane's keys
+  // Times log2 e, kWeightBits below the running maximum, which scores exceed by kMaxSlack at most.
+  float max[2] = {kNoScore, kNoScore};
+  float sum[2] = {0, 0};  // over the lane's keys
 
   // Weights from scores; outputs are to be multiplied with `factor`, where it says true. Of a tile that all rows read
   // whole `is_inner`; else row r reads keys [begin[r], end[r]), counted from the lane's first.
@@ -184,19 +185,20 @@ struct State {
     float larger[4] = {scores[0], scores[1], scores[2], scores[3]};
 #pragma unroll
     for (int i = 4; i < kKeys / 2; ++i) larger[i % 4] = fmaxf(larger[i % 4], scores[i]);
+    constexpr float kMost = kMaxSlack + kWeightBits;
     float of_row[2];
     bool is_higher = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       of_row[r] = fmaxf(larger[2 * r], larger[2 * r + 1]) * scale;
-      is_higher = is_higher || of_row[r] > max[r] + kMaxSlack;
+      is_higher = is_higher || of_row[r] > max[r] + kMost;
     }
     if (!__any_sync(kAllLanes, is_higher)) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 1));
       of_row[r] = fmaxf(of_row[r], __shfl_xor_sync(kAllLanes, of_row[r], 2));
-      if (of_row[r] <= max[r] + kMaxSlack) of_row[r] = max[r];
+      of_row[r] = of_row[r] > max[r] + kMost ? of_row[r] - kWeightBits : max[r];
       factor[r] = Exp2(max[r] - of_row[r]);
       max[r] = of_row[r];
       sum[r] *= factor[r];

@@ -17,6 +17,10 @@ __device__ inline float Exp2(float x) {
 // 16-bit numbers have room, and most keys change nothing.
 inline constexpr float kMaxSlack = 8.0f;
 
+// Weights are 2^7 where a score is the running maximum, so that in 16 bits a million tokens beside one of a much larger
+// weight, a sink, still count: f16 goes down to 2^-24, and up to the 2^15 of a score that is kMaxSlack above.
+inline constexpr float kWeightBits = 7.0f;
+
 // What outputs are multiplied with behind the last key, from the running maximum of scores in powers of two (the
 // largest, or somewhat below it) and the sum of weights over it; the query head's sink logit joins here. `row`:
 // of `p.lse`, which one of several threads writes.
