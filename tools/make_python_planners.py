@@ -16,9 +16,9 @@ FILE = pathlib.Path(__file__).resolve().parents[1] / "python" / "headwise" / "pl
 WHOLE = {"sink", "recent", "at", "seed", "steps", "batch", "train-sink", "train-recent", "min-tokens", "max-tokens",
          "num-lengths", "passkeys", "passkey-words", "samples", "validation-length", "validation-samples",
          "answer-tokens", "budget", "integration-points", "intervals", "kernel", "max-rules-per-layer",
-         "retrain-steps", "min-recent", "context", "window", "block", "dense-layers"}
+         "retrain-steps", "min-recent", "context", "window", "block", "dense-layers", "representatives"}
 REAL = {"sparsity", "steepness", "floor", "threshold", "kv-ratio", "alpha", "beta", "learning-rate", "lambda", "density", "omega",
-        "induction-share", "echo-share", "recent-share", "divisor", "epsilon"}
+        "induction-share", "echo-share", "recent-share", "frequent-share", "local-share", "recovery", "divisor", "epsilon"}
 FLAGS = {"compensate"}
 LISTS = {"lengths"}
 FILES = {"base", "text", "prompts", "rules"}

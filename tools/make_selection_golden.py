@@ -25,6 +25,8 @@ CHUNK = 20  # prompt tokens per step
 POLICIES = {
     "h2o": [{"recent": 20, "by": "h2o", "recent_share": 0.5}] * 2,
     "h2o_sinks": [{"sink": 2, "recent": 14, "by": "h2o", "recent_share": 0.25}] * 2,
+    "fastgen": [{"recent": 24, "from": "end_of_prompt", "by": "fastgen", "recent_share": 0.25, "punctuation": punctuation}
+                for punctuation in (True, False)],
     "tova": [{"recent": 20, "by": "tova"}] * 2,
     "snapkv": [{"recent": 20, "from": "end_of_prompt", "by": "snapkv", "window": 8, "kernel": 5, "pooling": "mean"}] * 2,
     "pyramidkv": [
@@ -39,6 +41,10 @@ POLICIES = {
 }
 
 
+# Of fastgen, ids as its plan lists them. 13 of the text's 93 tokens are in one of the two.
+SPECIAL, PUNCTUATION = range(0, 384, 24), range(7, 384, 12)
+
+
 def rounded_down(x):
     """To the next f16 that is not above x."""
     nearest = x.astype(np.float16)
@@ -49,8 +55,8 @@ def rounded_down(x):
 class Policy:
     """Of one KV head: notes scores, says what goes. Every choice keeps its distance to the next in `margins`."""
 
-    def __init__(self, rule, prompt_tokens, margins):
-        self.rule, self.prompt_tokens, self.margins = rule, prompt_tokens, margins
+    def __init__(self, rule, prompt_tokens, margins, ids=()):
+        self.rule, self.prompt_tokens, self.margins, self.ids = rule, prompt_tokens, margins, ids
         self.starts = prompt_tokens if rule.get("from") == "end_of_prompt" else 0
         self.scores, self.keys = {}, {}
 
@@ -65,7 +71,7 @@ class Policy:
             self.scores[t] = -np.sqrt(np.dot(key, key))
         elif by == "tova":
             self.scores = dict(seen)
-        elif by == "h2o" or self.prompt_tokens - self.rule["window"] <= t < self.prompt_tokens:
+        elif by in ("h2o", "fastgen") or self.prompt_tokens - self.rule["window"] <= t < self.prompt_tokens:
             for j, weight in seen.items():
                 self.scores[j] = self.scores.get(j, 0.0) + weight
 
@@ -97,13 +103,16 @@ class Policy:
     def counting(self, kept, end):
         """The scores of the tokens that may go."""
         by = self.rule["by"]
-        newest = int(self.rule.get("recent_share", 0) * self.rule["recent"]) if by == "h2o" else self.rule.get("window", 0)
+        newest = int(self.rule["recent_share"] * self.rule["recent"]) if "recent_share" in self.rule else self.rule.get("window", 0)
         if by == "keydiff":
             mean = np.mean([self.keys[j] for j in kept], axis=0)
             self.scores = {j: -self.keys[j] @ mean / np.sqrt(mean @ mean) for j in kept}
         scores = {j: self.scores.get(j, 0.0) for j in kept if j < end - newest}
         if by == "snapkv":
             scores = self.pooled(scores)
+        if by == "fastgen":
+            stays = [j for j in scores if self.ids[j] in SPECIAL or self.rule["punctuation"] and self.ids[j] in PUNCTUATION]
+            scores.update((j, np.inf) for j in stays)
         return {j: score for j, score in scores.items() if j >= self.rule.get("sink", 0)}
 
     def going(self, kept, end):
@@ -121,7 +130,7 @@ class Policy:
                 around = [abs(score - lower) for score in scores.values() if score != lower]
                 self.margins.append(min(around) / abs(lower))
             else:
-                self.margins.append((upper - lower) / abs(upper))
+                self.margins.append((upper - lower) / abs(upper) if upper < np.inf else 1.0)
         return order[:num_going]
 
     def pooled(self, scores):
@@ -222,7 +231,7 @@ class Llama:
 
 
 def plan_rule(rule):
-    select = {key: rule[key] for key in ("by", "recent_share", "window", "kernel", "pooling", "block") if key in rule}
+    select = {key: rule[key] for key in ("by", "recent_share", "punctuation", "window", "kernel", "pooling", "block") if key in rule}
     return {"full": False, "sink": rule.get("sink", 0), "recent": rule["recent"], "positions": "text",
             "from": rule.get("from", "first_token"), "compensate": False, "select": select}
 
@@ -286,7 +295,7 @@ def main():
     cases, at_end = {}, {}
     for name, rules in POLICIES.items():
         margins = []
-        policies = [[Policy(rule, len(prompt), margins) for _ in range(model.num_kv_heads)] for rule in rules]
+        policies = [[Policy(rule, len(prompt), margins, ids) for _ in range(model.num_kv_heads)] for rule in rules]
         hidden, after = model.run(ids, steps, policies)
         if name != "expected":  # the tokens say it all: none goes later
             tensors[f"hidden_{name}"] = hidden[rows].astype(np.float32)
@@ -303,7 +312,8 @@ def main():
             sys.exit(f"{name}: a choice was nearly a tie ({min(margins):.2g}), expected another text or budget")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "golden.json").write_text(
-        json.dumps({"model": args.model.name, "prompt_tokens": len(prompt), "chunk_tokens": CHUNK, "cases": cases},
+        json.dumps({"model": args.model.name, "prompt_tokens": len(prompt), "chunk_tokens": CHUNK, "special": list(SPECIAL), "punctuation": list(PUNCTUATION),
+                    "cases": cases},
                    separators=(",", ":")) + "\n")
     save_file(tensors, args.out / "golden.safetensors")
     if args.kvpress:

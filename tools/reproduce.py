@@ -66,7 +66,9 @@ class Reproduction:
         self.plan("random", "--kv-ratio", 0.25, "--at", 8192, *SIZES)
         for method in SELECTORS:
             self.plan(method, "--kv-ratio", 0.25, "--at", 8192)
-        # Its budget is of what a query reads. Two dense layers of eight are a quarter of it already.
+        self.plan("fastgen", "--min-tokens", 1500, "--max-tokens", 4000, "--kv-ratio", 0.25, "--at", 8192)
+        self.plan("infllm", "--kv-ratio", 0.25, "--at", 8192)
+        # Its budget, as the one before, is of what a query reads. Two dense layers of eight are a quarter of it already.
         self.plan("quest", "--dense-layers", 0, "--kv-ratio", 0.25, "--at", 8192)
         # SnapKV's kernel as wide as a line of the records; and heads that choose in place of a plan's windows.
         self.plan("snapkv", "--kernel", 41, "--kv-ratio", 0.25, "--at", 8192, name="snapkv-41")
@@ -150,7 +152,7 @@ class Reproduction:
         """Heads that choose by score, with the question in the prompt and a turn later."""
         mixed = [option for ratio in RATIOS.split(",") for method in ("h2o", "snapkv")
                  for option in ("--plan", self.out / "plans" / f"duo-{method}-{ratio}.json")]
-        methods = (*SELECTORS, "quest", "snapkv-41", "adakv-41")
+        methods = (*SELECTORS, "fastgen", "quest", "infllm", "snapkv-41", "adakv-41")
         lines = ("--num-lines", 200, "--num-cases", 20, "--seed", 6)
         for turns in ("one", "later", "next"):
             self.evaluate(f"selectors-{turns}", "lines", *lines, "--turns", turns, methods=("duo", *methods))
@@ -158,7 +160,7 @@ class Reproduction:
         self.evaluate("selectors-passkey", "passkey", "--lengths", 4096, "--num-cases", 20, "--seed", 3,
                       methods=methods)
         self.evaluate("selectors-cost", "cost", "--lengths", 16384, "--num-cases", 2, ratios="0.125",
-                      methods=("streaming", *SELECTORS, "quest"))
+                      methods=("streaming", *SELECTORS, "fastgen", "quest", "infllm"))
 
     def run_text(self):
         book = self.book()

@@ -25,12 +25,14 @@ enum class RuleStart {
   kEndOfPrompt,  // dense prefill, then the cache is cut [razor Algorithm 1]
 };
 
-// Which tokens a head keeps, of as many as its rule lets it keep; or, of kQuest alone, which it reads of all.
+// Which tokens a head keeps, of as many as its rule lets it keep; or, of kQuest and kInfLlm, which it reads of all.
 struct TokenSelector {
   enum class Kind {
     kPosition,  // the rule's own: the first `sink` and the newest `recent`
     // By score: the first `sink` always, and of all others `recent`, those that scored highest.
     kH2o,       // sums over all queries so far; a share of them are the newest tokens, whatever their sums [h2o]
+    kFastGen,   // special tokens, and where `punctuation` says so punctuation, as HeadPlan::tokens lists them; of all
+                // others as kH2o [fastgen §3.2]
     kTova,      // what the last query of a step gave each, the newest token among them [tova]
     kSnapKv,    // sums over the prompt's last queries, pooled along positions; once, at its end, and what comes behind
                 // the prompt is kept on top of that [snapkv]
@@ -41,21 +43,32 @@ struct TokenSelector {
                 // when tokens go, and which always stay, as kSnapKv [expected]
     kQuest,     // every token is kept; queries behind the prompt read the blocks whose keys may give them most, as many
                 // as `recent` has tokens, the newest among them, and those of `sink` [quest]
+    kInfLlm,    // as kQuest, but a share of `recent` are the newest blocks, and the others those whose representatives,
+                // the tokens that these looked at most when they came, are most like the query [infllm §3.2]
   };
   enum class Pooling { kMax, kMean };
 
   Kind kind = Kind::kPosition;
-  double recent_share = 0.5;  // kH2o: of `recent`; half and half in the paper
+  double recent_share = 0.5;  // kH2o, kFastGen and kInfLlm: of `recent`; half and half in the paper of the first
+  bool punctuation = false;   // kFastGen
   // kSnapKv, kAdaKv and kExpected:
   int64_t window = 32;  // the queries that are observed, whose tokens are always kept
   // kSnapKv and kAdaKv:
   int64_t kernel = 7;  // positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
   double floor = 0.2;  // kAdaKv: of a budget, what does not depend on the other heads
-  int64_t block = 16;  // kQuest: tokens that are read or not together, a multiple of 16
+  // kQuest and kInfLlm: tokens that are read or not together, a multiple of 16; of kInfLlm at least 32.
+  int64_t block = 16;
+  int64_t representatives = 4;  // kInfLlm: of a block
 
   // Whether tokens go once, at the end of the prompt, by what its last queries say.
   bool CutsOnce() const { return PoolsSums() || kind == Kind::kExpected; }
+  // Whether scores are sums over all queries so far.
+  bool SumsAll() const { return kind == Kind::kH2o || kind == Kind::kFastGen; }
+  // Whether a share of `recent` are the newest, whatever they scored.
+  bool HasRecentShare() const { return SumsAll() || kind == Kind::kInfLlm; }
+  // Whether every token is kept.
+  bool ReadsBlocks() const { return kind == Kind::kQuest || kind == Kind::kInfLlm; }
   // Whether scores are sums over these, pooled: then the steps that a text was read in do not matter.
   bool PoolsSums() const { return kind == Kind::kSnapKv || kind == Kind::kAdaKv; }
 
@@ -86,7 +99,7 @@ struct HeadRule {
   // Whether it chooses by score, and then what: the tokens that it keeps, or the blocks that its queries read.
   bool HasSelector() const { return select.kind != TokenSelector::Kind::kPosition; }
   bool SelectsByScore() const { return HasSelector() && !ReadsBlocks(); }
-  bool ReadsBlocks() const { return select.kind == TokenSelector::Kind::kQuest; }
+  bool ReadsBlocks() const { return select.ReadsBlocks(); }
 
   friend bool operator==(const HeadRule&, const HeadRule&) = default;
 
@@ -111,6 +124,14 @@ struct ModelShape {
   friend bool operator==(const ModelShape&, const ModelShape&) = default;
 };
 
+// Tokens that heads keep for what they are (TokenSelector::Kind::kFastGen). Ids, ascending; no id is in both.
+struct TokenLists {
+  std::vector<int32_t> special;      // what stands for no text: starts of texts, turn markers
+  std::vector<int32_t> punctuation;  // nothing but punctuation and white space
+
+  friend bool operator==(const TokenLists&, const TokenLists&) = default;
+};
+
 struct HeadPlan {
   // Files are read from the first version on. They are written as version 2 where a head has a selector, which version
   // 1 does not know, and as version 1 otherwise.
@@ -118,6 +139,7 @@ struct HeadPlan {
 
   ModelShape shape;
   std::vector<HeadRule> rules;  // [L * Hkv], layer-major
+  TokenLists tokens;            // empty where no head is kFastGen
 
   // Provenance: how the plan came about. Not needed to run it.
   std::optional<std::string> source_hash;  // of the model the planner ran on; a difference only warns

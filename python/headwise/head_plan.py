@@ -43,11 +43,20 @@ class HeadPlan:
     L layers of H KV heads; arrays are [L, H].
     """
 
-    def __init__(self, rules: Sequence[Sequence[Rule]], shape: ModelShape, *, scores: Any = None) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Sequence[Rule]],
+        shape: ModelShape,
+        *,
+        scores: Any = None,
+        special_tokens: Sequence[int] = (),
+        punctuation_tokens: Sequence[int] = (),
+    ) -> None:
         """A plan made by hand.
 
         rules: [L][H] of `headwise.rules`.
         scores: [L, H] finite numbers that the heads were ranked by.
+        special_tokens, punctuation_tokens: ids, ascending, that heads keep which select by `FastGen`.
         """
         if not isinstance(shape, ModelShape):
             raise InvalidInput(f"shape: found {type(shape).__name__}, expected a ModelShape")
@@ -58,6 +67,9 @@ class HeadPlan:
         document: dict[str, Any] = {"headwise_plan": 2, "model": asdict(shape), "layers": table}
         if scores is not None:
             document["scores"] = _rows(scores, "scores")
+        tokens = {"special": _ids(special_tokens), "punctuation": _ids(punctuation_tokens)}
+        if any(tokens.values()):
+            document["tokens"] = tokens
         self._plan = _core.Plan.parse(json.dumps(document), "plan")
         self._document: dict[str, Any] | None = None
 
@@ -167,6 +179,16 @@ class HeadPlan:
         return [[rule_from_json(rule) for rule in layer] for layer in self._json()["layers"]]
 
     @property
+    def special_tokens(self) -> list[int]:
+        """Ids that heads keep which select by `FastGen`; none where no head does."""
+        return list((self._json().get("tokens") or {}).get("special") or [])
+
+    @property
+    def punctuation_tokens(self) -> list[int]:
+        """Ids that those of them keep whose `punctuation` is true."""
+        return list((self._json().get("tokens") or {}).get("punctuation") or [])
+
+    @property
     def gates(self) -> npt.NDArray[np.float64]:
         """[L, H] float64: the scores, or 1 for full heads and 0 for others where the plan has none."""
         import numpy as np
@@ -239,6 +261,13 @@ class HeadPlan:
 
     def __hash__(self) -> int:
         return hash(self.to_json())
+
+
+def _ids(values: Any) -> list[int]:
+    try:
+        return [int(value) for value in values]
+    except (TypeError, ValueError):
+        raise InvalidInput(f"tokens: found {values!r}, expected a list of token ids") from None
 
 
 def _rows(values: Any, name: str) -> list[list[float]]:

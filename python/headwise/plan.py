@@ -28,6 +28,7 @@ __all__ = [
     "random",
     "manual",
     "h2o",
+    "fastgen",
     "tova",
     "snapkv",
     "pyramidkv",
@@ -36,6 +37,7 @@ __all__ = [
     "keydiff",
     "expected",
     "quest",
+    "infllm",
     "import_duo",
     "import_moa",
     "refit",
@@ -612,6 +614,72 @@ def h2o(
     return _make("h2o", model, given, out=out)
 
 
+def fastgen(
+    model: StrPath,
+    *,
+    recovery: float | None = None,
+    frequent_share: float | None = None,
+    local_share: float | None = None,
+    samples: int | None = None,
+    compute: str | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    data: str | None = None,
+    text: StrPath | None = None,
+    min_tokens: int | None = None,
+    max_tokens: int | None = None,
+    num_lengths: int | None = None,
+    passkeys: int | None = None,
+    passkey_words: int | None = None,
+    seed: int | None = None,
+    out: StrPath | None = None,
+    num_threads: int = 0,
+    progress: Progress | None = None,
+) -> HeadPlan:
+    """Every head keeps special tokens, and the first of punctuation, frequent and newest tokens, or all, that its
+    attention needs [fastgen].
+
+    recovery: Share of a head's attention that its policy has to keep. By default 0.95.
+    frequent_share: Tokens with the highest summed attention that some policies keep, as a share of the text. By
+        default 0.3.
+    local_share: Newest tokens that some policies keep, as a share of the text. By default 0.3.
+    samples: Samples to look at; moa: per length. By default 4.
+    compute: Products with weights: f32, or bf16 with sums in f32. By default f32.
+    kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
+    data: passkeys (moa: recall), or text: every token of plain text counts (moa: as the model goes on). By default
+        passkeys.
+    text: UTF-8 file that the samples' text comes from; without it text is generated.
+    min_tokens: Shortest sample. By default (1000, or what holds the passkeys).
+    max_tokens: Longest sample. By default (4096, or the trained length).
+    num_lengths: Lengths in the even grid between the two. By default 50.
+    passkeys: Passkeys per sample. By default 10.
+    passkey_words: Words per passkey. By default 32.
+    seed: Seed of everything that is drawn. By default 0.
+    """
+    given: dict[str, Any] = {
+        "recovery": recovery,
+        "frequent-share": frequent_share,
+        "local-share": local_share,
+        "samples": samples,
+        "compute": compute,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+        "data": data,
+        "text": text,
+        "min-tokens": min_tokens,
+        "max-tokens": max_tokens,
+        "num-lengths": num_lengths,
+        "passkeys": passkeys,
+        "passkey-words": passkey_words,
+        "seed": seed,
+    }
+    return _make("fastgen", model, given, out=out, num_threads=num_threads, progress=progress)
+
+
 def tova(
     model: StrPath,
     *,
@@ -884,6 +952,44 @@ def quest(
         "kv-bytes-at": kv_bytes_at,
     }
     return _make("quest", model, given, out=out)
+
+
+def infllm(
+    model: StrPath,
+    *,
+    budget: int | None = None,
+    sink: int | None = None,
+    recent_share: float | None = None,
+    block: int | None = None,
+    representatives: int | None = None,
+    kv_ratio: float | None = None,
+    at: int | None = None,
+    kv_bytes_at: str | None = None,
+    out: StrPath | None = None,
+) -> HeadPlan:
+    """Every head keeps all, and decoding reads the newest blocks and those whose representatives are most like the
+    query [infllm].
+
+    budget: Tokens that a decoding query reads of a head, in whole blocks; every token is kept. By default 1024.
+    sink: First tokens that every query reads beside these. By default 32.
+    recent_share: Share of the budget that is the newest tokens, whatever they scored. By default 0.5.
+    block: Tokens that are read or not together, a multiple of 16 that divides those of a page. By default 32.
+    representatives: Tokens of a block that stand for it. By default 4.
+    kv_ratio: Budget: a decoding query reads this share of the dense plan's KV bytes, at at tokens.
+    at: Tokens at which kv_ratio holds.
+    kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads.
+    """
+    given: dict[str, Any] = {
+        "budget": budget,
+        "sink": sink,
+        "recent-share": recent_share,
+        "block": block,
+        "representatives": representatives,
+        "kv-ratio": kv_ratio,
+        "at": at,
+        "kv-bytes-at": kv_bytes_at,
+    }
+    return _make("infllm", model, given, out=out)
 
 
 def import_duo(

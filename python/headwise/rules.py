@@ -17,6 +17,7 @@ __all__ = [
     "ElasticRazor",
     "Rule",
     "H2o",
+    "FastGen",
     "Tova",
     "SnapKv",
     "AdaKv",
@@ -24,6 +25,7 @@ __all__ = [
     "KeyDiff",
     "Expected",
     "Quest",
+    "InfLlm",
     "Selector",
 ]
 
@@ -36,6 +38,15 @@ class H2o:
     """Tokens are kept by the attention that they got from all queries so far; a share of them are the newest."""
 
     recent_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class FastGen:
+    """Special tokens of the plan's lists are kept, and then as H2o."""
+
+    recent_share: float = 0.5
+    punctuation: bool = False
+    """Tokens of punctuation too."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,18 @@ class Quest:
     """Tokens that are read or not together, a multiple of 16."""
 
 
-Selector = Union[H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, Quest]
+@dataclass(frozen=True)
+class InfLlm:
+    """As Quest, but a share are the newest blocks, the others those whose representatives are most like the query."""
+
+    recent_share: float = 0.5
+    block: int = 32
+    """Tokens that are read or not together, a multiple of 16 from 32 on."""
+    representatives: int = 4
+    """Tokens of a block that stand for it."""
+
+
+Selector = Union[H2o, FastGen, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, Quest, InfLlm]
 
 
 @dataclass(frozen=True)
@@ -109,7 +131,7 @@ class Stream:
     compensate: bool = False
     """Fold dropped tokens into one mean key and value."""
     select: Selector | None = None
-    """Keep as many tokens, the first `sink` among them, but choose the others by score; of Quest read as many."""
+    """Keep as many tokens, the first `sink` among them, but choose the others by score; of Quest and InfLlm read as many."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +165,7 @@ Rule = Union[Full, Stream, ElasticMoa, ElasticRazor]
 
 _SELECTORS: dict[str, Any] = {
     "h2o": H2o,
+    "fastgen": FastGen,
     "tova": Tova,
     "snapkv": SnapKv,
     "adakv": AdaKv,
@@ -150,6 +173,7 @@ _SELECTORS: dict[str, Any] = {
     "keydiff": KeyDiff,
     "expected": Expected,
     "quest": Quest,
+    "infllm": InfLlm,
 }
 
 
@@ -158,7 +182,8 @@ def _selector_to_json(selector: Selector) -> dict[str, Any]:
         if isinstance(selector, kind):
             return {"by": by, **asdict(selector)}
     raise InvalidInput(
-        f"rules: select: found {selector!r}, expected H2o, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected or Quest"
+        f"rules: select: found {selector!r}, expected H2o, FastGen, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, "
+        "Quest or InfLlm"
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import MODEL, PLAN, command
 from headwise import HeadPlan, InvalidInput, ModelShape
-from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Expected, Full, H2o, KeyDiff, Knorm, Quest, SnapKv, Stream, Tova
+from headwise.rules import AdaKv, ElasticMoa, ElasticRazor, Expected, FastGen, Full, H2o, InfLlm, KeyDiff, Knorm, Quest, SnapKv, Stream, Tova
 
 TRAINING = {
     "passkeys": 2,
@@ -74,7 +74,15 @@ def test_rules_go_there_and_back():
     assert HeadPlan.from_json(HeadPlan(selecting, shape).to_json()).rules == selecting
     sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff()), Stream(4, 9, start="end_of_prompt", select=Expected(8))]]
     assert HeadPlan.from_json(HeadPlan(sharing, shape).to_json()).rules == sharing
-    reading = [[Full()] * 2, [Stream(0, 512, start="end_of_prompt", select=Quest(32))] * 2]
+    marking = [[Full()] * 2, [Stream(0, 512, select=FastGen(0.25, True)), ElasticMoa(0, 64.0, 0.5, select=FastGen())]]
+    marked = HeadPlan(marking, shape, special_tokens=[0, 5], punctuation_tokens=range(7, 10))
+    assert HeadPlan.from_json(marked.to_json()).rules == marking
+    assert (marked.special_tokens, marked.punctuation_tokens) == ([0, 5], [7, 8, 9])
+    assert '"special": [0, 5],' in marked.to_json()
+    assert '"punctuation": [7, 8, 9]' in marked.to_json()
+    with pytest.raises(InvalidInput, match="lists no tokens"):
+        HeadPlan(marking, shape)
+    reading = [[Full()] * 2, [Stream(0, 512, start="end_of_prompt", select=Quest(32)), Stream(4, 512, start="end_of_prompt", select=InfLlm(0.25, 64, 8))]]
     assert HeadPlan.from_json(HeadPlan(reading, shape).to_json()).rules == reading
     with pytest.raises(InvalidInput, match="end_of_prompt"):
         HeadPlan([[Stream(0, 512, select=SnapKv()), Full()], [Full(), Full()]], shape)

@@ -47,7 +47,9 @@ struct KvNotes {
 
 // Behind keys and values a page of a head that keeps every token and reads some says of each of its blocks of tokens
 // what its keys lie between: for every block low [Dp] f16, then high [Dp] f16, Dp being D rounded up to 16; there is
-// room for blocks of 16. As with notes, they are part of the page.
+// room for blocks of 16. As with notes, they are part of the page. Where blocks have representatives there are none of
+// these: in the first half the mean of the representatives of the block that leaves the newest when the block at hand
+// is complete, twice in place of low and high; in the second half sums of queries, [Dp] f32 for every block.
 constexpr int64_t KeyBoundsBytes(int64_t head_dim, int64_t page_tokens) {
   return page_tokens / 16 * 4 * ((head_dim + 15) / 16 * 16);  // a multiple of 64
 }
@@ -57,9 +59,15 @@ struct KvBlockReads {
   int64_t block_tokens = 0;  // B, a multiple of 16 that divides P; 0: the head reads whatever its mask says
   int64_t from = kNoLimit;   // queries at positions before this one read all blocks
   int64_t first = 0;         // of the others: the text's first blocks, which are always read,
-  int64_t most = 0;          // and how many behind these, the newest among them
+  int64_t most = 0;          // and how many behind these, the newest among them,
+  int64_t newest = 1;        // of which so many are always read, at most `most`
+  // Tokens of a block that stand for it, 1 to B; 0: bounds of its keys do. Where there are some, B is at least 32, and
+  // at least 2 blocks are newest.
+  int64_t representatives = 0;
 
   constexpr int64_t NumBlocks(int64_t pos) const { return pos / block_tokens + 1; }
+  // A block's bounds are its own; its representatives are found, and noted, with a later one.
+  constexpr int64_t NotedWith(int64_t block) const { return representatives > 0 ? block + newest - 1 : block; }
   constexpr bool ReadsAll(int64_t pos) const { return pos < from || NumBlocks(pos) <= first + most; }
   // Blocks that the query at `pos` reads, and tokens in them: the newest block ends with its own.
   constexpr int64_t NumRead(int64_t pos) const { return ReadsAll(pos) ? NumBlocks(pos) : first + most; }
@@ -69,6 +77,9 @@ struct KvBlockReads {
 
   friend bool operator==(const KvBlockReads&, const KvBlockReads&) = default;
 };
+
+// What a token is, whatever is asked: some heads keep some for that.
+enum class TokenMark : uint8_t { kOther, kSpecial, kPunctuation };
 
 // How a head chooses by score which tokens it keeps; SelectKvArgs in backend/ops.h. Its tokens are in slots 0, 1, 2,
 // ... of its pages, in no order: whatever reads or writes them takes slots for positions (the mask reads all).
@@ -95,6 +106,8 @@ struct KvSelection {
   // places do not depend on the others. It matters where tokens go.
   bool shares = false;
   double floor = 0;
+  // The last of the marks for which tokens go behind all others: kOther, none; kSpecial; kPunctuation, these and that.
+  TokenMark keeps_marked = TokenMark::kOther;
   // The first token of a step that begins at position t has slot FirstSlot(t): `dropped` tokens are gone for good, or
   // as many as leave `slot_limit`.
   int64_t dropped = 0;
@@ -207,6 +220,7 @@ struct KvStep {
   int64_t num_layers = 0;                    // L
   int64_t num_kv_heads = 0;                  // Hkv
   std::span<const StepRows> sequences = {};  // [B]
+  std::span<const TokenMark> marks = {};     // [T] of the rows; empty: all kOther
   // Of all sequences that share the pools, not only of this step's.
   std::span<const StepHead> heads = {};
   // Beside the heads and not in them, as kernels bring whole heads to where they need them and nearly none has any.
@@ -273,12 +287,17 @@ struct HeadWork {
   int64_t num_slots() const { return first_pos + num_rows; }  // before the step has dropped any
   int64_t num_kept() const { return num_slots() < selection->most ? num_slots() : selection->most; }
   int64_t num_pages_kept() const { return (num_kept() + page_tokens() - 1) / page_tokens(); }
+  TokenMark MarkOf(int64_t row_idx) const {
+    return step->marks.empty() ? TokenMark::kOther : step->marks[static_cast<size_t>(first_row + row_idx)];
+  }
   // Whether tokens go, and the layer's scores say of which of its heads.
   bool SharesNow() const { return Selects() && selection->shares && num_kept() < num_slots(); }
   KvNotes Notes(int64_t page_idx) const {
     std::byte* notes = Page(page_idx) + newest().page_bytes - KvNotesBytes(page_tokens());
     return {reinterpret_cast<int32_t*>(notes), reinterpret_cast<float*>(notes) + page_tokens()};
   }
+  bool HasBounds() const { return blocks != nullptr && blocks->representatives == 0; }
+  bool HasRepresentatives() const { return blocks != nullptr && blocks->representatives > 0; }
   // Whether the step's queries may choose: a step does not cross the position from which on they do.
   bool ChoosesBlocks() const { return blocks != nullptr && text_pos >= blocks->from; }
   // Of block number `block` of the text: low [Dp], then high [Dp].
@@ -287,6 +306,14 @@ struct HeadWork {
     const int64_t bytes = KeyBoundsBytes(layout().head_dim, page_tokens());
     std::byte* of_page = Page(block / per_page) + newest().page_bytes - bytes;
     return reinterpret_cast<uint16_t*>(of_page) + block % per_page * (bytes / 2 / (page_tokens() / 16));
+  }
+  // What the queries of the block's tokens add up to, over the group: [Dp] f32, of a head whose blocks have
+  // representatives.
+  float* QuerySums(int64_t block) const {
+    const int64_t per_page = page_tokens() / blocks->block_tokens;
+    const int64_t bytes = KeyBoundsBytes(layout().head_dim, page_tokens());
+    std::byte* of_page = Page(block / per_page) + newest().page_bytes - bytes / 2;
+    return reinterpret_cast<float*>(of_page) + block % per_page * (bytes / 4 / (page_tokens() / 16));
   }
   int64_t fold_begin() const { return head->FoldBegin(first_pos); }
   int64_t fold_end() const { return head->FoldEnd(first_pos, num_rows); }

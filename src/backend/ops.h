@@ -203,7 +203,7 @@ void DrawTokensOnHost(const DrawTokensArgs& args);
 // Writes this step's keys and values into their pages, in the heads' formats. Of a head that reads blocks (KvBlockReads
 // in backend/kv_step.h) the bounds of their blocks too: for every dimension the least and the largest number that the
 // block's keys have there, as they are stored, rounded to f16 downwards and upwards. Numbers beyond what f16 holds
-// count as its largest; where one is none, neither is the bound.
+// count as its largest; where one is none, neither is the bound. Blocks that have representatives have no bounds.
 struct AppendKvArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;
@@ -231,6 +231,13 @@ struct AgeKvArgs {
 // own; and of those between them the most - 1 with the highest bounds, of equal ones the later. The bound of a block is
 // the most that a key between its bounds could give: sum over d of max(q_d low_d, q_d high_d), of the G query heads of
 // the group the largest. What is no number is above all bounds.
+//
+// Where blocks have representatives [infllm §3.2] the `newest` newest are always read, and of those before them the
+// others that fit, by their products with the sum of the group's queries at t: of a block the mean of its R
+// representatives, rounded to f16. These are the tokens whose keys have the largest products with the sum of all
+// queries of the group in the newest - 1 blocks behind theirs, of equal ones the earlier. They are settled when the
+// last of these blocks is complete: before its queries attend, a step adds them to the sums of their blocks, one after
+// the other.
 struct AttentionArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;
@@ -271,12 +278,20 @@ struct CompensateArgs {
   int64_t group() const { return num_q_heads / step->num_kv_heads; }  // G
 };
 
+// The score that a marked token is noted with: special tokens before all others, then punctuation.
+constexpr float ScoreOfMark(const KvSelection& selection, TokenMark mark) {
+  if (mark == TokenMark::kOther || mark > selection.keeps_marked) return 0.0f;
+  return mark == TokenMark::kSpecial ? 0x1p+120f : 0x1p+100f;
+}
+
 inline constexpr double kExpectedEpsilon = 0.01;  // as the authors measure [expected]
 
 // Heads that choose by score which tokens they keep: behind the attention of a step, for every head of the
 // layer that selects (KvSelection in backend/kv_step.h), in this order.
 //
-// 1. The step's tokens are noted: their positions, and scores of 0.
+// 1. The step's tokens are noted: their positions, and scores of 0. Of heads that keep marked tokens (keeps_marked)
+//    tokens with such a mark begin with ScoreOfMark instead, to which no sum of probabilities adds anything. It is
+//    finite, so that sums of it would be too.
 // 2. Scores. Query i of query head h gives the token in slot j <= first_pos + i the probability that attention gave it,
 //    p = exp(score - lse), summed over the G query heads of the group. kSum adds that of every query at
 //    observe_begin <= t < observe_end to what the token has, query by query; kLast sets it to that of the last query.

@@ -59,7 +59,11 @@ void CheckHead(const HeadWork& work) {
              head.aged < 0 && head.state == kNoPage);
     HW_CHECK(blocks.block_tokens % 16 == 0 && work.page_tokens() % blocks.block_tokens == 0,
              "blocks of {} in pages of {}", blocks.block_tokens, work.page_tokens());
-    HW_CHECK(blocks.first >= 0 && blocks.most >= 1, "{} and {} blocks", blocks.first, blocks.most);
+    HW_CHECK(blocks.first >= 0 && blocks.newest >= 1 && blocks.most >= blocks.newest, "{} and {} blocks, {} newest",
+             blocks.first, blocks.most, blocks.newest);
+    HW_CHECK(blocks.representatives >= 0 && blocks.representatives <= blocks.block_tokens &&
+                 (blocks.representatives == 0 || (blocks.newest >= 2 && blocks.block_tokens >= 32)),
+             "{} representatives", blocks.representatives);
     HW_CHECK(work.newest().page_bytes > KeyBoundsBytes(work.layout().head_dim, work.page_tokens()), "pages of {}",
              work.newest().page_bytes);
   }
@@ -307,6 +311,8 @@ void Validate(const DrawTokensArgs& args) {
 
 void Validate(const KvStep& step) {
   CheckShape(step);
+  HW_CHECK(step.marks.empty() || static_cast<int64_t>(step.marks.size()) == step.num_rows(), "{} marks of {} rows",
+           step.marks.size(), step.num_rows());
   for (size_t idx = 0; idx < step.sequences.size(); ++idx) CheckHeads(step, static_cast<int64_t>(idx));
 }
 

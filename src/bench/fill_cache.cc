@@ -57,6 +57,14 @@ class NormalRows {
 Status FillCache(Sequence& sequence, int64_t num_tokens, uint64_t seed) {
   Backend& backend = *sequence.memory()->backend;
   KvCache& cache = *sequence.cache;
+  for (int64_t layer_idx = 0; layer_idx < cache.num_layers(); ++layer_idx) {
+    for (int64_t kv_head = 0; kv_head < cache.num_kv_heads(); ++kv_head) {
+      if (cache.rule(layer_idx, kv_head).blocks.representatives == 0) continue;
+      return Status::Unsupported(
+          "a cache of random values: what a head reads by \"infllm\" follows from the queries of all tokens, of which "
+          "there are none; expected a depth that a prompt leads to (--fill prefill)");
+    }
+  }
   const int64_t row_elements = cache.num_kv_heads() * cache.head_dim();
   const int64_t step_tokens = StepTokensFor(num_tokens);
   HW_ASSIGN_OR_RETURN(const NormalRows rows, NormalRows::Make(backend.device(), step_tokens, row_elements, seed));

@@ -101,7 +101,7 @@ double KvReadBytes(const ResolvedRule& rule, const KvLayout& layout, int64_t pos
     }
   }
   const int64_t num_newest = KeysOf(rule, pos) - num_aged;
-  const bool reads_bounds = rule.ReadsBlocks() && !rule.blocks.ReadsAll(pos);
+  const bool reads_bounds = rule.ReadsBlocks() && !rule.blocks.ReadsAll(pos) && rule.blocks.most > rule.blocks.newest;
   const double bounds_bytes =
       reads_bounds ? static_cast<double>(rule.blocks.NumBlocks(pos) * KeyBoundsBytes(layout.head_dim, 16)) : 0.0;
   return bounds_bytes + static_cast<double>(num_aged) * BytesPerToken(layout) +

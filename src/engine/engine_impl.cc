@@ -275,6 +275,7 @@ Status EngineImpl::Launch(const std::vector<Member>& members) noexcept {
       step.push_back({.cache = sequence.cache.get(),
                       .ids = unread.first(member.follows ? 0 : static_cast<size_t>(member.num_new)),
                       .follows = member.follows,
+                      .marked = sequence.marked(),
                       .rope_frequencies = &sequence.rope_frequencies,
                       .wanted = member.wanted,
                       .draw = draws && !member.wanted.empty() ? member.request->NextDraw() : nullptr});
@@ -304,7 +305,9 @@ std::vector<EngineImpl::Member> EngineImpl::MembersAhead(const std::vector<Membe
     const bool has_room = request.observer() == nullptr || request.observer()->HasRoom();
     const Sequence& sequence = *request.sequence();
     const bool has_memory = sequence.cache->num_tokens() < sequence.reserved_tokens;
-    if (what == RunningRequest::Next::kUnknown || !has_room || !has_memory) return {};
+    // What a token is to heads that keep some for that is known once the token is.
+    const bool is_marked = sequence.marked() != nullptr;
+    if (what == RunningRequest::Next::kUnknown || is_marked || !has_room || !has_memory) return {};
     next.push_back({.request = member.request, .num_new = 1, .wanted = {0}, .follows = its_row});
   }
   if (num_seen < active_.size()) next.clear();  // who was left out of this step may have a part in the next

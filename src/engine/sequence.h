@@ -121,6 +121,8 @@ class Sequence {
     host_bytes_ += bytes;
   }
   int64_t host_bytes() const { return host_bytes_; }
+  // As StepSequence::marked.
+  const TokenLists* marked() const { return plan->tokens == TokenLists{} ? nullptr : &plan->tokens; }
   // In the cache, and the one sampled last.
   int64_t NumTextTokens() const { return cache->num_tokens() + (pending ? 1 : 0); }
 

@@ -271,7 +271,15 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
   MakeRoom(BytesOfNew(options, step_tokens_));
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
-  fork->cache = sequence.cache->ForkAs(ResolveRules(*fork->plan, fork->limits, windows_));
+  std::vector<ResolvedRule> rules = ResolveRules(*fork->plan, fork->limits, windows_);
+  const bool asks_for_marks = std::ranges::any_of(
+      rules, [](const ResolvedRule& rule) { return rule.select.kind == TokenSelector::Kind::kFastGen; });
+  if (asks_for_marks && !(fork->plan->tokens == sequence.plan->tokens) && sequence.cache->num_tokens() > 0) {
+    return Status::InvalidInput(fmt::format(
+        "fork: the {} tokens so far were marked by the lists of their own plan, expected the same \"tokens\"",
+        sequence.cache->num_tokens()));
+  }
+  fork->cache = sequence.cache->ForkAs(std::move(rules));
   if (fork->cache == nullptr) {
     return Status::InvalidInput(fmt::format(
         "fork: the {} tokens so far were read under other rules than the new plan's; expected heads that keep their "

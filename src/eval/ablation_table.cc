@@ -80,11 +80,14 @@ std::vector<AblationVariant> DuoSizes(const AblationInput& input) {
   return variants;
 }
 
+// Of texts that heads are identified on, no longer than those that follow: the planners' own lengths take minutes a
+// step without an accelerator.
+Options TextLengths(const AblationInput& input) {
+  return {{"min-tokens", Text(std::max<int64_t>(256, input.length * 3 / 8))}, {"max-tokens", Text(input.length)}};
+}
+
 std::vector<AblationVariant> Identification(const AblationInput& input) {
-  // Texts no longer than those that follow: the planners' own lengths take minutes a step without an accelerator.
-  const Options lengths = {{"min-tokens", Text(std::max<int64_t>(256, input.length * 3 / 8))},
-                           {"max-tokens", Text(input.length)}};
-  const Options profile = With(Budget(input), lengths);
+  const Options profile = With(Budget(input), TextLengths(input));
   Options training = profile;
   if (!input.steps.empty()) training["steps"] = input.steps;
   return {{.label = "optimised on passkeys", .method = "duo", .options = With(Budget(input), {{"from", input.gates}})},
@@ -177,13 +180,18 @@ std::vector<AblationVariant> MoaInfluence(const AblationInput& input) {
 std::vector<AblationVariant> Beside(AblationVariant paper, const AblationInput& input,
                                     std::initializer_list<const char*> others) {
   std::vector<AblationVariant> variants = {std::move(paper)};
-  for (const char* method : others) variants.push_back({.label = method, .method = method, .options = Budget(input)});
+  for (const char* method : others) {
+    const bool runs_model = std::string_view(method) == "fastgen";
+    variants.push_back({.label = method,
+                        .method = method,
+                        .options = runs_model ? With(Budget(input), TextLengths(input)) : Budget(input)});
+  }
   return variants;
 }
 
 std::vector<AblationVariant> DuoBaselines(const AblationInput& input) {
   return Beside({.label = "duo", .method = "duo", .options = With(Budget(input), {{"from", input.gates}})}, input,
-                {"h2o", "tova", "streaming"});
+                {"h2o", "tova", "fastgen", "streaming"});
 }
 
 std::vector<AblationVariant> RazorBaselines(const AblationInput& input) {
@@ -192,13 +200,13 @@ std::vector<AblationVariant> RazorBaselines(const AblationInput& input) {
 
 std::vector<AblationVariant> MoaBaselines(const AblationInput& input) {
   return Beside({.label = "moa", .method = "moa", .options = With(Budget(input), MoaLengths(input))}, input,
-                {"h2o", "streaming"});
+                {"h2o", "infllm", "streaming"});
 }
 
 std::vector<AblationVariant> Selectors(const AblationInput& input) {
   std::vector<AblationVariant> variants =
       Beside({.label = "streaming", .method = "streaming", .options = Budget(input)}, input,
-             {"h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff", "expected"});
+             {"h2o", "tova", "snapkv", "pyramidkv", "adakv", "fastgen", "knorm", "keydiff", "expected", "infllm"});
   // The budget is of what it reads. Two dense layers may be more than that.
   variants.push_back({.label = "quest", .method = "quest", .options = With(Budget(input), {{"dense-layers", "0"}})});
   return variants;
@@ -270,7 +278,7 @@ std::span<const Ablation> Ablations() {
        .tasks = Retrieval},
       {.name = "duo-baselines",
        .title = "DuoAttention beside heads that drop tokens alike",
-       .description = "H2O, TOVA and StreamingLLM at equal bytes [duo §A.3]; FastGen is not there",
+       .description = "H2O, TOVA, FastGen and StreamingLLM at equal bytes [duo §A.3]",
        .needs_gates = true,
        .variants = DuoBaselines,
        .tasks = Retrieval},
@@ -281,7 +289,7 @@ std::span<const Ablation> Ablations() {
        .tasks = Retrieval},
       {.name = "moa-baselines",
        .title = "MoA beside heads that drop tokens alike",
-       .description = "H2O and StreamingLLM at equal bytes [moa table 3]; InfLLM is not there",
+       .description = "H2O, InfLLM and StreamingLLM at equal bytes [moa table 3]",
        .variants = MoaBaselines,
        .tasks = Retrieval},
       {.name = "selectors",

@@ -12,18 +12,25 @@
 namespace headwise {
 namespace {
 
-// Whether a prompt is read as if every head were full. Heads that select by score note on their way what they saw.
+// Whether a head notes on its way what it saw, in a way of its own: to select by score, or for so many blocks as follow
+// from how long its text will be.
+bool NotesWhatItSees(const HeadRule& rule) {
+  const bool is_infllm = rule.select.kind == TokenSelector::Kind::kInfLlm;
+  return rule.SelectsByScore() || (is_infllm && rule.kind != HeadRule::Kind::kStream);
+}
+
+// Whether a prompt is read as if every head were full.
 bool ReadsDensely(const HeadPlan* plan) {
   return plan == nullptr || std::ranges::all_of(plan->rules, [](const HeadRule& rule) {
            return rule.kind == HeadRule::Kind::kFull ||
-                  (rule.start == RuleStart::kEndOfPrompt && !rule.SelectsByScore());
+                  (rule.start == RuleStart::kEndOfPrompt && !NotesWhatItSees(rule));
          });
 }
 
 // Whether what is read before a prompt's end depends on where that is: notes of what the last queries see.
 bool CutsByScore(const HeadPlan* plan) {
   return plan != nullptr && std::ranges::any_of(plan->rules, [](const HeadRule& rule) {
-           return rule.SelectsByScore() && rule.start == RuleStart::kEndOfPrompt;
+           return NotesWhatItSees(rule) && rule.start == RuleStart::kEndOfPrompt;
          });
 }
 

@@ -46,7 +46,7 @@ void CacheStep::GatherLayers() {
   }
 }
 
-void CacheStep::Begin() {
+void CacheStep::Begin(std::span<const TokenMark> marks) {
   HW_CHECK(!caches_.empty(), "a step of no sequence");
   copies_.clear();
   for (const KvCache* cache : caches_) copies_.insert(copies_.end(), cache->copies().begin(), cache->copies().end());
@@ -57,6 +57,7 @@ void CacheStep::Begin() {
   GatherAges();
   GatherLayers();
   step_.sequences = rows_;
+  step_.marks = marks;
   step_.heads = tables.heads.entries();
   step_.selections = tables.selections.entries();
   step_.pages = tables.pages.entries();

@@ -40,8 +40,9 @@ class CacheStep {
 
   // Requires: a step of the cache is planned; Begin was not called since Finish.
   void Add(KvCache& cache);
-  // Hands the step over: what has changed in the tables, and pages that forks share.
-  void Begin();
+  // Hands the step over: what has changed in the tables, and pages that forks share. `marks` as KvStep::marks, borrowed
+  // until Finish.
+  void Begin(std::span<const TokenMark> marks = {});
   // In order of layers.
   void RunLayer(int64_t layer_idx, const CacheLayerArgs& args);
   // The caches go on to the next step. What this one put on the queue need not be done, but where heads come to share

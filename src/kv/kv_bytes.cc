@@ -34,7 +34,7 @@ PageCounts AtMostNewest(int64_t total, int64_t newest) {
 }
 
 // Of a head whose pages take `of_pages`: what the query behind `num_tokens` tokens reads. Where it reads every block it
-// does not look at bounds.
+// does not look at bounds, nor where those that it always reads are as many as it may.
 int64_t ReadBytes(const KvBytesArgs& args, const ResolvedRule& rule, int64_t num_tokens, int64_t of_pages) {
   if (!rule.ReadsBlocks()) return of_pages;
   const KvBlockReads& blocks = rule.blocks;
@@ -43,8 +43,8 @@ int64_t ReadBytes(const KvBytesArgs& args, const ResolvedRule& rule, int64_t num
   }
   const int64_t bounds_bytes = KeyBoundsBytes(args.plan->shape.head_dim, /*page_tokens=*/16);  // of a block
   const int64_t block_bytes = args.full_pages.newest * blocks.block_tokens / args.page_tokens;
-  return AddSizes(MultiplySizes(blocks.NumRead(num_tokens), block_bytes),
-                  MultiplySizes(CeilDiv(num_tokens, blocks.block_tokens), bounds_bytes));
+  const int64_t num_looked_at = blocks.most > blocks.newest ? CeilDiv(num_tokens, blocks.block_tokens) : 0;
+  return AddSizes(MultiplySizes(blocks.NumRead(num_tokens), block_bytes), MultiplySizes(num_looked_at, bounds_bytes));
 }
 
 struct HeadPeak {

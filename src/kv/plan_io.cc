@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -166,20 +168,48 @@ std::string Describe(const ModelShape& shape) {
                      shape.num_layers, shape.num_q_heads, shape.num_kv_heads, shape.head_dim);
 }
 
+// Lists in order, no token in both, and some token where a head asks what tokens are.
+Status CheckTokens(const HeadPlan& plan) {
+  const auto& [special, punctuation] = plan.tokens;
+  for (const auto& [name, list] : {std::pair("special", &special), std::pair("punctuation", &punctuation)}) {
+    const auto wrong = std::ranges::adjacent_find(*list, std::greater_equal());
+    if (wrong == list->end() && (list->empty() || list->front() >= 0)) continue;
+    return Status::InvalidInput(fmt::format(
+        "\"tokens\": \"{}\": found {}, expected ids from 0 on, ascending", name,
+        wrong == list->end() ? fmt::to_string(list->front()) : fmt::format("{} before {}", *wrong, wrong[1])));
+  }
+  std::vector<int32_t> both;
+  std::ranges::set_intersection(special, punctuation, std::back_inserter(both));
+  if (!both.empty()) {
+    return Status::InvalidInput(fmt::format(
+        "\"tokens\": {} is among the special ones and among those of punctuation, expected one", both.front()));
+  }
+  const bool has_lists = !(plan.tokens == TokenLists{});
+  const bool asks = std::ranges::any_of(
+      plan.rules, [](const HeadRule& rule) { return rule.select.kind == TokenSelector::Kind::kFastGen; });
+  if (has_lists == asks) return Status::Ok();
+  return Status::InvalidInput(
+      asks ? "a head selects by \"fastgen\", but the plan lists no tokens; expected \"tokens\": {\"special\": [...], "
+             "\"punctuation\": [...]}"
+           : "\"tokens\" are listed, but no head selects by \"fastgen\"; expected none");
+}
+
 // How a rule and its selector go together.
 Status ValidateSelector(const HeadRule& rule) {
   using Kind = TokenSelector::Kind;
   const TokenSelector& select = rule.select;
   TokenSelector used;  // what its kind has
   used.kind = select.kind;
-  if (select.kind == Kind::kH2o) used.recent_share = select.recent_share;
+  if (select.HasRecentShare()) used.recent_share = select.recent_share;
+  if (select.kind == Kind::kFastGen) used.punctuation = select.punctuation;
   if (select.CutsOnce()) used.window = select.window;
   if (select.PoolsSums()) {
     used.kernel = select.kernel;
     used.pooling = select.pooling;
   }
   if (select.kind == Kind::kAdaKv) used.floor = select.floor;
-  if (select.kind == Kind::kQuest) used.block = select.block;
+  if (select.ReadsBlocks()) used.block = select.block;
+  if (select.kind == Kind::kInfLlm) used.representatives = select.representatives;
   if (!(used == select)) {
     return Status::InvalidInput("the selector carries options that its kind does not have, expected them unset");
   }
@@ -191,7 +221,7 @@ Status ValidateSelector(const HeadRule& rule) {
     return Status::InvalidInput(
         "\"select\" needs \"positions\": \"text\": tokens that are chosen by score lie in no order in the cache");
   }
-  if (select.kind == Kind::kH2o) {
+  if (select.HasRecentShare()) {
     HW_RETURN_IF_ERROR(CheckNumber("recent_share", select.recent_share, 0));
     if (select.recent_share > 1) {
       return Status::InvalidInput(fmt::format("\"recent_share\" is {}, expected 0 to 1", select.recent_share));
@@ -203,13 +233,21 @@ Status ValidateSelector(const HeadRule& rule) {
       return Status::InvalidInput(fmt::format("\"floor\" is {}, expected 0 to 1", select.floor));
     }
   }
-  if (select.kind == Kind::kQuest) {
-    if (select.block < 16 || select.block > kMaxRuleTokens || select.block % 16 != 0) {
-      return Status::InvalidInput(fmt::format("\"block\" is {}, expected a multiple of 16", select.block));
+  if (select.ReadsBlocks()) {
+    const bool is_infllm = select.kind == Kind::kInfLlm;
+    const int64_t least = is_infllm ? 32 : 16;
+    if (select.block < least || select.block > kMaxRuleTokens || select.block % 16 != 0) {
+      return Status::InvalidInput(
+          fmt::format("\"block\" is {}, expected a multiple of 16, {} or more", select.block, least));
+    }
+    if (is_infllm && (select.representatives < 1 || select.representatives > select.block)) {
+      return Status::InvalidInput(fmt::format("\"representatives\" is {}, expected 1 to {}, the tokens of a block",
+                                              select.representatives, select.block));
     }
     if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
     return Status::InvalidInput(
-        "\"select\" by \"quest\" needs \"from\": \"end_of_prompt\": a prompt's own queries read all of it");
+        fmt::format("\"select\" by \"{}\" needs \"from\": \"end_of_prompt\": a prompt's own queries read all of it",
+                    is_infllm ? "infllm" : "quest"));
   }
   if (!select.CutsOnce()) return Status::Ok();
   HW_RETURN_IF_ERROR(CheckLength("window", select.window, 1));
@@ -306,6 +344,7 @@ Status ValidatePlan(const HeadPlan& plan, const std::string& origin) {
                                                  i % plan.shape.num_kv_heads)));
   }
   HW_RETURN_IF_ERROR(CheckSharing(plan).Annotate(origin));
+  HW_RETURN_IF_ERROR(CheckTokens(plan).Annotate(origin));
   if (!plan.scores.empty() && static_cast<int64_t>(plan.scores.size()) != num_heads) {
     return Status::InvalidInput(fmt::format("{}: {} scores, expected none or one per layer and KV head, {} in all",
                                             origin, plan.scores.size(), num_heads));
@@ -340,7 +379,7 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
   }
   HW_RETURN_IF_ERROR(RefuseUnknownKeys(json, origin,
                                        {"headwise_plan", "model", "source_hash", "method", "parameters", "data_hash",
-                                        "seed", "notes", "layers", "scores", "report"}));
+                                        "seed", "notes", "layers", "tokens", "scores", "report"}));
   HeadPlan plan;
   HW_ASSIGN_OR_RETURN(plan.shape, ReadShape(root));
   if (!root.Has("layers")) return Status::InvalidInput(fmt::format("{}: \"layers\" is missing", origin));
@@ -348,6 +387,9 @@ Result<HeadPlan> ParseHeadPlan(std::string_view text, const std::string& origin)
   if (version == 1 && HasSelector(plan)) {
     return Status::InvalidInput(fmt::format(
         "{}: a head selects by score, which plans of version 1 do not know; expected \"headwise_plan\": 2", origin));
+  }
+  if (root.Has("tokens")) {
+    HW_ASSIGN_OR_RETURN(plan.tokens, ParseTokenLists(root.At("tokens"), origin + ": \"tokens\""));
   }
   HW_RETURN_IF_ERROR(ReadProvenance(root, &plan));
   HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
@@ -387,6 +429,10 @@ std::string SerializeHeadPlan(const HeadPlan& plan) {
   text += fmt::format(" \"data_hash\": {},\n \"seed\": {},\n \"notes\": {},\n", QuoteOrNull(plan.data_hash),
                       plan.seed ? fmt::format("{}", *plan.seed) : "null", FormatLines(notes, " "));
   text += fmt::format(" \"layers\": {},\n \"scores\": {},\n", FormatLines(layers, " "), FormatLines(scores, " "));
+  if (!(plan.tokens == TokenLists{})) {
+    text += fmt::format(" \"tokens\": {{\"special\": [{}],\n  \"punctuation\": [{}]}},\n",
+                        fmt::join(plan.tokens.special, ", "), fmt::join(plan.tokens.punctuation, ", "));
+  }
   text +=
       fmt::format(" \"report\": {}\n}}\n",
                   Json::parse(plan.report_json, nullptr, false).dump(-1, ' ', false, Json::error_handler_t::replace));

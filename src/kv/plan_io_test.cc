@@ -73,6 +73,7 @@ void ExpectSame(const HeadPlan& a, const HeadPlan& b) {
   EXPECT_EQ(a.seed, b.seed);
   EXPECT_EQ(a.notes, b.notes);
   EXPECT_EQ(a.scores, b.scores);
+  EXPECT_EQ(a.tokens, b.tokens);
 }
 
 TEST(PlanIo, RoundTripsEveryField) {
@@ -110,6 +111,52 @@ TEST(PlanIo, RoundTripsHeadsThatSelectByScore) {
   EXPECT_EQ(SerializeHeadPlan(*back), text);
   // Builds that know no selectors read what has none.
   EXPECT_THAT(SerializeHeadPlan(EveryKind()), HasSubstr("\"headwise_plan\": 1,"));
+}
+
+HeadPlan WithTokenLists() {
+  HeadPlan plan = EverySelector();
+  plan.At(0, 1).select = {.kind = Kind::kFastGen, .recent_share = 0.25, .punctuation = true};
+  plan.At(1, 1).select = {.kind = Kind::kFastGen, .recent_share = 0};
+  plan.tokens = {.special = {0, 2, 500}, .punctuation = {1, 17}};
+  return plan;
+}
+
+TEST(PlanIo, RoundTripsListsOfTokens) {
+  const HeadPlan plan = WithTokenLists();
+  const std::string text = SerializeHeadPlan(plan);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("\"select\": {\"by\": \"fastgen\", \"recent_share\": 0.25, \"punctuation\": true}}"),
+                    HasSubstr("\"tokens\": {\"special\": [0, 2, 500],"), HasSubstr("\"punctuation\": [1, 17]}")));
+  const auto back = ParseHeadPlan(text, "plan");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  ExpectSame(plan, *back);
+  EXPECT_EQ(SerializeHeadPlan(*back), text);
+}
+
+TEST(PlanIo, RefusesListsOfTokensThatAreNone) {
+  const auto error_of = [](TokenLists tokens) {
+    HeadPlan plan = WithTokenLists();
+    plan.tokens = std::move(tokens);
+    return std::string(ValidatePlan(plan, "plan").message());
+  };
+  EXPECT_THAT(error_of({.special = {4, 4}, .punctuation = {}}), HasSubstr("\"special\": found 4 before 4"));
+  EXPECT_THAT(error_of({.special = {}, .punctuation = {7, 3}}), HasSubstr("\"punctuation\": found 7 before 3"));
+  EXPECT_THAT(error_of({.special = {-1}, .punctuation = {}}), HasSubstr("\"special\": found -1"));
+  EXPECT_THAT(error_of({.special = {1, 5}, .punctuation = {5}}), HasSubstr("5 is among the special ones"));
+  EXPECT_THAT(error_of({}), HasSubstr("the plan lists no tokens"));
+  HeadPlan unasked = EverySelector();
+  unasked.tokens.special = {1};
+  EXPECT_THAT(ValidatePlan(unasked, "plan").message(), HasSubstr("no head selects by \"fastgen\""));
+  std::string text = SerializeHeadPlan(WithTokenLists());
+  const size_t at = text.find("[0, 2, 500]");
+  for (const char* wrong : {"[0, -2]", "[0, 4294967296]", "[\"a\"]", "{}", "[1.5]"}) {
+    std::string other = text;
+    other.replace(at, std::string_view("[0, 2, 500]").size(), wrong);
+    EXPECT_THAT(ParseHeadPlan(other, "plan").status().message(), HasSubstr("\"special\" is not a list of token ids"))
+        << wrong;
+  }
+  text.insert(at - std::string_view("\"special\": ").size(), "\"spaces\": [3], ");
+  EXPECT_THAT(ParseHeadPlan(text, "plan").status().message(), HasSubstr("\"spaces\""));
 }
 
 TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
@@ -169,7 +216,7 @@ TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
     const char* replacement;
     const char* message;
   };
-  for (const Row& row : {Row{"/layers/0/0/select/by", "\"infllm\"", "\"by\" is \"infllm\", expected"},
+  for (const Row& row : {Row{"/layers/0/0/select/by", "\"nothing\"", "\"by\" is \"nothing\", expected"},
                          {"/layers/0/0/select", "4", "\"select\""},
                          {"/layers/0/0/select/window", "4", "\"window\" is not known"},
                          {"/layers/0/0/select/recent_share", "1.5", "\"recent_share\" is 1.5"},
@@ -188,6 +235,29 @@ TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
     ASSERT_FALSE(plan.ok()) << row.pointer;
     EXPECT_THAT(plan.status().message(), AllOf(HasSubstr("my-plan.json"), HasSubstr(row.message)));
   }
+}
+
+TEST(PlanIo, RoundTripsHeadsThatReadBlocks) {
+  HeadPlan plan = HeadPlan::Dense(TinyShape());
+  HeadRule& rule = plan.At(0, 1);
+  rule = HeadRule::Stream(4, 512);
+  rule.start = RuleStart::kEndOfPrompt;
+  rule.select = {.kind = Kind::kInfLlm, .recent_share = 0.25, .block = 64, .representatives = 8};
+  const std::string text = SerializeHeadPlan(plan);
+  EXPECT_THAT(text, HasSubstr(R"({"by": "infllm", "recent_share": 0.25, "block": 64, "representatives": 8})"));
+  const auto back = ParseHeadPlan(text, "plan");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  ExpectSame(plan, *back);
+  const auto error_of = [](const HeadRule& wrong) { return std::string(ValidateRule(wrong).message()); };
+  HeadRule wrong = rule;
+  wrong.select.block = 16;
+  EXPECT_THAT(error_of(wrong), HasSubstr(R"("block" is 16, expected a multiple of 16, 32 or more)"));
+  wrong = rule;
+  wrong.select.representatives = 65;
+  EXPECT_THAT(error_of(wrong), HasSubstr(R"("representatives" is 65, expected 1 to 64)"));
+  wrong = rule;
+  wrong.start = RuleStart::kFirstToken;
+  EXPECT_THAT(error_of(wrong), HasSubstr(R"("infllm" needs "from": "end_of_prompt")"));
 }
 
 TEST(PlanIo, DensePlanHasOnlyFullHeads) {

@@ -36,6 +36,9 @@ std::string DescribeSelector(const TokenSelector& selector) {
           selector.floor);
     case TokenSelector::Kind::kKeyNorm:
       return ", as many by the length of their keys (knorm)";
+    case TokenSelector::Kind::kFastGen:
+      return selector.punctuation ? ", special tokens, punctuation and others by summed attention (fastgen)"
+                                  : ", special tokens and others by summed attention (fastgen)";
     case TokenSelector::Kind::kKeyDiff:
       return ", as many by how far their keys point from where all do (keydiff)";
     case TokenSelector::Kind::kExpected:
@@ -45,6 +48,11 @@ std::string DescribeSelector(const TokenSelector& selector) {
       return fmt::format(
           ": keeps every token, reads as many in blocks of {} by what their keys may give at most (quest)",
           selector.block);
+    case TokenSelector::Kind::kInfLlm:
+      return fmt::format(
+          ": keeps every token, reads as many in blocks of {}, {} of them the newest, the others by {} representatives "
+          "each (infllm)",
+          selector.block, selector.recent_share, selector.representatives);
   }
   return "";
 }

@@ -18,8 +18,10 @@ KvSelection::Scores ScoresOf(TokenSelector::Kind kind) {
   switch (kind) {
     case TokenSelector::Kind::kPosition:
     case TokenSelector::Kind::kQuest:
+    case TokenSelector::Kind::kInfLlm:
       return KvSelection::Scores::kNone;
     case TokenSelector::Kind::kH2o:
+    case TokenSelector::Kind::kFastGen:
     case TokenSelector::Kind::kSnapKv:
     case TokenSelector::Kind::kAdaKv:
       return KvSelection::Scores::kSum;
@@ -83,6 +85,14 @@ ResolvedRule ResolveRule(const HeadRule& rule, const SequenceLimits& limits, int
                        .from = resolved.holds_from,
                        .first = BlocksOf(rule.sink, rule.select.block),
                        .most = BlocksOf(recent, rule.select.block)};
+    if (rule.select.kind == TokenSelector::Kind::kInfLlm) {
+      KvBlockReads& blocks = resolved.blocks;
+      const int64_t newest = FloorToTokens(rule.select.recent_share * static_cast<double>(recent));
+      // The one that the query is in is seldom complete, and no other says what those before it are for.
+      blocks.newest = std::max<int64_t>(2, BlocksOf(newest, rule.select.block));
+      blocks.most = std::max(blocks.most, blocks.newest);
+      blocks.representatives = rule.select.representatives;
+    }
     return resolved;
   }
   resolved.sink = rule.sink;
@@ -141,7 +151,10 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
   }
   // Nor do pages without bounds go on as ones with them.
   if (a.ReadsBlocks() || b.ReadsBlocks()) {
-    return a.blocks.block_tokens == b.blocks.block_tokens && a.recent == b.recent &&
+    // Representatives are those of the newest blocks' queries.
+    const bool notes_alike = a.blocks.representatives == b.blocks.representatives &&
+                             (a.blocks.representatives == 0 || a.blocks.newest == b.blocks.newest);
+    return a.blocks.block_tokens == b.blocks.block_tokens && notes_alike && a.recent == b.recent &&
            num_tokens <= std::min(a.blocks.from, b.blocks.from);
   }
   if (num_tokens == 0) return true;
@@ -202,7 +215,10 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   }
   selection.keep_first = rule.sink;
   if (holds) selection.most = rule.Budget();
-  if (rule.select.kind == Kind::kH2o) {
+  if (rule.select.kind == Kind::kFastGen) {
+    selection.keeps_marked = rule.select.punctuation ? TokenMark::kPunctuation : TokenMark::kSpecial;
+  }
+  if (rule.select.SumsAll()) {
     selection.keep_newest = FloorToTokens(rule.select.recent_share * static_cast<double>(rule.recent));
   }
   if (!rule.select.CutsOnce()) return selection;

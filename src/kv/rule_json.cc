@@ -50,13 +50,16 @@ Result<bool> ReadChoice(const JsonObject& object, const char* key, std::pair<con
 using SelectorKind = TokenSelector::Kind;
 
 constexpr std::pair<SelectorKind, std::string_view> kSelectors[] = {
-    {SelectorKind::kH2o, "h2o"},           {SelectorKind::kTova, "tova"},     {SelectorKind::kSnapKv, "snapkv"},
-    {SelectorKind::kAdaKv, "adakv"},       {SelectorKind::kKeyNorm, "knorm"}, {SelectorKind::kKeyDiff, "keydiff"},
-    {SelectorKind::kExpected, "expected"}, {SelectorKind::kQuest, "quest"}};
+    {SelectorKind::kH2o, "h2o"},         {SelectorKind::kFastGen, "fastgen"},   {SelectorKind::kTova, "tova"},
+    {SelectorKind::kSnapKv, "snapkv"},   {SelectorKind::kAdaKv, "adakv"},       {SelectorKind::kKeyNorm, "knorm"},
+    {SelectorKind::kKeyDiff, "keydiff"}, {SelectorKind::kExpected, "expected"}, {SelectorKind::kQuest, "quest"},
+    {SelectorKind::kInfLlm, "infllm"}};
 
-// {"by": "h2o", "recent_share": 0.5}, {"by": "tova"}, {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
+// {"by": "h2o", "recent_share": 0.5}, {"by": "fastgen", "recent_share": 0.5, "punctuation": true}, {"by": "tova"},
+// {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
 // {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"},
-// {"by": "expected", "window": 32}, {"by": "quest", "block": 16}
+// {"by": "expected", "window": 32}, {"by": "quest", "block": 16},
+// {"by": "infllm", "recent_share": 0.5, "block": 32, "representatives": 4}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
   HW_ASSIGN_OR_RETURN(const std::string by, object.String("by"));
@@ -64,8 +67,8 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   const auto known = std::ranges::find(kSelectors, by, &std::pair<SelectorKind, std::string_view>::second);
   if (known == std::end(kSelectors)) {
     return Status::InvalidInput(
-        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"tova\", \"snapkv\", \"adakv\", \"knorm\", \"keydiff\", "
-                    "\"expected\" or \"quest\"",
+        fmt::format("{}: \"by\" is \"{}\", expected \"h2o\", \"fastgen\", \"tova\", \"snapkv\", \"adakv\", \"knorm\", "
+                    "\"keydiff\", \"expected\", \"quest\" or \"infllm\"",
                     object.origin(), by));
   }
   TokenSelector selector;
@@ -83,9 +86,19 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
     HW_ASSIGN_OR_RETURN(selector.kernel, object.IntOr("kernel", selector.kernel));
     HW_ASSIGN_OR_RETURN(const bool is_mean, ReadChoice(object, "pooling", {"max", "mean"}));
     if (is_mean) selector.pooling = TokenSelector::Pooling::kMean;
-  } else if (selector.kind == SelectorKind::kH2o) {
-    HW_RETURN_IF_ERROR(refuse_others({"by", "recent_share"}));
+  } else if (selector.SumsAll()) {
+    if (selector.kind == SelectorKind::kFastGen) {
+      HW_RETURN_IF_ERROR(refuse_others({"by", "recent_share", "punctuation"}));
+      HW_ASSIGN_OR_RETURN(selector.punctuation, object.BoolOr("punctuation", selector.punctuation));
+    } else {
+      HW_RETURN_IF_ERROR(refuse_others({"by", "recent_share"}));
+    }
     HW_ASSIGN_OR_RETURN(selector.recent_share, object.DoubleOr("recent_share", selector.recent_share));
+  } else if (selector.kind == SelectorKind::kInfLlm) {
+    HW_RETURN_IF_ERROR(refuse_others({"by", "recent_share", "block", "representatives"}));
+    HW_ASSIGN_OR_RETURN(selector.recent_share, object.DoubleOr("recent_share", selector.recent_share));
+    HW_ASSIGN_OR_RETURN(selector.block, object.IntOr("block", 32));
+    HW_ASSIGN_OR_RETURN(selector.representatives, object.IntOr("representatives", selector.representatives));
   } else if (selector.kind == SelectorKind::kQuest) {
     HW_RETURN_IF_ERROR(refuse_others({"by", "block"}));
     HW_ASSIGN_OR_RETURN(selector.block, object.IntOr("block", selector.block));
@@ -100,7 +113,7 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
 
 std::string FormatSelector(const TokenSelector& selector) {
   std::string options;
-  if (selector.kind == SelectorKind::kH2o) {
+  if (selector.HasRecentShare()) {
     options = fmt::format(R"(, "recent_share": {})", FormatNumber(selector.recent_share));
   } else if (selector.CutsOnce()) {
     options = fmt::format(R"(, "window": {})", selector.window);
@@ -109,10 +122,28 @@ std::string FormatSelector(const TokenSelector& selector) {
     options += fmt::format(R"(, "kernel": {}, "pooling": "{}")", selector.kernel,
                            selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
   }
-  if (selector.kind == SelectorKind::kQuest) options = fmt::format(R"(, "block": {})", selector.block);
+  if (selector.kind == SelectorKind::kFastGen) options += fmt::format(R"(, "punctuation": {})", selector.punctuation);
+  if (selector.ReadsBlocks()) options += fmt::format(R"(, "block": {})", selector.block);
+  if (selector.kind == SelectorKind::kInfLlm) {
+    options += fmt::format(R"(, "representatives": {})", selector.representatives);
+  }
   if (selector.kind == SelectorKind::kAdaKv) options += fmt::format(R"(, "floor": {})", FormatNumber(selector.floor));
   const auto known = std::ranges::find(kSelectors, selector.kind, &std::pair<SelectorKind, std::string_view>::first);
   return fmt::format(R"(, "select": {{"by": "{}"{}}})", known->second, options);
+}
+
+Result<std::vector<int32_t>> ReadIds(const JsonObject& tokens, const char* key) {
+  std::vector<int32_t> ids;
+  if (!tokens.Has(key)) return ids;
+  const auto is_id = [](const Json& id) {
+    return id.is_number_unsigned() && id.get<uint64_t>() <= uint64_t{std::numeric_limits<int32_t>::max()};
+  };
+  const Json& list = tokens.At(key);
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_id)) {
+    return Status::InvalidInput(fmt::format("{}: \"{}\" is not a list of token ids", tokens.origin(), key));
+  }
+  for (const Json& id : list) ids.push_back(id.get<int32_t>());
+  return ids;
 }
 
 }  // namespace
@@ -124,6 +155,15 @@ Status RefuseUnknownKeys(const Json& object, std::string_view origin, std::initi
         fmt::format("{}: the key \"{}\" is not known; expected only {}", origin, key, fmt::join(known, ", ")));
   }
   return Status::Ok();
+}
+
+Result<TokenLists> ParseTokenLists(const Json& value, std::string_view origin) {
+  HW_ASSIGN_OR_RETURN(const JsonObject lists, JsonObject::Of(value, origin));
+  HW_RETURN_IF_ERROR(RefuseUnknownKeys(value, origin, {"special", "punctuation"}));
+  TokenLists tokens;
+  HW_ASSIGN_OR_RETURN(tokens.special, ReadIds(lists, "special"));
+  HW_ASSIGN_OR_RETURN(tokens.punctuation, ReadIds(lists, "punctuation"));
+  return tokens;
 }
 
 Result<HeadRule> ParseHeadRule(const Json& value, std::string_view origin) {

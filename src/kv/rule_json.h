@@ -21,6 +21,9 @@ Result<HeadRule> ParseHeadRule(const Json& value, std::string_view origin);
 // A table [L][Hkv] of rules, layer-major in the result; L and Hkv come from `shape`.
 Result<std::vector<HeadRule>> ParseRuleTable(const Json& value, const ModelShape& shape, std::string_view origin);
 
+// {"special": [ids], "punctuation": [ids]}; whether they are in order ValidatePlan says.
+Result<TokenLists> ParseTokenLists(const Json& value, std::string_view origin);
+
 // The rule as one line of JSON, with every key that its kind has. ParseHeadRule gives the same rule back.
 // Requires: ValidateRule(rule).ok().
 std::string FormatHeadRule(const HeadRule& rule);

@@ -360,6 +360,26 @@ TEST(BlockReads, KeepAllAndReadFew) {
   EXPECT_EQ(of_short.blocks.NumTokensRead(144), 8 * 16 + 1);
 }
 
+TEST(BlockReads, AShareOfThemIsTheNewest) {
+  const auto of = [](int64_t recent, double share) {
+    HeadRule rule = HeadRule::Stream(20, recent);
+    rule.select = {.kind = Kind::kInfLlm, .recent_share = share, .block = 32, .representatives = 3};
+    rule.start = RuleStart::kEndOfPrompt;
+    return ResolveRule(rule, {.prompt_tokens = 300, .max_tokens = 1000});
+  };
+  const ResolvedRule rule = of(320, 0.3);
+  EXPECT_EQ(rule.blocks,
+            (KvBlockReads{.block_tokens = 32, .from = 300, .first = 1, .most = 10, .newest = 3, .representatives = 3}));
+  EXPECT_EQ(rule.blocks.NotedWith(5), 7);
+  EXPECT_EQ(NumKeptTokens(rule, 900), 900);
+  // Two at least.
+  EXPECT_EQ(of(320, 0).blocks.newest, 2);
+  EXPECT_EQ(of(10, 0).blocks.most, 2);
+  // Other newest blocks, other representatives.
+  EXPECT_TRUE(SamePast(rule, of(640, 0.15), 200));
+  EXPECT_FALSE(SamePast(rule, of(320, 0.5), 200));
+}
+
 TEST(BlockReads, ForksGoOnUntilAQueryHasChosen) {
   const ResolvedRule rule = Reading(0, 64, 16, 300);
   EXPECT_TRUE(SamePast(rule, Reading(0, 128, 16, 400), 300));

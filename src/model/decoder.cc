@@ -9,6 +9,7 @@
 
 #include "base/format_bytes.h"
 #include "base/no_memory.h"
+#include "kv/token_marks.h"
 
 namespace headwise {
 
@@ -487,6 +488,19 @@ Status Decoder::Collect(StepOutput& output) {
   return std::move(outcome.status);
 }
 
+void Decoder::MarkTokens(std::span<const StepSequence> sequences) {
+  marks_.clear();
+  if (std::ranges::all_of(sequences, [](const StepSequence& sequence) { return sequence.marked == nullptr; })) return;
+  for (const StepSequence& sequence : sequences) {
+    HW_CHECK(sequence.marked == nullptr || !sequence.follows, "what follows is not known before the step");
+    if (sequence.marked != nullptr) {
+      AppendMarks(sequence.ids, *sequence.marked, marks_);
+    } else {
+      marks_.resize(marks_.size() + static_cast<size_t>(sequence.cache->planned_tokens()), TokenMark::kOther);
+    }
+  }
+}
+
 Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   const ModelConfig& config = model_->config;
   ids_.clear();
@@ -524,7 +538,8 @@ Status Decoder::PutStep(std::span<const StepSequence> sequences) {
   PutAngles(false, buffers);
   if (!cache_step_) cache_step_.emplace(*backend_, sequences.front().cache->pools());
   for (const StepSequence& sequence : sequences) cache_step_->Add(*sequence.cache);
-  cache_step_->Begin();
+  MarkTokens(sequences);
+  cache_step_->Begin(marks_);
   PutAngles(true, buffers);
 
   EmbedArgs embed = {.table = model_->weights.embedding,

@@ -30,6 +30,7 @@ struct StepSequence {
   // In place of ids, one token that nobody but the device may know yet: the one drawn from that row of the step before,
   // counted among all rows that were wanted of it.
   std::optional<int32_t> follows = std::nullopt;
+  const TokenLists* marked = nullptr;                     // tokens that its heads keep for what they are; null: none
   const SequenceFrequencies* rope_frequencies = nullptr;  // RopeFrequencies() of the sequence
   std::span<const int32_t> wanted;                        // indices into `ids` whose rows are wanted
   // Of the one wanted row no more is wanted than a token that is drawn so, and its log-probabilities, of as many ids as
@@ -106,6 +107,7 @@ class Decoder {
   void RunExperts(const LayerWeights& layer, const TensorView& input, const std::optional<NormArgs>& norm,
                   const Buffers& buffers);
   NormArgs NormOf(const NormWeights& norm, const TensorView& x, const TensorView& out) const;
+  void MarkTokens(std::span<const StepSequence> sequences);
   // Normed rows of the step's wanted tokens, their logits, and what is wanted of both.
   void FinishRows(std::span<const StepSequence> sequences, const Buffers& buffers);
   void DrawRows(const Buffers& buffers);
@@ -126,6 +128,7 @@ class Decoder {
   StepAngles angles_;
   std::vector<AngledSequence> angled_;
   std::vector<int32_t> ids_;          // [T]
+  std::vector<TokenMark> marks_;      // [T], or empty where no head asks
   std::vector<int32_t> positions_;    // [T] of learned positions, else empty
   std::vector<int32_t> wanted_rows_;  // [R]
   std::vector<RopeArgs> ropes_;       // of the layer under way

@@ -71,6 +71,19 @@ TEST(Budget, QuestMeetsItByWhatAQueryReads) {
       EXPECT_EQ(plan->At(layer_idx, 0).ReadsBlocks(), layer_idx >= 2);
     }
   }
+  for (const char* share : {"0", "0.5", "1"}) {
+    for (const char* ratio : {"0.05", "0.3", "1"}) {
+      const auto plan = MakePlan("infllm", Input({{"kv-ratio", ratio}, {"at", "8192"}, {"recent-share", share}}));
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+      const auto read = static_cast<double>(PlanReadBytesAt(*plan, 8192, {}));
+      EXPECT_LE(read, std::stod(ratio) * dense);
+      EXPECT_GE(read, std::stod(ratio) > 0.1 ? 0.97 * std::stod(ratio) * dense : 0.6 * std::stod(ratio) * dense);
+      EXPECT_GT(static_cast<double>(PlanBytesAt(*plan, 8192, {})), dense);
+    }
+  }
+  EXPECT_THAT(MakePlan("infllm", Input({{"kv-ratio", "0.001"}, {"at", "8192"}})).status().message(),
+              HasSubstr("reads at least"));
   const auto all = MakePlan("quest", Input({{"dense-layers", "0"}, {"block", "32"}, {"budget", "500"}}));
   ASSERT_TRUE(all.ok()) << all.status().message();
   for (const HeadRule& rule : all->rules) EXPECT_TRUE(rule.ReadsBlocks() && rule.select.block == 32);

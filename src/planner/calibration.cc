@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 // The paper's grid is 50 lengths up to 32,000 tokens [duo authors' defaults]; here also within the trained length.
 constexpr int64_t kDefaultMinTokens = 1000;
-constexpr int64_t kDefaultMaxTokens = 32000;
 constexpr int64_t kDefaultNumLengths = 50;
 
 Result<int64_t> FewestPasskeyTokens(const CalibrationOptions& options, const PlannerModel& model) {
@@ -60,7 +59,8 @@ Result<PlannerModel> OpenPlannerModel(const PlannerInput& input) {
   return opened;
 }
 
-Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const PlannerModel& model) {
+Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const PlannerModel& model,
+                                           int64_t default_max_tokens) {
   const NamedOptions& options = input.options;
   CalibrationOptions calibration;
   const std::string data = options.StringOr("data", "passkeys");
@@ -71,7 +71,7 @@ Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const Plan
   calibration.text_file = options.StringOr("text", "");
   const int64_t trained = model.model->config.trained_length;
   HW_ASSIGN_OR_RETURN(const int64_t max_tokens,
-                      options.IntOr("max-tokens", std::min(kDefaultMaxTokens, trained), 2, kMaxTokens));
+                      options.IntOr("max-tokens", std::min(default_max_tokens, trained), 2, kMaxTokens));
   HW_ASSIGN_OR_RETURN(const int64_t num_lengths, options.IntOr("num-lengths", kDefaultNumLengths, 1, 1'000'000));
   HW_ASSIGN_OR_RETURN(calibration.num_passkeys, options.IntOr("passkeys", calibration.num_passkeys, 1, kMaxPasskeys));
   HW_ASSIGN_OR_RETURN(calibration.words_per_passkey,

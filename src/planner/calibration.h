@@ -47,8 +47,12 @@ struct CalibrationOptions {
   uint64_t seed = 0;
 };
 
+inline constexpr int64_t kDefaultMaxTokens = 32'000;
+
+// Without --max-tokens the longest sample has default_max_tokens, or the model's trained length where that is less.
 // Lengths are checked against the model's trained length and, for passkeys, against what the passkeys alone take.
-Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const PlannerModel& model);
+Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const PlannerModel& model,
+                                           int64_t default_max_tokens = kDefaultMaxTokens);
 
 // Samples that depend on (seed, index) alone, so that a resumed run draws the same ones.
 class CalibrationSamples {

@@ -16,6 +16,7 @@ extern const PlannerMethod kUniformMethod;
 extern const PlannerMethod kRandomMethod;
 extern const PlannerMethod kManualMethod;
 extern const PlannerMethod kH2oMethod;
+extern const PlannerMethod kFastGenMethod;
 extern const PlannerMethod kTovaMethod;
 extern const PlannerMethod kSnapKvMethod;
 extern const PlannerMethod kPyramidKvMethod;
@@ -24,6 +25,7 @@ extern const PlannerMethod kKnormMethod;
 extern const PlannerMethod kKeyDiffMethod;
 extern const PlannerMethod kExpectedMethod;
 extern const PlannerMethod kQuestMethod;
+extern const PlannerMethod kInfLlmMethod;
 extern const PlannerMethod kImportDuoMethod;
 extern const PlannerMethod kImportMoaMethod;
 

@@ -105,10 +105,14 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"echo-share", "Share of query heads protected for echo"},
       {"min-recent", "Smallest window of a head that is not protected"},
       {"divisor", "Its window is the prompt divided by this"},
+      {"representatives", "Tokens of a block that stand for it"},
+      {"recovery", "Share of a head's attention that its policy has to keep"},
+      {"frequent-share", "Tokens with the highest summed attention that some policies keep, as a share of the text"},
+      {"local-share", "Newest tokens that some policies keep, as a share of the text"},
       {"epsilon", "ALiBi: attention weights below this may be dropped"},
       {"context", "ALiBi: a window of so many tokens means full"},
   };
-  if (method == "quest") {
+  if (method == "quest" || method == "infllm") {
     for (const auto& [name, help] : kOfQuest) {
       if (name == option) return help;
     }
@@ -144,6 +148,14 @@ std::string DefaultFor(std::string_view method, std::string_view option) {
       {"moa", "samples", "6"},
       {"moa", "data", "recall"},
       {"quest", "sink", "0"},
+      {"infllm", "sink", "32"},
+      {"infllm", "block", "32"},
+      {"", "representatives", "4"},
+      {"fastgen", "samples", "4"},
+      {"fastgen", "max-tokens", "(4096, or the trained length)"},
+      {"", "recovery", "0.95"},
+      {"", "frequent-share", "0.3"},
+      {"", "local-share", "0.3"},
       {"", "budget", "1024"},
       {"", "block", "16"},
       {"", "dense-layers", "2"},

@@ -1,5 +1,5 @@
 // Plans whose heads keep every token, and whose decoding queries read the blocks of them that may matter: a budget of
-// bytes read, not of bytes kept [quest].
+// bytes read, not of bytes kept [quest, infllm].
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 constexpr int64_t kDefaultBudget = 1024;    // tokens
 constexpr int64_t kDefaultDenseLayers = 2;  // the lowest, where few blocks stand out [quest §3]
+constexpr int64_t kInfLlmBlock = 32;        // tokens: as large as a page; the paper has 128
+constexpr int64_t kInfLlmSink = 32;         // tokens: a block; the paper has 128
 
 int64_t ReadBytesAt(const HeadPlan& plan, const KvBudget& budget) {
   return PlanReadBytesAt(plan, budget.at_tokens, budget.windows);
@@ -67,15 +69,8 @@ std::string DescribeRead(const HeadPlan& plan, const KvBudget& budget) {
       budget.at_tokens, kPlanBytesPageTokens, read, dense, ratio(read), ratio(budget.bytes), PlanBytesAt(plan, budget));
 }
 
-Result<HeadPlan> MakeQuest(const PlannerInput& input) {
+Result<HeadPlan> Make(const PlannerInput& input, const HeadRule& rule, int64_t dense_layers) {
   const NamedOptions& options = input.options;
-  HeadRule rule = HeadRule::Stream(0, kDefaultBudget);
-  rule.select.kind = TokenSelector::Kind::kQuest;
-  rule.start = RuleStart::kEndOfPrompt;
-  HW_ASSIGN_OR_RETURN(rule.sink, options.IntOr("sink", 0, 0, kMaxTokens));
-  HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
-  HW_ASSIGN_OR_RETURN(rule.select.block, options.IntOr("block", rule.select.block, 1, kMaxTokens));
-  HW_ASSIGN_OR_RETURN(const int64_t dense_layers, options.IntOr("dense-layers", kDefaultDenseLayers, 0, kMaxTokens));
   HW_RETURN_IF_ERROR(ValidateRule(rule));
   HeadPlan plan = HeadPlan::Dense(input.shape);
   std::vector<size_t> heads;
@@ -93,9 +88,9 @@ Result<HeadPlan> MakeQuest(const PlannerInput& input) {
                                      num_windowed, plan.rules.size()));
   }
   plan.notes.push_back(
-      fmt::format("{} of {} KV heads keep every token, with bounds of their keys beside them; what is few is what a "
-                  "decoding query reads",
-                  heads.size(), plan.rules.size()));
+      fmt::format("{} of {} KV heads keep every token, with {} beside them; what is few is what a decoding query reads",
+                  heads.size(), plan.rules.size(),
+                  rule.select.kind == TokenSelector::Kind::kQuest ? "bounds of their keys" : "what stands for blocks"));
   HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
   if (!budget) return plan;
   if (options.Has("budget")) {
@@ -104,6 +99,38 @@ Result<HeadPlan> MakeQuest(const PlannerInput& input) {
   HW_RETURN_IF_ERROR(FitBlocks(plan, heads, *budget));
   plan.notes.push_back(DescribeRead(plan, *budget));
   return plan;
+}
+
+// The rule, with the options that both methods have.
+Result<HeadRule> RuleFromOptions(const NamedOptions& options, TokenSelector::Kind kind, int64_t sink, int64_t block) {
+  HeadRule rule = HeadRule::Stream(sink, kDefaultBudget);
+  rule.select.kind = kind;
+  rule.start = RuleStart::kEndOfPrompt;
+  HW_ASSIGN_OR_RETURN(rule.sink, options.IntOr("sink", sink, 0, kMaxTokens));
+  HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("budget", kDefaultBudget, 1, kMaxTokens));
+  HW_ASSIGN_OR_RETURN(rule.select.block, options.IntOr("block", block, 1, kMaxTokens));
+  return rule;
+}
+
+Result<HeadPlan> MakeQuest(const PlannerInput& input) {
+  HW_ASSIGN_OR_RETURN(const HeadRule rule,
+                      RuleFromOptions(input.options, TokenSelector::Kind::kQuest, 0, TokenSelector{}.block));
+  HW_ASSIGN_OR_RETURN(const int64_t dense_layers,
+                      input.options.IntOr("dense-layers", kDefaultDenseLayers, 0, kMaxTokens));
+  return Make(input, rule, dense_layers);
+}
+
+Result<HeadPlan> MakeInfLlm(const PlannerInput& input) {
+  const NamedOptions& options = input.options;
+  HW_ASSIGN_OR_RETURN(HeadRule rule, RuleFromOptions(options, TokenSelector::Kind::kInfLlm, kInfLlmSink, kInfLlmBlock));
+  TokenSelector& select = rule.select;
+  HW_ASSIGN_OR_RETURN(select.recent_share, options.DoubleOr("recent-share", select.recent_share, 0.0, 1.0));
+  HW_ASSIGN_OR_RETURN(select.representatives, options.IntOr("representatives", select.representatives, 1, kMaxTokens));
+  return Make(input, rule, /*dense_layers=*/0);
+}
+
+Result<HeadPlan> MakeInfLlmAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
+  return MakeInfLlm(input);
 }
 
 Result<HeadPlan> MakeQuestAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
@@ -118,6 +145,16 @@ const PlannerMethod kQuestMethod = {
     .options = {"budget", "sink", "block", "dense-layers", "kv-ratio", "at", "kv-bytes-at"},
     .make = MakeQuest,
     .refit = {.make = MakeQuestAgain, .replaced = {"budget"}},
+};
+
+const PlannerMethod kInfLlmMethod = {
+    .name = "infllm",
+    .description =
+        "every head keeps all, and decoding reads the newest blocks and those whose representatives are most "
+        "like the query [infllm]",
+    .options = {"budget", "sink", "recent-share", "block", "representatives", "kv-ratio", "at", "kv-bytes-at"},
+    .make = MakeInfLlm,
+    .refit = {.make = MakeInfLlmAgain, .replaced = {"budget"}},
 };
 
 }  // namespace headwise

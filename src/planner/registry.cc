@@ -11,9 +11,10 @@ namespace headwise {
 
 std::span<const PlannerMethod> PlannerMethods() {
   static const std::vector<PlannerMethod> kMethods = {
-      kDuoMethod,    kZigzagMethod,  kRazorMethod,    kMoaMethod,   kProfileMethod,   kStreamingMethod, kUniformMethod,
-      kRandomMethod, kManualMethod,  kH2oMethod,      kTovaMethod,  kSnapKvMethod,    kPyramidKvMethod, kAdaKvMethod,
-      kKnormMethod,  kKeyDiffMethod, kExpectedMethod, kQuestMethod, kImportDuoMethod, kImportMoaMethod};
+      kDuoMethod,     kZigzagMethod,    kRazorMethod,     kMoaMethod,      kProfileMethod, kStreamingMethod,
+      kUniformMethod, kRandomMethod,    kManualMethod,    kH2oMethod,      kFastGenMethod, kTovaMethod,
+      kSnapKvMethod,  kPyramidKvMethod, kAdaKvMethod,     kKnormMethod,    kKeyDiffMethod, kExpectedMethod,
+      kQuestMethod,   kInfLlmMethod,    kImportDuoMethod, kImportMoaMethod};
   return kMethods;
 }
 

@@ -116,6 +116,8 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) 
     ++num_selecting;
   }
   LevelSharing(plan);
+  const auto asks = [](const HeadRule& rule) { return rule.select.kind == Kind::kFastGen; };
+  if (std::ranges::none_of(plan.rules, asks)) plan.tokens = {};
   plan.notes.push_back(
       fmt::format("{} of {} KV heads of {} ({}) select by score in place of a window, with no more bytes",
                   num_selecting, plan.rules.size(), path, plan.method));

@@ -123,6 +123,9 @@ Result<HeadPlan> MakeManual(const PlannerInput& input) {
   }
   HeadPlan plan;
   HW_ASSIGN_OR_RETURN(plan.rules, ParseRuleTable(*table, input.shape, path));
+  if (root.is_object() && root.contains("tokens")) {
+    HW_ASSIGN_OR_RETURN(plan.tokens, ParseTokenLists(root.at("tokens"), path + ": \"tokens\""));
+  }
   return plan;
 }
 

@@ -70,6 +70,10 @@ TEST_P(SelectionPolicies, TheSameTokensAreKeptAtEveryStep) {
     auto rules = ParseRuleTable(golden.at("plan"), plan->shape, name);
     ASSERT_TRUE(rules.ok()) << rules.status().message();
     plan->rules = *std::move(rules);
+    if (name == "fastgen") {
+      plan->tokens.special = json_.at("special").get<std::vector<int32_t>>();
+      plan->tokens.punctuation = json_.at("punctuation").get<std::vector<int32_t>>();
+    }
     const auto sequence = engine->NewSequence({.plan = plan,
                                                .prompt_tokens = static_cast<int64_t>(prompt_tokens),
                                                .max_tokens = static_cast<int64_t>(ids.size())});
@@ -135,8 +139,8 @@ TEST_F(SelectionGolden, TheSameBlocksAreRead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, SelectionPolicies,
-                         testing::Values("h2o", "h2o_sinks", "tova", "snapkv", "pyramidkv", "knorm", "knorm_after",
-                                         "keydiff", "expected"),
+                         testing::Values("h2o", "h2o_sinks", "fastgen", "tova", "snapkv", "pyramidkv", "knorm",
+                                         "knorm_after", "keydiff", "expected"),
                          [](const auto& policy) { return std::string(policy.param); });
 
 }  // namespace

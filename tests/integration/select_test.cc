@@ -20,7 +20,7 @@ using Kind = TokenSelector::Kind;
 
 EngineOptions TinyOptions(const std::string& model = "llama-gqa") {
   EngineOptions options = ExactOptions(SourcePath("tests/golden/tiny/" + model), {"cpu"});
-  options.page_tokens = 16;
+  options.page_tokens = 32;
   options.chunk_tokens = 40;
   return options;
 }
@@ -28,14 +28,25 @@ EngineOptions TinyOptions(const std::string& model = "llama-gqa") {
 HeadRule Selecting(Kind kind, int64_t budget, RuleStart start = RuleStart::kFirstToken) {
   HeadRule rule = HeadRule::Stream(0, budget);
   rule.select.kind = kind;
+  if (kind == Kind::kInfLlm) rule.select.block = 32;
   rule.start = rule.select.CutsOnce() || rule.ReadsBlocks() ? RuleStart::kEndOfPrompt : start;
   return rule;
 }
 
+// As a plan lists them: of an eighth of all tokens what they are counts.
+TokenLists TokensOf(int32_t first) {
+  TokenLists tokens;
+  for (int32_t id = first; id < 300; id += 16) {
+    tokens.special.push_back(id);
+    tokens.punctuation.push_back(id + 8);
+  }
+  return tokens;
+}
+
 // Heads of all kinds beside each other.
 std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShape& shape) {
-  constexpr Kind kKinds[] = {Kind::kH2o,   Kind::kTova,  Kind::kSnapKv,  Kind::kKeyDiff,
-                             Kind::kAdaKv, Kind::kQuest, Kind::kExpected};
+  constexpr Kind kKinds[] = {Kind::kH2o,   Kind::kTova,     Kind::kSnapKv,  Kind::kKeyDiff, Kind::kAdaKv,
+                             Kind::kQuest, Kind::kExpected, Kind::kFastGen, Kind::kInfLlm};
   auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(shape));
   for (HeadRule& rule : plan->rules) {
     if (rng() % 5 == 0) continue;
@@ -43,9 +54,13 @@ std::shared_ptr<const HeadPlan> RandomPlan(std::mt19937_64& rng, const ModelShap
       rule = HeadRule::Stream(4, 20);
       continue;
     }
-    rule = Selecting(kKinds[rng() % 7], 1 + static_cast<int64_t>(rng() % 60),
+    rule = Selecting(kKinds[rng() % 9], 1 + static_cast<int64_t>(rng() % 60),
                      rng() % 2 == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
     rule.sink = static_cast<int64_t>(rng() % 2) * 3;
+    if (rule.select.kind == Kind::kFastGen) {
+      rule.select.punctuation = rng() % 2 == 0;
+      plan->tokens = TokensOf(3);
+    }
   }
   // Heads of a layer that share have one rule.
   for (size_t i = 0; i < plan->rules.size(); ++i) {
@@ -89,7 +104,7 @@ TEST_F(SelectEngine, ABudgetThatKeepsAllIsDenseBitForBit) {
   const auto engine = MustCreate(TinyOptions());
   const std::vector<int32_t> ids = IdsOf(1, 200);
   const ForcedRows dense = MustRunForced(*engine, ids, nullptr, 150);
-  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kExpected, Kind::kQuest}) {
+  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kExpected, Kind::kQuest, Kind::kInfLlm}) {
     auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
     for (HeadRule& rule : plan->rules) rule = Selecting(kind, 200);
     EXPECT_EQ(MustRunForced(*engine, ids, plan, 150).logits, dense.logits);
@@ -260,6 +275,36 @@ TEST_F(SelectEngine, HeadsThatReadBlocksForkWithinThePrompt) {
   EXPECT_NE(Read(*engine, other, rest), expected);
 }
 
+// What stands for blocks lies in pages that forks share until they are written to.
+TEST_F(SelectEngine, BlocksHaveRepresentativesHoweverATextIsRead) {
+  EngineOptions options = TinyOptions();
+  options.page_tokens = 64;
+  options.batch_invariant = true;
+  const auto engine = MustCreate(options);
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  for (HeadRule& rule : plan->rules) rule = Selecting(Kind::kInfLlm, 128);
+  const std::vector<int32_t> prompt = IdsOf(3, 250), rest = IdsOf(4, 150), other = IdsOf(5, 90);
+  const SequenceOptions wanted{.plan = plan, .prompt_tokens = 250, .max_tokens = 500};
+  const auto alone = *engine->NewSequence(wanted);
+  Read(*engine, alone, prompt);
+  const std::vector<float> expected = Read(*engine, alone, rest);
+  const auto original = *engine->NewSequence(wanted);
+  for (size_t at = 0; at < prompt.size(); at += 50) Read(*engine, original, std::span(prompt).subspan(at, 50));
+  const auto fork = *engine->Fork(*original);
+  Read(*engine, fork, other);  // must not disturb the others
+  const auto second_fork = *engine->Fork(*original);
+  std::vector<float> one_by_one;
+  for (size_t at = 0; at < rest.size(); ++at) {
+    const std::vector<float> row = Read(*engine, original, std::span(rest).subspan(at, 1));
+    one_by_one.insert(one_by_one.end(), row.begin(), row.end());
+  }
+  EXPECT_EQ(one_by_one, expected);
+  EXPECT_EQ(Read(*engine, second_fork, rest), expected);
+  const auto dense = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 250, .max_tokens = 500});
+  Read(*engine, dense, prompt);
+  EXPECT_NE(Read(*engine, dense, rest), expected);
+}
+
 TEST_F(SelectEngine, ABlockDividesAPage) {
   EngineOptions options = TinyOptions();
   options.page_tokens = 48;
@@ -269,6 +314,46 @@ TEST_F(SelectEngine, ABlockDividesAPage) {
   EXPECT_TRUE(engine->Run(RequestFor(IdsOf(1, 30), plan, 5)).ok());
   plan->rules[0].select.block = 32;
   EXPECT_THAT(engine->Run(RequestFor(IdsOf(1, 30), plan, 5)).status().message(), HasSubstr("pages have 48"));
+}
+
+// What tokens are was noted when they came, by the lists of that plan.
+TEST_F(SelectEngine, AForkUnderOtherTokenListsIsRefused) {
+  const auto engine = MustCreate(TinyOptions());
+  auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+  plan->rules[0] = Selecting(Kind::kFastGen, 20);
+  plan->tokens = TokensOf(3);
+  const SequenceOptions options{.plan = plan, .prompt_tokens = 60, .max_tokens = 100};
+  const auto sequence = *engine->NewSequence(options);
+  Read(*engine, sequence, IdsOf(1, 15));
+  EXPECT_TRUE(engine->Fork(*sequence, options).ok());
+  auto other = std::make_shared<HeadPlan>(*plan);
+  other->tokens = TokensOf(4);
+  const auto fork = engine->Fork(*sequence, {.plan = other, .prompt_tokens = 60, .max_tokens = 100});
+  ASSERT_FALSE(fork.ok());
+  EXPECT_THAT(fork.status().message(), HasSubstr("15 tokens so far were marked by the lists of their own plan"));
+}
+
+// In a batch each text is marked by its own plan's lists, and one whose plan lists none is not.
+TEST_F(SelectEngine, TokensAreMarkedByTheirOwnPlan) {
+  const auto engine = MustCreate(TinyOptions());
+  std::vector<Request> requests;
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 4; ++i) {
+    auto plan = std::make_shared<HeadPlan>(HeadPlan::Dense(engine->shape()));
+    for (HeadRule& rule : plan->rules) rule = Selecting(i == 1 ? Kind::kH2o : Kind::kFastGen, 12);
+    for (HeadRule& rule : plan->rules) rule.select.punctuation = rule.select.kind == Kind::kFastGen;
+    if (i != 1) plan->tokens = TokensOf(i);
+    requests.push_back(RequestFor(IdsOf(9, 10), plan, 60));  // all the same text, in one chunk
+    const auto result = engine->Run(requests.back());
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    alone.push_back(result->tokens);
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  EXPECT_NE(alone[0], alone[2]);
+  std::vector<RequestId> ids;
+  for (Request& request : requests) ids.push_back(*engine->Submit(std::move(request)));
+  for (bool more = true; more;) more = *engine->Step();
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(engine->Take(ids[i])->tokens, alone[i]) << i;
 }
 
 // A dense prefix has no notes of what was seen.
@@ -308,6 +393,8 @@ TEST_F(SelectEngine, WhatCannotBeCombinedIsRefusedByName) {
       {"llama-gqa", "q8", true, Kind::kQuest, ""},
       {"mistral-window", "f16", false, Kind::kQuest, "sliding window"},
       {"mpt", "f16", false, Kind::kQuest, "ALiBi"},
+      {"llama-gqa", "q8", true, Kind::kInfLlm, ""},
+      {"mpt", "f16", false, Kind::kInfLlm, "ALiBi"},
   };
   for (const Case& each : cases) {
     EngineOptions options = TinyOptions(each.model);

@@ -1,4 +1,5 @@
-// A head that keeps every token and reads blocks of them, as its paper says it: in double, over the whole text [quest].
+// A head that keeps every token and reads blocks of them, as its paper says it: in double, over the whole text
+// [quest, infllm].
 #ifndef HEADWISE_TESTS_SUPPORT_BLOCK_READ_SIMULATION_H_
 #define HEADWISE_TESTS_SUPPORT_BLOCK_READ_SIMULATION_H_
 
@@ -20,6 +21,12 @@ inline double RoundedDown(double x) {
   return std::floor(x / unit) * unit;
 }
 
+// To the nearest of these.
+inline double Rounded(double x) {
+  const double below = RoundedDown(x), above = -RoundedDown(-x);
+  return x - below < above - x ? below : above;
+}
+
 // One KV head of a text.
 class BlockReadSimulation {
  public:
@@ -39,16 +46,16 @@ class BlockReadSimulation {
     margin = 1;
     std::vector<std::pair<double, int64_t>> bounds;
     for (int64_t block = 0; block <= newest; ++block) {
-      if (t < blocks_.from || block < blocks_.first || block == newest) {
+      if (t < blocks_.from || block < blocks_.first || block + blocks_.newest > newest) {
         read.insert(block);
       } else {
-        bounds.push_back({BoundOf(t, block), block});
+        bounds.push_back({blocks_.representatives > 0 ? LikenessOf(t, block, margin) : BoundOf(t, block), block});
       }
     }
     std::sort(bounds.rbegin(), bounds.rend());
-    const auto places = static_cast<size_t>(blocks_.most - 1);
+    const auto places = static_cast<size_t>(blocks_.most - blocks_.newest);
     if (t >= blocks_.from && places > 0 && bounds.size() > places) {
-      margin = (bounds[places - 1].first - bounds[places].first) / std::abs(bounds[places].first);
+      margin = std::min(margin, (bounds[places - 1].first - bounds[places].first) / std::abs(bounds[places].first));
     }
     for (size_t i = 0; i < std::min(places, bounds.size()); ++i) read.insert(bounds[i].second);
     return read;
@@ -75,6 +82,35 @@ class BlockReadSimulation {
   }
 
  private:
+  // The product of the group's queries at t, all together, with the mean of the block's representatives: the tokens
+  // that queries of the newest - 1 blocks behind it give the largest products. A near tie among these narrows `margin`.
+  double LikenessOf(int64_t t, int64_t block, double& margin) const {
+    const auto dim = static_cast<size_t>(case_.head_dim);
+    const int64_t first = block * blocks_.block_tokens, end = first + blocks_.block_tokens;
+    std::vector<std::pair<double, int64_t>> products;
+    for (int64_t j = first; j < end; ++j) {
+      double product = 0;
+      for (int64_t row = end * group_; row < (end + (blocks_.newest - 1) * blocks_.block_tokens) * group_; ++row) {
+        const Row& q = queries_[static_cast<size_t>(row)];
+        product += std::inner_product(q.begin(), q.end(), keys_[static_cast<size_t>(j)].begin(), 0.0);
+      }
+      products.push_back({product, j});
+    }
+    std::sort(products.rbegin(), products.rend());
+    const auto num = static_cast<size_t>(blocks_.representatives);
+    if (num < products.size()) {
+      margin = std::min(margin, (products[num - 1].first - products[num].first) / std::abs(products[num].first));
+    }
+    double likeness = 0;
+    for (size_t d = 0; d < dim; ++d) {
+      double mean = 0, query = 0;
+      for (size_t i = 0; i < num; ++i) mean += keys_[static_cast<size_t>(products[i].second)][d];
+      for (int64_t g = 0; g < group_; ++g) query += queries_[static_cast<size_t>(t * group_ + g)][d];
+      likeness += query * Rounded(mean / static_cast<double>(num));
+    }
+    return likeness;
+  }
+
   // The most that a key between the least and the largest of the block's could score, for one of the group's queries.
   double BoundOf(int64_t t, int64_t block) const {
     double largest = -INFINITY;

@@ -3,21 +3,86 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 namespace headwise::cpu {
 namespace {
 
-int64_t SignedQueryFloats(const AttentionArgs& args) {
-  return 2 * args.group() * ((args.head_dim() + 15) / 16 * 16);
+int64_t PaddedDim(const AttentionArgs& args) {
+  return (args.head_dim() + 15) / 16 * 16;
 }
 
-// Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest.
-std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockReads& blocks, int64_t newest) {
-  const auto places = static_cast<size_t>(blocks.most - 1);
+int64_t SignedQueryFloats(const AttentionArgs& args) {
+  return 2 * args.group() * PaddedDim(args);
+}
+
+// Queries of the group, [G, D].
+const float* QueriesOf(const AttentionArgs& args, const HeadWork& work, int64_t row_idx) {
+  const int64_t q_row = (work.first_row + row_idx) * args.num_q_heads + work.kv_head * args.group();
+  return static_cast<const float*>(args.q.data) + q_row * args.head_dim();
+}
+
+// Adds their sum to sums [D].
+void AddGroup(const AttentionArgs& args, const float* queries, float* sums) {
+  const int64_t dim = args.head_dim();
+  for (int64_t d = 0; d < dim; ++d) {
+    float sum = 0;
+    for (int64_t g = 0; g < args.group(); ++g) sum += queries[g * dim + d];
+    sums[d] += sum;
+  }
+}
+
+// To the nearest f16 that is finite; what is no number stays so.
+uint16_t HalfOf(double x) {
+  constexpr double kMost = 65504;
+  return F32ToF16(static_cast<float>(x > kMost ? kMost : x < -kMost ? -kMost : x));
+}
+
+// Of `block`, to where the block `with` has it. Keys come out of their pages as means of one token.
+void NoteRepresentatives(const HeadWork& work, int64_t block, int64_t with, const KernelTable& kernels) {
+  const KvBlockReads& blocks = *work.blocks;
+  const auto dim = static_cast<size_t>(work.layout().head_dim);
+  std::vector<double> queries(dim);
+  for (int64_t behind = block + 1; behind <= with; ++behind) {
+    const float* const sums = work.QuerySums(behind);
+    for (size_t d = 0; d < dim; ++d) queries[d] += sums[d];
+  }
+  const auto num_tokens = static_cast<size_t>(blocks.block_tokens);
+  std::vector<float> keys(num_tokens * dim), token(2 * dim);
+  std::vector<double> products(num_tokens);
+  FoldArgs fold{};
+  fold.pages = PagesOf(work);
+  fold.state = token.data();
+  for (size_t i = 0; i < num_tokens; ++i) {
+    fold.sink = block * blocks.block_tokens + static_cast<int64_t>(i);
+    fold.fold_end = fold.sink + 1;
+    kernels.attention.fold(fold);
+    std::copy_n(token.begin(), dim, keys.begin() + static_cast<int64_t>(i * dim));
+    products[i] = std::inner_product(queries.begin(), queries.end(), token.begin(), 0.0);
+    if (std::isnan(products[i])) products[i] = INFINITY;
+  }
+  std::vector<size_t> order(num_tokens);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return products[i]; });
+  const auto padded_dim = static_cast<size_t>((work.layout().head_dim + 15) / 16 * 16);
+  uint16_t* const mean = work.Bounds(with);
+  std::fill_n(mean, 2 * padded_dim, uint16_t{0});
+  for (size_t d = 0; d < dim; ++d) {
+    double sum = 0;
+    for (int64_t i = 0; i < blocks.representatives; ++i) sum += keys[order[static_cast<size_t>(i)] * dim + d];
+    mean[d] = mean[padded_dim + d] = HalfOf(sum / static_cast<double>(blocks.representatives));
+  }
+}
+
+// Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest ones; `last` is
+// the last of these.
+std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockReads& blocks, int64_t last) {
+  const auto places = static_cast<size_t>(blocks.most - blocks.newest);
   std::vector<float> in_order(bounds.begin(), bounds.end());
   float least = INFINITY;  // of those that are read
   if (places > 0) {
-    std::nth_element(in_order.begin(), in_order.begin() + (blocks.most - 2), in_order.end(), std::greater<>());
+    std::nth_element(in_order.begin(), in_order.begin() + static_cast<int64_t>(places - 1), in_order.end(),
+                     std::greater<>());
     least = in_order[places - 1];
   }
   const auto num_above =
@@ -26,7 +91,7 @@ std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockRe
   const auto num_equal = static_cast<size_t>(std::count(bounds.begin(), bounds.end(), least));
   size_t num_passed = num_equal - std::min(num_equal, places - num_above);
   std::vector<int64_t> chosen;
-  chosen.reserve(static_cast<size_t>(blocks.first) + places + 1);
+  chosen.reserve(static_cast<size_t>(blocks.first + blocks.most));
   for (int64_t block = 0; block < blocks.first; ++block) chosen.push_back(block);
   for (size_t i = 0; i < bounds.size() && places > 0; ++i) {
     if (bounds[i] < least) continue;
@@ -36,7 +101,7 @@ std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockRe
       chosen.push_back(blocks.first + static_cast<int64_t>(i));
     }
   }
-  chosen.push_back(newest);
+  for (int64_t block = last + 1 - blocks.newest; block <= last; ++block) chosen.push_back(block);
   return chosen;
 }
 
@@ -45,6 +110,7 @@ std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockRe
 BlockChoice::BlockChoice(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool,
                          AttentionScratch& scratch) {
   if (args.step->selections.empty()) return;  // no plan of any sequence chooses anything
+  NoteQueries(args, kernels, pool);
   const int64_t num_heads = args.step->num_heads();
   int64_t most_blocks = 0;
   for (int64_t idx = 0; idx < num_heads; ++idx) {
@@ -57,11 +123,41 @@ BlockChoice::BlockChoice(const AttentionArgs& args, const KernelTable& kernels, 
     most_blocks = std::max(most_blocks, work.blocks->NumBlocks(last_pos));
   }
   if (rows_.empty()) return;
-  const int64_t floats = SignedQueryFloats(args) + most_blocks;
+  const int64_t floats = SignedQueryFloats(args) + PaddedDim(args) + most_blocks;
   scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(floats) * sizeof(float));
   pool.ParallelFor(static_cast<int64_t>(rows_.size()), [&](int64_t i, int thread_idx) {
     Choose(args, kernels, scratch.OfThread(thread_idx), rows_[static_cast<size_t>(i)]);
   });
+}
+
+void BlockChoice::NoteQueries(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool) const {
+  std::vector<HeadWork> heads;
+  for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
+    const HeadWork work = args.step->Head(args.layer_idx, idx);
+    if (work.num_rows > 0 && work.HasRepresentatives()) heads.push_back(work);
+  }
+  if (heads.empty()) return;
+  const auto note = [&](int64_t idx, int) {
+    const HeadWork& work = heads[static_cast<size_t>(idx)];
+    const KvBlockReads& blocks = *work.blocks;
+    for (int64_t row_idx = 0; row_idx < work.num_rows; ++row_idx) {
+      const int64_t pos = work.first_pos + row_idx;
+      const int64_t block = pos / blocks.block_tokens;
+      float* const sums = work.QuerySums(block);
+      if (pos % blocks.block_tokens == 0) std::fill_n(sums, PaddedDim(args), 0.0f);
+      AddGroup(args, QueriesOf(args, work, row_idx), sums);
+      const bool is_complete = (pos + 1) % blocks.block_tokens == 0;
+      if (is_complete && block + 1 >= blocks.newest) {
+        NoteRepresentatives(work, block + 1 - blocks.newest, block, kernels);
+      }
+    }
+  };
+  const bool is_much = std::ranges::any_of(heads, [](const HeadWork& work) {
+    return work.num_rows > 1 || (work.first_pos + 1) % work.blocks->block_tokens == 0;
+  });
+  if (is_much) return pool.ParallelFor(static_cast<int64_t>(heads.size()), note);
+  // A few additions are over before another thread has woken up.
+  for (size_t idx = 0; idx < heads.size(); ++idx) note(static_cast<int64_t>(idx), 0);
 }
 
 void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, std::byte* scratch, Row& row) const {
@@ -69,20 +165,27 @@ void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, 
   const KvBlockReads& blocks = *work.blocks;
   const int64_t pos = work.first_pos + row.row_idx;
   if (blocks.ReadsAll(pos)) return;
-  const int64_t newest = blocks.NumBlocks(pos) - 1;
-  const int64_t q_row = (work.first_row + row.row_idx) * args.num_q_heads + work.kv_head * args.group();
+  const int64_t last = blocks.NumBlocks(pos) - 1;
+  const int64_t num_bounds = last + 1 - blocks.newest - blocks.first;
   auto* signed_q = reinterpret_cast<float*>(scratch);
-  float* const bounds = signed_q + SignedQueryFloats(args);
-  kernels.attention.score_blocks({.pages = PagesOf(work),
-                                  .block_tokens = blocks.block_tokens,
-                                  .begin = blocks.first,
-                                  .end = newest,
-                                  .num_q = args.group(),
-                                  .q = static_cast<const float*>(args.q.data) + q_row * args.head_dim(),
-                                  .signed_q = signed_q,
-                                  .bounds = bounds});
-  const std::vector<int64_t> chosen =
-      ChosenBlocks({bounds, static_cast<size_t>(newest - blocks.first)}, blocks, newest);
+  float* const group_sum = signed_q + SignedQueryFloats(args);
+  float* const bounds = group_sum + PaddedDim(args);
+  const float* queries = QueriesOf(args, work, row.row_idx);
+  if (work.HasRepresentatives()) {
+    std::fill_n(group_sum, PaddedDim(args), 0.0f);
+    AddGroup(args, queries, group_sum);
+    queries = group_sum;
+  }
+  if (blocks.most > blocks.newest)
+    kernels.attention.score_blocks({.pages = PagesOf(work),
+                                    .block_tokens = blocks.block_tokens,
+                                    .begin = blocks.NotedWith(blocks.first),
+                                    .end = blocks.NotedWith(blocks.first) + num_bounds,
+                                    .num_q = work.HasRepresentatives() ? 1 : args.group(),
+                                    .q = queries,
+                                    .signed_q = signed_q,
+                                    .bounds = bounds});
+  const std::vector<int64_t> chosen = ChosenBlocks({bounds, static_cast<size_t>(num_bounds)}, blocks, last);
   row.groups.reserve(chosen.size() * static_cast<size_t>(blocks.block_tokens / kGroupTokens));
   for (const int64_t block : chosen) {
     const int64_t end = std::min(pos + 1, (block + 1) * blocks.block_tokens);

@@ -14,7 +14,7 @@ namespace headwise::cpu {
 // Thread-safety: none but of Of.
 class BlockChoice {
  public:
-  // Settles it for all rows of a layer.
+  // Settles it for all rows of a layer; first their queries are noted where blocks have representatives.
   BlockChoice(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch);
 
   // Positions of the groups of 16 tokens that row `row_idx` of head number `idx` of the layer reads, ascending; none
@@ -31,6 +31,7 @@ class BlockChoice {
     std::vector<int64_t> groups = {};
   };
 
+  void NoteQueries(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool) const;
   void Choose(const AttentionArgs& args, const KernelTable& kernels, std::byte* scratch, Row& row) const;
 
   std::vector<int64_t> first_rows_;  // by head, into rows_; -1: it does not choose

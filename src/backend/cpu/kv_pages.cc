@@ -83,7 +83,7 @@ void AppendKv(const AppendKvArgs& args, const KernelTable& kernels, ThreadPool& 
                               .k = F32(args.k) + offset,
                               .v = F32(args.v) + offset,
                               .stride = stride});
-    if (work.blocks == nullptr) return;
+    if (!work.HasBounds()) return;
     kernels.attention.bound_keys({.pages = PagesOf(work),
                                   .block_tokens = work.blocks->block_tokens,
                                   .first_pos = work.first_pos,

@@ -64,7 +64,7 @@ void NoteNewTokens(const HeadWork& work) {
     const int64_t slot = work.first_pos + i;
     const KvNotes notes = work.Notes(slot / work.page_tokens());
     notes.positions[slot % work.page_tokens()] = static_cast<int32_t>(work.text_pos + i);
-    notes.scores[slot % work.page_tokens()] = 0.0f;
+    notes.scores[slot % work.page_tokens()] = ScoreOfMark(*work.selection, work.MarkOf(i));
   }
 }
 

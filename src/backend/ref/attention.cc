@@ -109,6 +109,7 @@ void Attention(const AttentionArgs& args) {
   Validate(args);
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
+    if (work.HasRepresentatives()) NoteQueries(args, work);
     for (int64_t i = 0; i < work.num_rows; ++i) {
       const std::vector<bool> blocks_read = BlocksRead(args, work, i);
       for (int64_t g = 0; g < args.group(); ++g) {

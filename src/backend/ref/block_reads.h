@@ -10,8 +10,12 @@
 
 namespace headwise::ref {
 
-// Of the blocks that this step wrote to. Requires: work.blocks.
+// Of the blocks that this step wrote to. Requires: work.blocks, without representatives.
 void BoundKeys(const HeadWork& work);
+
+// Adds the step's queries to the sums of their blocks, and notes the representatives of blocks that leave the newest.
+// Requires: work.blocks, with representatives.
+void NoteQueries(const AttentionArgs& args, const HeadWork& work);
 
 // By block, up to the newest, which ends with the query's own token; empty where the query reads whatever its mask
 // says.

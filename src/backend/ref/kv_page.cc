@@ -145,7 +145,7 @@ void AppendKv(const AppendKvArgs& args) {
       KvPage page(work.Page(pos / work.page_tokens()), work.layout());
       page.Set(pos % work.page_tokens(), F32(args.k) + offset, F32(args.v) + offset);
     }
-    if (work.blocks != nullptr && work.num_rows > 0) BoundKeys(work);
+    if (work.HasBounds() && work.num_rows > 0) BoundKeys(work);
   }
 }
 

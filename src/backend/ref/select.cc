@@ -255,7 +255,7 @@ void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
   const SlotTokens tokens(work);
   for (int64_t i = 0; i < work.num_rows; ++i) {
     tokens.Position(work.first_pos + i) = static_cast<int32_t>(work.text_pos + i);
-    tokens.Score(work.first_pos + i) = 0;
+    tokens.Score(work.first_pos + i) = ScoreOfMark(*work.selection, work.MarkOf(i));
   }
   const bool some_go = work.num_kept() < work.num_slots();
   if (work.selection->scores == Scores::kKeyNorm) {

@@ -1,0 +1,28 @@
+// What the tokens of a step are to heads that keep some of them for that (TokenSelector::Kind::kFastGen).
+#ifndef HEADWISE_KV_TOKEN_MARKS_H_
+#define HEADWISE_KV_TOKEN_MARKS_H_
+
+#include <headwise/head_plan.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/kv_step.h"
+
+namespace headwise {
+
+inline TokenMark MarkOf(int32_t id, const TokenLists& lists) {
+  if (std::ranges::binary_search(lists.special, id)) return TokenMark::kSpecial;
+  return std::ranges::binary_search(lists.punctuation, id) ? TokenMark::kPunctuation : TokenMark::kOther;
+}
+
+// Appends those of `ids`.
+inline void AppendMarks(std::span<const int32_t> ids, const TokenLists& lists, std::vector<TokenMark>& marks) {
+  for (const int32_t id : ids) marks.push_back(MarkOf(id, lists));
+}
+
+}  // namespace headwise
+
+#endif  // HEADWISE_KV_TOKEN_MARKS_H_
