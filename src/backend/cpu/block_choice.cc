@@ -166,7 +166,8 @@ void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, 
   const int64_t pos = work.first_pos + row.row_idx;
   if (blocks.ReadsAll(pos)) return;
   const int64_t last = blocks.NumBlocks(pos) - 1;
-  const int64_t num_bounds = last + 1 - blocks.newest - blocks.first;
+  // None is looked at where those that are always read are as many as may be.
+  const int64_t num_bounds = blocks.most > blocks.newest ? last + 1 - blocks.newest - blocks.first : 0;
   auto* signed_q = reinterpret_cast<float*>(scratch);
   float* const group_sum = signed_q + SignedQueryFloats(args);
   float* const bounds = group_sum + PaddedDim(args);
@@ -176,15 +177,14 @@ void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, 
     AddGroup(args, queries, group_sum);
     queries = group_sum;
   }
-  if (blocks.most > blocks.newest)
-    kernels.attention.score_blocks({.pages = PagesOf(work),
-                                    .block_tokens = blocks.block_tokens,
-                                    .begin = blocks.NotedWith(blocks.first),
-                                    .end = blocks.NotedWith(blocks.first) + num_bounds,
-                                    .num_q = work.HasRepresentatives() ? 1 : args.group(),
-                                    .q = queries,
-                                    .signed_q = signed_q,
-                                    .bounds = bounds});
+  kernels.attention.score_blocks({.pages = PagesOf(work),
+                                  .block_tokens = blocks.block_tokens,
+                                  .begin = blocks.NotedWith(blocks.first),
+                                  .end = blocks.NotedWith(blocks.first) + num_bounds,
+                                  .num_q = work.HasRepresentatives() ? 1 : args.group(),
+                                  .q = queries,
+                                  .signed_q = signed_q,
+                                  .bounds = bounds});
   const std::vector<int64_t> chosen = ChosenBlocks({bounds, static_cast<size_t>(num_bounds)}, blocks, last);
   row.groups.reserve(chosen.size() * static_cast<size_t>(blocks.block_tokens / kGroupTokens));
   for (const int64_t block : chosen) {
