@@ -10,9 +10,12 @@ The task is `headwise eval lines`; with --later the question comes in a turn of 
 tools/make_selection_golden.py --kvpress compares what is kept. Plans are re-planned to the ratio (equal bytes); a press is given the compression ratio that
 leaves as much of the prompt. Bytes are counted at 2 a number: a press's from the tensors of its cache when the answer begins, a
 plan's from its pages when it has ended, so that a plan's are a little more. A press sees the whole prompt, the question at its end too, before it
-drops anything; a plan that holds from the first token does not.
+drops anything; a plan that holds from the first token does not (`headwise plan ... --from end_of_prompt` makes one that does). DuoAttentionPress takes
+its heads, sinks and window from --plan duo.json. It and AdaKVPress hide what they drop and keep its bytes.
 """
 import argparse
+import functools
+import itertools
 import json
 import pathlib
 import sys
@@ -31,13 +34,33 @@ def cache_bytes(cache):
     return sum(2 * (layer.keys.numel() + layer.values.numel()) for layer in cache.layers)
 
 
-def make_press(name, ratio):
-    """SnapKV and what builds on it as the plans have it."""
+class PlannedDuoPress(kvpress.DuoAttentionPress):
+    """The press with a plan file's heads in place of published ones."""
+
+    def __init__(self, path):
+        super().__init__()
+        rules = [rule for layer in json.loads(path.read_text())["layers"] for rule in layer]
+        streaming = [rule for rule in rules if not rule["full"]]
+        self.sink_size, self.recent_size = streaming[0]["sink"], streaming[0]["recent"]
+        num_layers = len(json.loads(path.read_text())["layers"])
+        self.streaming_mask = torch.tensor([not rule["full"] for rule in rules]).view(num_layers, -1)
+
+    def post_init_from_model(self, model):
+        """Nothing is left to be found."""
+
+
+def make_press(name, ratio, plans):
+    """SnapKV and what builds on it as the plans have it. plans: as the evaluation made them anew for each ratio."""
+    if name == "DuoAttentionPress":
+        found = sorted(plans.glob(f"duo@{ratio}*.json"))
+        if len(found) != 1:
+            sys.exit(f"compare_kvpress.py: DuoAttentionPress takes its heads from --plan duo.json; {plans} has {found}")
+        return PlannedDuoPress(found[0])
     options = {"compression_ratio": 1 - ratio}
     if name in ("SnapKVPress", "PyramidKVPress"):
         options |= {"window_size": 32, "kernel_size": 7}
     if name == "AdaKVPress":  # hides what it drops and keeps its bytes
-        return kvpress.AdaKVPress(make_press("SnapKVPress", ratio))
+        return kvpress.AdaKVPress(make_press("SnapKVPress", ratio, plans))
     return getattr(kvpress, name)(**options)
 
 
@@ -63,10 +86,15 @@ def answer(model, ids, num_pressed, press, eos):
     return found, held
 
 
-def press_rows(args, cases, ratios):
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
+def press_rows(args, cases, ratios, plans):
+    @functools.cache
+    def model_with(attention):
+        return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=attention)
+
     with headwise.LLM(args.model) as llm:
         for name in args.press:
+            # Probabilities come out of "eager" alone.
+            model = model_with("eager" if name == "ObservedAttentionPress" else "sdpa").eval()
             for ratio in ratios:
                 right, held = 0, 0
                 for case in cases:
@@ -74,7 +102,7 @@ def press_rows(args, cases, ratios):
                     num_pressed = len(ids) - 1
                     if args.later:
                         num_pressed = len(llm.encode(case["prompt"][: case["prompt"].rindex("\n") + 1]))
-                    ids, nbytes = answer(model, ids, num_pressed, make_press(name, ratio), llm.info["eos_ids"])
+                    ids, nbytes = answer(model, ids, num_pressed, make_press(name, ratio, plans), llm.info["eos_ids"])
                     right += any(expected in llm.decode(ids) for expected in case["expected"])
                     held = max(held, nbytes)
                 yield f"{name}@{ratio}", right, len(cases), held
@@ -101,16 +129,16 @@ def main():
     parser.add_argument("--cases")
     parser.add_argument("--later", action="store_true")
     args = parser.parse_args()
-    args.press = args.press or ["StreamingLLMPress", "KnormPress", "SnapKVPress", "PyramidKVPress", "AdaKVPress",
-                                "TOVAPress", "ExpectedAttentionPress"]
+    args.press = args.press or ["StreamingLLMPress", "KnormPress", "KeyDiffPress", "SnapKVPress", "PyramidKVPress",
+                                "AdaKVPress", "TOVAPress", "ObservedAttentionPress", "ExpectedAttentionPress"]
     ratios = [float(ratio) for ratio in args.kv_ratio.split(",")]
+    print(f"{'':<32} {'right':>9} {'KV MB':>8}")
     with tempfile.TemporaryDirectory() as holder:
         out = pathlib.Path(holder) / "run"
         rows = list(plan_rows(args, ratios, out))
         cases = [json.loads(line) for line in (out / "cases.jsonl").read_text().splitlines()]
-    print(f"{'':<32} {'right':>9} {'KV MB':>8}")
-    for name, right, total, held in [*rows, *press_rows(args, cases, ratios)]:
-        print(f"{name:<32} {right:>4} of {total:<2} {held / 1e6:>7.2f}", flush=True)
+        for name, right, total, held in itertools.chain(rows, press_rows(args, cases, ratios, out / "plans")):
+            print(f"{name:<32} {right:>4} of {total:<2} {held / 1e6:>7.2f}", flush=True)
 
 
 if __name__ == "__main__":

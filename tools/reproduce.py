@@ -18,9 +18,13 @@ import time
 
 RATIOS = "0.5,0.25,0.125"
 SELECTORS = ("h2o", "tova", "snapkv", "pyramidkv", "adakv", "knorm", "keydiff", "expected")
+# Those that can choose in place of another plan's windows.
+IN_PLACE_OF_WINDOWS = ("h2o", "tova", "snapkv", "adakv", "knorm", "keydiff", "expected")
 METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "moa-integrated", "random")
 # Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
 SIZES = ("--sink", 16, "--recent", 128)
+# Of a record of 200 lines: plans that cannot be made anew for every length are made for this one.
+RECORD_TOKENS = 3600
 BOOK = "Emma_158.txt"
 
 
@@ -46,37 +50,49 @@ class Reproduction:
         self.only = args.only
         self.skipped = []
 
-    def plan(self, method, *options, name=None):
-        path = self.out / "plans" / f"{name or method}.json"
+    def make_plan(self, name):
+        """The plan file of this name; it is made when it is first asked for."""
+        path = self.out / "plans" / f"{name}.json"
         if not path.exists():
+            method, options = self.recipe(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             resume = ["--resume"] if path.with_name(path.name + ".checkpoint").exists() else []
             run([self.headwise, "plan", method, "--model", self.model, "--out", path, *options, *resume])
         return path
 
-    def make_plans(self):
-        duo = self.plan("duo", "--steps", 120, "--min-tokens", 1500, "--max-tokens", 4000, "--kv-ratio", 0.25, "--at",
-                        8192, *SIZES)
-        self.plan("zigzag", "--from", duo, "--kv-ratio", 0.25, "--at", 8192, *SIZES)
-        self.plan("razor", "--kv-ratio", 0.25, "--at", 8192)
-        moa = ("--lengths", "1024,2048,4096", "--validation-length", 6144, "--kv-ratio", 0.25, "--at", 8192)
-        self.plan("moa", *moa)
-        self.plan("moa", *moa, "--influence", "integrated", name="moa-integrated")
-        self.plan("streaming", "--kv-ratio", 0.25, "--at", 8192)
-        self.plan("random", "--kv-ratio", 0.25, "--at", 8192, *SIZES)
-        for method in SELECTORS:
-            self.plan(method, "--kv-ratio", 0.25, "--at", 8192)
-        self.plan("fastgen", "--min-tokens", 1500, "--max-tokens", 4000, "--kv-ratio", 0.25, "--at", 8192)
-        self.plan("infllm", "--kv-ratio", 0.25, "--at", 8192)
-        # Its budget, as the one before, is of what a query reads. Two dense layers of eight are a quarter of it already.
-        self.plan("quest", "--dense-layers", 0, "--kv-ratio", 0.25, "--at", 8192)
-        # SnapKV's kernel as wide as a line of the records; and heads that choose in place of a plan's windows.
-        self.plan("snapkv", "--kernel", 41, "--kv-ratio", 0.25, "--at", 8192, name="snapkv-41")
-        self.plan("adakv", "--kernel", 41, "--kv-ratio", 0.25, "--at", 8192, name="adakv-41")
-        for ratio in RATIOS.split(","):
-            base = self.plan("duo", "--from", duo, "--kv-ratio", ratio, "--at", 3600, *SIZES, name=f"duo-{ratio}")
-            for method in ("h2o", "snapkv"):
-                self.plan(method, "--base", base, "--at", 3600, name=f"duo-{method}-{ratio}")
+    def recipe(self, name):
+        """The method and the options that make the plan of this name."""
+        budget = ("--kv-ratio", 0.25, "--at", 8192)
+        texts = ("--min-tokens", 1500, "--max-tokens", 4000)
+        moa = ("--lengths", "1024,2048,4096", "--validation-length", 6144)
+        special = {
+            "duo": ("duo", "--steps", 120, *texts, *SIZES),
+            "random": ("random", *SIZES),
+            "moa": ("moa", *moa),
+            # One interval: the programmes of more take longer than all else here.
+            "moa-integrated": ("moa", *moa, "--influence", "integrated", "--samples", 3, "--integration-points", 2,
+                               "--validation-samples", 1, "--intervals", 1),
+            "fastgen": ("fastgen", *texts),
+            # Its budget, as infllm's, is of what a query reads. Two dense layers of eight are a quarter of it already.
+            "quest": ("quest", "--dense-layers", 0),
+            # SnapKV's kernel as wide as a line of the records.
+            "snapkv-41": ("snapkv", "--kernel", 41),
+            "adakv-41": ("adakv", "--kernel", 41),
+        }
+        if name == "zigzag":
+            return "zigzag", ("--from", self.make_plan("duo"), *SIZES, *budget)
+        if name.startswith("duo-"):
+            return self.recipe_from_duo(name)
+        method, *options = special.get(name, (name,))
+        return method, (*options, *budget)
+
+    def recipe_from_duo(self, name):
+        """duo-RATIO: the gates' plan at that share of a record's bytes; duo-POLICY-RATIO: the policy in place of its
+        windows."""
+        *policy, ratio = name.removeprefix("duo-").split("-")
+        if not policy:
+            return "duo", ("--from", self.make_plan("duo"), "--kv-ratio", ratio, "--at", RECORD_TOKENS, *SIZES)
+        return policy[0], ("--base", self.make_plan(f"duo-{ratio}"), "--at", RECORD_TOKENS)
 
     def book(self):
         """The text that perplexity and fidelity are measured on, or None."""
@@ -115,7 +131,7 @@ class Reproduction:
             command += ["--plan", "full"]
         command += options
         for method in methods:
-            command += ["--plan", self.out / "plans" / f"{method}.json"]
+            command += ["--plan", self.make_plan(method)]
         if methods and ratios:
             command += ["--kv-ratio", ratios]
         if (out / "manifest.json").exists():
@@ -149,18 +165,34 @@ class Reproduction:
             self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
 
     def run_selectors(self):
-        """Heads that choose by score, with the question in the prompt and a turn later."""
-        mixed = [option for ratio in RATIOS.split(",") for method in ("h2o", "snapkv")
-                 for option in ("--plan", self.out / "plans" / f"duo-{method}-{ratio}.json")]
-        methods = (*SELECTORS, "fastgen", "quest", "infllm", "snapkv-41", "adakv-41")
-        lines = ("--num-lines", 200, "--num-cases", 20, "--seed", 6)
-        for turns in ("one", "later", "next"):
-            self.evaluate(f"selectors-{turns}", "lines", *lines, "--turns", turns, methods=("duo", *methods))
-            self.evaluate(f"selectors-mixed-{turns}", "lines", *lines, "--turns", turns, *mixed, methods=())
-        self.evaluate("selectors-passkey", "passkey", "--lengths", 4096, "--num-cases", 20, "--seed", 3,
-                      methods=methods)
+        """Heads that choose by score: alone, and in place of the windows beside full heads."""
+        alone = (*SELECTORS, "fastgen", "quest", "infllm", "snapkv-41", "adakv-41")
         self.evaluate("selectors-cost", "cost", "--lengths", 16384, "--num-cases", 2, ratios="0.125",
                       methods=("streaming", *SELECTORS, "fastgen", "quest", "infllm"))
+        record = ("--num-lines", 200, "--num-cases", 20, "--seed", 6)
+        tasks = {
+            "later": ("lines", *record, "--turns", "later"),
+            "next": ("lines", *record, "--turns", "next"),
+            "passkey": ("passkey", "--lengths", 4096, "--num-cases", 20, "--seed", 3),
+            "needle": ("needle", "--lengths", 4096, "--num-cases", 20, "--seed", 1),
+            "needle-hard": ("needle", "--lengths", 4096, "--num-cases", 20, "--seed", 2, "--variants",
+                            "multikey,multiquery,needles,words"),
+        }
+        if self.longeval.exists():
+            tasks["lines"] = ("lines", "--cases", self.longeval / "200_lines.jsonl")
+            self.evaluate("selectors-lines-400", "lines", "--cases", self.longeval / "400_lines.jsonl", methods=alone,
+                          ratios="0.125")
+        else:
+            tasks["lines"] = ("lines", "--num-lines", 200, "--num-cases", 50)
+        if (book := self.book()) is not None:
+            tasks["ppl"] = ("ppl", "--text", book, "--lengths", 8192, "--num-cases", 4, "--prompt-tokens", 1024,
+                            "--score-from", 1024)
+            tasks["fidelity"] = ("fidelity", "--text", book, "--lengths", 8192, "--num-cases", 4)
+        for name, task in tasks.items():
+            self.evaluate(f"selectors-{name}", *task, methods=alone)
+            # These are for one length each, and nothing can make them anew.
+            together = [f"duo-{policy}-{ratio}" for ratio in RATIOS.split(",") for policy in IN_PLACE_OF_WINDOWS]
+            self.evaluate(f"selectors-together-{name}", *task, methods=together, ratios=None)
 
     def run_text(self):
         book = self.book()
@@ -188,7 +220,7 @@ class Reproduction:
                           windows={sink: 256 - sink for sink in (0, 1, 4)})
 
     def run_ablations(self):
-        gates = ("--gates", self.out / "plans" / "duo.json")
+        gates = ("--gates", self.make_plan("duo"))
         needed = {"sinks": ("--text", self.book()), "windows": ("--text", self.book()), "duo-sizes": gates,
                   "identification": gates, "razor-share": (), "razor-heads": (), "compensation": (), "omega": gates,
                   "moa-spans": (), "moa-text": (), "moa-influence": (), "duo-baselines": gates, "razor-baselines": (),
@@ -227,7 +259,6 @@ def main():
     start = time.monotonic()
     args = parser.parse_args()
     reproduction = Reproduction(args)
-    reproduction.make_plans()
     reproduction.run_cost()  # first, as long as the machine is cool and alone
     reproduction.run_retrieval()
     reproduction.run_selectors()

@@ -395,51 +395,6 @@ TEST(Attention, WhatMemoryHeldBeforeDoesNotShow) {
   }
 }
 
-// Rows [begin, begin + num_rows) of a text, unrotated, into its cache.
-struct ChunkOfText {
-  KvCache* cache = nullptr;
-  const AttentionData* data = nullptr;
-  int64_t begin = 0;
-  int64_t num_rows = 0;
-};
-
-// All of them in one step: the outputs of their rows, one chunk behind the other. [rows, Hq*D]
-std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const AttentionCase& test_case,
-                             const std::vector<ChunkOfText>& chunks) {
-  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
-  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
-  std::vector<float> q, k, v;
-  CacheStep step(backend, pools);
-  for (const ChunkOfText& chunk : chunks) {
-    const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int64_t dim) {
-      to.insert(to.end(), from.begin() + chunk.begin * dim, from.begin() + (chunk.begin + chunk.num_rows) * dim);
-    };
-    append(q, chunk.data->q, q_dim);
-    append(k, chunk.data->k, kv_dim);
-    append(v, chunk.data->v, kv_dim);
-    EXPECT_TRUE(chunk.cache->PlanStep(chunk.num_rows).ok());
-    step.Add(*chunk.cache);
-  }
-  const auto num_rows = static_cast<int64_t>(q.size()) / q_dim;
-  const Held on_device[] = {Held(backend, {num_rows, q_dim}, q), Held(backend, {num_rows, kv_dim}, k),
-                            Held(backend, {num_rows, kv_dim}, v)};
-  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
-  step.Begin();
-  step.RunLayer(0, {.k = on_device[1].view(),
-                    .v = on_device[2].view(),
-                    .q = on_device[0].view(),
-                    .q_sink = {},
-                    .out = out.view(),
-                    .lse = {},
-                    .alibi_slopes = {},
-                    .sink_logits = {},
-                    .num_q_heads = test_case.num_q_heads,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
-                    .compute = test_case.compute});
-  step.Finish();
-  return out.Read();
-}
-
 // Texts that decode, one that reads a chunk and one that reads a few tokens: each reads what it reads alone, and on a
 // GPU, where decoding has kernels of its own, the former bit for bit.
 TEST(Attention, DecodingBesideAChunkChangesNothing) {

@@ -33,10 +33,12 @@ HeadRule Selecting(Kind kind, int64_t sink, int64_t recent, RuleStart start) {
 // Of every policy.
 HeadRule RandomSelector(std::mt19937_64& rng) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
-  constexpr Kind kKinds[] = {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected};
-  HeadRule rule = Selecting(kKinds[below(6)], below(3) == 0 ? below(20) : 0, 1 + below(90),
+  constexpr Kind kKinds[] = {Kind::kH2o,     Kind::kFastGen, Kind::kTova,    Kind::kSnapKv,
+                             Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected};
+  HeadRule rule = Selecting(kKinds[below(7)], below(3) == 0 ? below(20) : 0, 1 + below(90),
                             below(2) == 0 ? RuleStart::kEndOfPrompt : RuleStart::kFirstToken);
-  if (rule.select.kind == Kind::kH2o) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
+  if (rule.select.HasRecentShare()) rule.select.recent_share = 0.25 * static_cast<double>(below(5));
+  if (rule.select.kind == Kind::kFastGen) rule.select.punctuation = below(2) == 0;
   if (rule.select.CutsOnce()) rule.select.window = 1 + below(40);
   if (rule.select.PoolsSums()) {
     rule.select.kernel = 1 + 2 * below(5);
@@ -312,51 +314,6 @@ TEST_F(Select, OfEqualScoresTheEarlierTokenGoes) {
   }
 }
 
-// Rows [begin, begin + num_rows) of a text, unrotated, into caches that share a step; their outputs.
-struct ChunkOfText {
-  KvCache* cache = nullptr;
-  const AttentionData* data = nullptr;
-  int64_t begin = 0;
-  int64_t num_rows = 0;
-};
-
-std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const AttentionCase& test_case,
-                             const std::vector<ChunkOfText>& chunks) {
-  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
-  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
-  std::vector<float> q, k, v;
-  CacheStep step(backend, pools);
-  for (const ChunkOfText& chunk : chunks) {
-    const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int64_t dim) {
-      to.insert(to.end(), from.begin() + chunk.begin * dim, from.begin() + (chunk.begin + chunk.num_rows) * dim);
-    };
-    append(q, chunk.data->q, q_dim);
-    append(k, chunk.data->k, kv_dim);
-    append(v, chunk.data->v, kv_dim);
-    EXPECT_TRUE(chunk.cache->PlanStep(chunk.num_rows).ok());
-    step.Add(*chunk.cache);
-  }
-  const auto num_rows = static_cast<int64_t>(q.size()) / q_dim;
-  const Held on_device[] = {Held(backend, {num_rows, q_dim}, q), Held(backend, {num_rows, kv_dim}, k),
-                            Held(backend, {num_rows, kv_dim}, v)};
-  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
-  const Held lse = Held::Poisoned(backend, {num_rows, test_case.num_q_heads});
-  step.Begin();
-  step.RunLayer(0, {.k = on_device[1].view(),
-                    .v = on_device[2].view(),
-                    .q = on_device[0].view(),
-                    .q_sink = {},
-                    .out = out.view(),
-                    .lse = lse.view(),
-                    .alibi_slopes = {},
-                    .sink_logits = {},
-                    .num_q_heads = test_case.num_q_heads,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
-                    .compute = test_case.compute});
-  step.Finish();
-  return out.Read();
-}
-
 // Some heads look at few tokens and some at many, so that those that share do not share evenly.
 AttentionData UnevenData(const AttentionCase& test_case) {
   AttentionData data(test_case);
@@ -368,7 +325,7 @@ AttentionData UnevenData(const AttentionCase& test_case) {
 }
 
 AttentionCase EveryPolicy(KvFormat format) {
-  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 18, .num_kv_heads = 9, .page_tokens = 16};
+  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 20, .num_kv_heads = 10, .page_tokens = 16};
   test_case.kv_formats = {format, format};
   const SequenceLimits limits{.prompt_tokens = 200, .max_tokens = 400};
   for (const HeadRule& rule :
@@ -378,7 +335,8 @@ AttentionCase EveryPolicy(KvFormat format) {
         Selecting(Kind::kAdaKv, 0, 90, RuleStart::kEndOfPrompt),
         Selecting(Kind::kKeyDiff, 2, 80, RuleStart::kFirstToken),
         Selecting(Kind::kQuest, 4, 70, RuleStart::kEndOfPrompt),
-        Selecting(Kind::kExpected, 4, 70, RuleStart::kEndOfPrompt)}) {
+        Selecting(Kind::kExpected, 4, 70, RuleStart::kEndOfPrompt),
+        Selecting(Kind::kFastGen, 1, 60, RuleStart::kFirstToken)}) {
     test_case.rules.push_back(ResolveRule(rule, limits));
   }
   return test_case;
@@ -520,7 +478,7 @@ TEST_F(Select, AnyNumberOfThreadsGivesTheSameBits) {
     std::vector<int32_t> last;
     outputs.push_back(RunAttention(*backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
       last.clear();
-      for (int64_t h = 0; h < 9; ++h) {
+      for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
         if (!cache.rule(0, h).SelectsByScore()) continue;
         const std::vector<int32_t> of_head = cache.KeptPositions(0, h).value();
         last.insert(last.end(), of_head.begin(), of_head.end());

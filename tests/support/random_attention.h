@@ -11,12 +11,14 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "kv/cache_step.h"
 #include "model/rope.h"
+#include "support/random_rows.h"
 
 namespace headwise {
 
@@ -55,9 +57,15 @@ class AttentionData {
     for (int64_t i = 0; i < test_case.head_dim / 2; ++i) {
       frequencies.push_back(std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(test_case.head_dim)));
     }
+    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+      constexpr TokenMark kMarks[] = {TokenMark::kSpecial, TokenMark::kPunctuation};
+      const uint64_t drawn = rng() % 12;
+      marks.push_back(drawn < 2 ? kMarks[drawn] : TokenMark::kOther);
+    }
   }
 
   std::vector<float> q, k, v, sink_logits, slopes;
+  std::vector<TokenMark> marks;  // [T]
   std::vector<double> frequencies;
 
  private:
@@ -223,7 +231,7 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
     }
     EXPECT_TRUE(cache.PlanStep(chunk).ok());
     step.Add(cache);
-    step.Begin();
+    step.Begin(std::span(data.marks).subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk)));
     step.RunLayer(0, {.k = k,
                       .v = v,
                       .q = q,
@@ -244,6 +252,57 @@ std::vector<float> RunAttention(Backend& backend, const AttentionCase& test_case
     after_step(cache, apart.pools());
   }
   return out;
+}
+
+// Rows [begin, begin + num_rows) of a text, unrotated, into its cache.
+struct ChunkOfText {
+  KvCache* cache = nullptr;
+  const AttentionData* data = nullptr;
+  int64_t begin = 0;
+  int64_t num_rows = 0;
+};
+
+// All of them in one step: the outputs of their rows, one chunk behind the other. [rows, Hq*D]
+inline std::vector<float> OutputsOf(Backend& backend, const KvPools& pools, const AttentionCase& test_case,
+                                    const std::vector<ChunkOfText>& chunks) {
+  const int64_t q_dim = test_case.num_q_heads * test_case.head_dim;
+  const int64_t kv_dim = test_case.num_kv_heads * test_case.head_dim;
+  std::vector<float> q, k, v;
+  std::vector<TokenMark> marks;
+  CacheStep step(backend, pools);
+  for (const ChunkOfText& chunk : chunks) {
+    const auto append = [&](std::vector<float>& to, const std::vector<float>& from, int64_t dim) {
+      to.insert(to.end(), from.begin() + chunk.begin * dim, from.begin() + (chunk.begin + chunk.num_rows) * dim);
+    };
+    append(q, chunk.data->q, q_dim);
+    append(k, chunk.data->k, kv_dim);
+    append(v, chunk.data->v, kv_dim);
+    const auto first_mark = chunk.data->marks.begin() + chunk.begin;
+    marks.insert(marks.end(), first_mark, first_mark + chunk.num_rows);
+    EXPECT_TRUE(chunk.cache->PlanStep(chunk.num_rows).ok());
+    step.Add(*chunk.cache);
+  }
+  const auto num_rows = static_cast<int64_t>(q.size()) / q_dim;
+  const Held on_device[] = {Held(backend, {num_rows, q_dim}, q), Held(backend, {num_rows, kv_dim}, k),
+                            Held(backend, {num_rows, kv_dim}, v)};
+  const Held out = Held::Poisoned(backend, {num_rows, q_dim});
+  const Held lse = Held::Poisoned(backend, {num_rows, test_case.num_q_heads});
+  const bool some_select =
+      std::ranges::any_of(test_case.rules, [](const ResolvedRule& rule) { return rule.SelectsByScore(); });
+  step.Begin(marks);
+  step.RunLayer(0, {.k = on_device[1].view(),
+                    .v = on_device[2].view(),
+                    .q = on_device[0].view(),
+                    .q_sink = {},
+                    .out = out.view(),
+                    .lse = some_select ? lse.view() : TensorView{},
+                    .alibi_slopes = {},
+                    .sink_logits = {},
+                    .num_q_heads = test_case.num_q_heads,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(test_case.head_dim)),
+                    .compute = test_case.compute});
+  step.Finish();
+  return out.Read();
 }
 
 }  // namespace headwise

@@ -53,6 +53,13 @@ class SelectionSimulation {
         kv_head_(kv_head),
         group_(test_case.num_q_heads / test_case.num_kv_heads) {
     TakeHead(test_case, data, kv_head, keys_, values_, queries_);
+    if (rule_.select.kind != TokenSelector::Kind::kFastGen) return;
+    // What special tokens and punctuation got from queries does not matter: all others go before them [fastgen].
+    for (int64_t t = 0; t < test_case.num_tokens; ++t) {
+      const TokenMark mark = data.marks[static_cast<size_t>(t)];
+      if (mark == TokenMark::kSpecial) scores_[t] = 2 * kKept;
+      if (mark == TokenMark::kPunctuation && rule_.select.punctuation) scores_[t] = kKept;
+    }
   }
 
   // Tokens [begin, end) come; their outputs go to rows of out, [num_tokens, Hq*D].
@@ -68,8 +75,8 @@ class SelectionSimulation {
     if (rule_.select.kind == TokenSelector::Kind::kSnapKv && end == rule_.holds_from) CutTo(budget);
     if (rule_.select.CutsOnce()) return;
     if (rule_.select.kind == TokenSelector::Kind::kKeyDiff && kept_.size() > budget) ScoreByDirection();
-    // As many of the newest as H2O keeps whatever they scored; TOVA keeps none for that.
-    const int64_t newest = rule_.select.kind == TokenSelector::Kind::kH2o
+    // As many of the newest as H2O and FastGen keep whatever they scored; TOVA keeps none for that.
+    const int64_t newest = rule_.select.SumsAll()
                                ? static_cast<int64_t>(rule_.select.recent_share * static_cast<double>(rule_.recent))
                                : 0;
     while (kept_.size() > budget) {
@@ -145,7 +152,7 @@ class SelectionSimulation {
         if (t < rule_.holds_from - rule_.select.window || t >= rule_.holds_from) break;
         [[fallthrough]];
       default:
-        for (const auto& [j, weight] : seen) scores_[j] += weight;
+        for (const auto& [j, weight] : seen) scores_[j] += scores_[j] < kKept ? weight : 0;
     }
   }
 
@@ -162,6 +169,8 @@ class SelectionSimulation {
       scores_[j] = -std::inner_product(k.begin(), k.end(), mean.begin(), 0.0) / length(k) / length(mean);
     }
   }
+
+  static constexpr double kKept = 1e9;  // above every sum of probabilities
 
   const AttentionCase& case_;
   const ResolvedRule rule_;

@@ -74,28 +74,59 @@ void NoteRepresentatives(const HeadWork& work, int64_t block, int64_t with, cons
   }
 }
 
-// Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest ones; `last` is
-// the last of these.
-std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, const KvBlockReads& blocks, int64_t last) {
-  const auto places = static_cast<size_t>(blocks.most - blocks.newest);
-  std::vector<float> in_order(bounds.begin(), bounds.end());
-  float least = INFINITY;  // of those that are read
-  if (places > 0) {
-    std::nth_element(in_order.begin(), in_order.begin() + static_cast<int64_t>(places - 1), in_order.end(),
-                     std::greater<>());
-    least = in_order[places - 1];
+struct Threshold {
+  float value;
+  size_t num_above, num_equal;  // of all numbers, those above it and those that are it
+};
+
+// The k-th largest, 1 <= k <= x.size(). x is overwritten; others: as many. Every pass writes each number where it may
+// belong and goes on without a branch: of a thousand numbers std::nth_element, which has to guess where each goes,
+// takes several times as long.
+Threshold KthLargest(std::span<float> x, std::span<float> others, size_t k) {
+  size_t num_passed = 0;  // larger ones that are no longer in x
+  while (true) {
+    const float first = x[0], middle = x[x.size() / 2], last = x[x.size() - 1];
+    const float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
+    size_t num_above = 0, num_below = 0;
+    for (const float value : x) {
+      x[num_above] = value;
+      others[num_below] = value;
+      num_above += value > pivot ? 1 : 0;
+      num_below += value < pivot ? 1 : 0;
+    }
+    const size_t num_others = x.size() - num_below;
+    if (k <= num_above) {
+      x = x.first(num_above);
+    } else if (k <= num_others) {
+      return {pivot, num_passed + num_above, num_others - num_above};
+    } else {
+      std::swap(x, others);
+      x = x.first(num_below);
+      k -= num_others;
+      num_passed += num_others;
+    }
   }
-  const auto num_above =
-      static_cast<size_t>(std::count_if(bounds.begin(), bounds.end(), [&](float x) { return x > least; }));
+}
+
+// Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest ones; `last` is
+// the last of these. scratch: room for twice as many.
+std::vector<int64_t> ChosenBlocks(std::span<const float> bounds, std::span<float> scratch, const KvBlockReads& blocks,
+                                  int64_t last) {
+  const auto places = static_cast<size_t>(blocks.most - blocks.newest);
+  Threshold least{.value = INFINITY, .num_above = 0, .num_equal = 0};  // of those that are read
+  if (places > 0) {
+    const std::span<float> in_turn = scratch.first(bounds.size());
+    std::ranges::copy(bounds, in_turn.begin());
+    least = KthLargest(in_turn, scratch.subspan(bounds.size()), places);
+  }
   // Of those with just that bound the first are not read.
-  const auto num_equal = static_cast<size_t>(std::count(bounds.begin(), bounds.end(), least));
-  size_t num_passed = num_equal - std::min(num_equal, places - num_above);
+  size_t num_passed = least.num_above + least.num_equal - std::min(least.num_above + least.num_equal, places);
   std::vector<int64_t> chosen;
   chosen.reserve(static_cast<size_t>(blocks.first + blocks.most));
   for (int64_t block = 0; block < blocks.first; ++block) chosen.push_back(block);
   for (size_t i = 0; i < bounds.size() && places > 0; ++i) {
-    if (bounds[i] < least) continue;
-    if (bounds[i] == least && num_passed > 0) {
+    if (bounds[i] < least.value) continue;
+    if (bounds[i] == least.value && num_passed > 0) {
       --num_passed;
     } else {
       chosen.push_back(blocks.first + static_cast<int64_t>(i));
@@ -123,7 +154,7 @@ BlockChoice::BlockChoice(const AttentionArgs& args, const KernelTable& kernels, 
     most_blocks = std::max(most_blocks, work.blocks->NumBlocks(last_pos));
   }
   if (rows_.empty()) return;
-  const int64_t floats = SignedQueryFloats(args) + PaddedDim(args) + most_blocks;
+  const int64_t floats = SignedQueryFloats(args) + PaddedDim(args) + 3 * most_blocks;  // bounds, and a choice's scratch
   scratch.ReservePerThread(pool.num_threads(), static_cast<size_t>(floats) * sizeof(float));
   pool.ParallelFor(static_cast<int64_t>(rows_.size()), [&](int64_t i, int thread_idx) {
     Choose(args, kernels, scratch.OfThread(thread_idx), rows_[static_cast<size_t>(i)]);
@@ -185,7 +216,8 @@ void BlockChoice::Choose(const AttentionArgs& args, const KernelTable& kernels, 
                                   .q = queries,
                                   .signed_q = signed_q,
                                   .bounds = bounds});
-  const std::vector<int64_t> chosen = ChosenBlocks({bounds, static_cast<size_t>(num_bounds)}, blocks, last);
+  const auto num = static_cast<size_t>(num_bounds);
+  const std::vector<int64_t> chosen = ChosenBlocks({bounds, num}, {bounds + num, 2 * num}, blocks, last);
   row.groups.reserve(chosen.size() * static_cast<size_t>(blocks.block_tokens / kGroupTokens));
   for (const int64_t block : chosen) {
     const int64_t end = std::min(pos + 1, (block + 1) * blocks.block_tokens);
