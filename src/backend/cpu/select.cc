@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/attention.h"
@@ -23,9 +24,16 @@ struct Selecting {
   int64_t num_rows = 0;
   int64_t scores_begin = kNoLimit;  // slots from here on are scored; a multiple of a group
   float* mean = nullptr;            // [D], of kKeyDiff: where keys point on the whole, of length 1 or 0
+  size_t first_task = 0, num_tasks = 0;
+  float* directions = nullptr;  // [num_tasks, D], of kKeyDiff: sums of the keys' directions
 
+  bool ScoresByDirection() const { return work.selection->scores == Scores::kKeyDiff && num_tasks > 0; }
   bool SomeGo() const { return work.num_kept() < work.num_slots(); }
 };
+
+size_t DimOf(const Selecting& head) {
+  return static_cast<size_t>(head.work.layout().head_dim);
+}
 
 // In [begin, end) of a head's slots.
 struct ScoreTask {
@@ -177,19 +185,52 @@ void AddCandidates(const HeadWork& work, std::vector<Candidate>& candidates) {
   });
 }
 
+// The slot of the lowest score of those that may go, and of equal ones of the earliest token. Of a page first the
+// score, in chains of minima that do not wait for each other, and only of the lowest pages whose it is: one by one,
+// with a guess of each comparison's outcome, a step's choice costs as much as reading all its keys.
+int64_t LowestSlot(const HeadWork& work) {
+  constexpr int64_t kChains = 8;
+  const int64_t page_tokens = work.page_tokens();
+  const auto keep_first = static_cast<int32_t>(std::min(work.selection->keep_first, int64_t{INT32_MAX}));
+  const auto newest_begin = static_cast<int32_t>(work.text_pos + work.num_rows - work.selection->keep_newest);
+  const auto score_of = [&](const KvNotes& notes, int64_t i) {
+    const float score = std::isnan(notes.scores[i]) ? -INFINITY : notes.scores[i];
+    return notes.positions[i] >= keep_first && notes.positions[i] < newest_begin ? score : INFINITY;
+  };
+  float least = INFINITY;
+  int64_t slot_of_least = -1;
+  int32_t position_of_least = INT32_MAX;
+  for (int64_t begin = 0; begin < work.num_slots(); begin += page_tokens) {
+    const KvNotes notes = work.Notes(begin / page_tokens);
+    const int64_t num = std::min(page_tokens, work.num_slots() - begin);
+    float lowest[kChains];
+    std::fill_n(lowest, kChains, INFINITY);
+    int64_t i = 0;
+    for (; i + kChains <= num; i += kChains) {
+      for (int64_t chain = 0; chain < kChains; ++chain) {
+        lowest[chain] = std::min(lowest[chain], score_of(notes, i + chain));
+      }
+    }
+    for (; i < num; ++i) lowest[0] = std::min(lowest[0], score_of(notes, i));
+    const float of_page = *std::min_element(lowest, lowest + kChains);
+    if (of_page > least) continue;
+    for (i = 0; i < num; ++i) {
+      const bool may_go = notes.positions[i] >= keep_first && notes.positions[i] < newest_begin;
+      const float score = score_of(notes, i);
+      if (!may_go || score > least || (score == least && notes.positions[i] > position_of_least)) continue;
+      least = score;
+      slot_of_least = begin + i;
+      position_of_least = notes.positions[i];
+    }
+  }
+  return slot_of_least;
+}
+
 // Slots of the tokens that go where `num_kept` stay, ascending.
 std::vector<int64_t> SlotsThatGo(const HeadWork& work, int64_t num_kept) {
   const int64_t num_go = work.num_slots() - num_kept;
   if (num_go == 0) return {};
-  if (num_go == 1 && work.selection->kernel == 1) {
-    Candidate lowest{.score = 0, .position = 0, .kv_head = 0, .slot = -1};
-    ForSlots(work, [&](int64_t slot, int64_t position, float score) {
-      if (!MayGo(work, position)) return;
-      const Candidate candidate{NumberOf(score), position, work.kv_head, slot};
-      if (lowest.slot < 0 || candidate < lowest) lowest = candidate;
-    });
-    return {lowest.slot};
-  }
+  if (num_go == 1 && work.selection->kernel == 1) return {LowestSlot(work)};
   std::vector<Candidate> candidates;
   AddCandidates(work, candidates);
   std::nth_element(candidates.begin(), candidates.begin() + (num_go - 1), candidates.end());
@@ -294,36 +335,28 @@ void DropShared(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool
                    [&](int64_t idx, int) { MovePages(all[static_cast<size_t>(idx)]); });
 }
 
-// Where the keys of each head that scores by it point on the whole; task by task, and then in the order of tasks.
-void FindDirections(std::vector<Selecting>& heads, const std::vector<ScoreTask>& tasks, const KernelTable& kernels,
-                    ThreadPool& pool, AttentionScratch& scratch) {
-  const auto by_direction = [&](const ScoreTask& task) {
-    return heads[task.head_idx].work.selection->scores == Scores::kKeyDiff;
-  };
-  if (std::none_of(tasks.begin(), tasks.end(), by_direction)) return;
-  const auto dim = static_cast<size_t>(heads.front().work.layout().head_dim);
-  float* const sums = scratch.Shared((tasks.size() + heads.size()) * dim);
-  pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t idx, int thread_idx) {
-    const ScoreTask& task = tasks[static_cast<size_t>(idx)];
-    if (!by_direction(task)) return;
-    kernels.attention.select_directions({.pages = PagesOf(heads[task.head_idx].work),
-                                         .begin = task.begin,
-                                         .end = task.end,
-                                         .sums = sums + static_cast<size_t>(idx) * dim,
-                                         .tile = reinterpret_cast<float*>(scratch.OfThread(thread_idx))});
-  });
-  for (size_t i = 0; i < heads.size(); ++i) {
-    if (heads[i].work.selection->scores != Scores::kKeyDiff) continue;
-    heads[i].mean = sums + (tasks.size() + i) * dim;
-    std::vector<double> mean(dim);
-    for (size_t idx = 0; idx < tasks.size(); ++idx) {
-      for (size_t d = 0; d < dim && tasks[idx].head_idx == i; ++d) mean[d] += sums[idx * dim + d];
-    }
-    double squared = 0;
-    for (const double x : mean) squared += x * x;
-    for (size_t d = 0; d < dim; ++d) {
-      heads[i].mean[d] = squared > 0 ? static_cast<float>(mean[d] / std::sqrt(squared)) : 0.0f;
-    }
+// Of the task's keys alone.
+void SumDirections(const Selecting& head, size_t task_idx, const ScoreTask& task, const KernelTable& kernels,
+                   std::byte* tile) {
+  const size_t dim = DimOf(head);
+  kernels.attention.select_directions({.pages = PagesOf(head.work),
+                                       .begin = task.begin,
+                                       .end = task.end,
+                                       .sums = head.directions + (task_idx - head.first_task) * dim,
+                                       .tile = reinterpret_cast<float*>(tile)});
+}
+
+// Where the head's keys point on the whole: the sums of its tasks, in order.
+void FindDirection(const Selecting& head) {
+  const size_t dim = DimOf(head);
+  std::vector<double> mean(dim);
+  for (size_t idx = 0; idx < head.num_tasks; ++idx) {
+    for (size_t d = 0; d < dim; ++d) mean[d] += head.directions[idx * dim + d];
+  }
+  double squared = 0;
+  for (const double x : mean) squared += x * x;
+  for (size_t d = 0; d < dim; ++d) {
+    head.mean[d] = squared > 0 ? static_cast<float>(mean[d] / std::sqrt(squared)) : 0.0f;
   }
 }
 
@@ -384,32 +417,71 @@ void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& 
 void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
   std::vector<Selecting> heads;
   std::vector<ScoreTask> tasks;
-  int64_t padded_dim = 0;
+  size_t num_direction_floats = 0;
+  bool is_one_token = true;
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
     if (!work.Selects() || work.num_rows == 0) continue;
     NoteNewTokens(work);
-    const Selecting head = Observed(args, work);
-    padded_dim = PagesOf(work).padded_dim;
+    Selecting head = Observed(args, work);
+    head.first_task = tasks.size();
     for (int64_t begin = head.scores_begin; begin < work.num_slots(); begin += kTaskSlots) {
       tasks.push_back({heads.size(), begin, std::min(begin + kTaskSlots, work.num_slots())});
     }
-    if (head.scores_begin < kNoLimit || head.num_rows > 0 || head.SomeGo()) heads.push_back(head);
+    head.num_tasks = tasks.size() - head.first_task;
+    if (head.num_tasks == 0 && head.num_rows == 0 && !head.SomeGo()) continue;
+    if (head.ScoresByDirection()) {
+      num_direction_floats += (head.num_tasks + 1) * static_cast<size_t>(work.layout().head_dim);
+    }
+    is_one_token = is_one_token && work.num_rows == 1;
+    heads.push_back(head);
   }
   if (heads.empty()) return;
+  const int64_t padded_dim = PagesOf(heads.front().work).padded_dim;
   const auto tile_bytes = static_cast<size_t>(kSelectGroups * padded_dim * kGroupTokens) * sizeof(float);
   scratch.ReservePerThread(pool.num_threads(), tile_bytes);
-  FindDirections(heads, tasks, kernels, pool, scratch);
-  pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t idx, int thread_idx) {
-    const ScoreTask& task = tasks[static_cast<size_t>(idx)];
-    Score(args, heads[task.head_idx], task, kernels, scratch.OfThread(thread_idx));
-  });
-  pool.ParallelFor(static_cast<int64_t>(heads.size()), [&](int64_t idx, int thread_idx) {
-    const Selecting& head = heads[static_cast<size_t>(idx)];
+  float* directions = num_direction_floats > 0 ? scratch.Shared(num_direction_floats) : nullptr;
+  for (Selecting& head : heads) {
+    if (!head.ScoresByDirection()) continue;
+    head.directions = std::exchange(directions, directions + head.num_tasks * DimOf(head));
+    head.mean = std::exchange(directions, directions + DimOf(head));
+  }
+
+  const auto sum_directions = [&](size_t idx, int thread_idx) {
+    const Selecting& head = heads[tasks[idx].head_idx];
+    if (head.ScoresByDirection()) SumDirections(head, idx, tasks[idx], kernels, scratch.OfThread(thread_idx));
+  };
+  const auto find_direction = [&](const Selecting& head) {
+    if (head.ScoresByDirection()) FindDirection(head);
+  };
+  const auto score = [&](size_t idx, int thread_idx) {
+    Score(args, heads[tasks[idx].head_idx], tasks[idx], kernels, scratch.OfThread(thread_idx));
+  };
+  const auto drop = [&](const Selecting& head, int thread_idx) {
     const bool expects = head.work.selection->scores == Scores::kExpected && head.num_rows > 0;
     if (expects) Expect(args, head, kernels, reinterpret_cast<float*>(scratch.OfThread(thread_idx)));
     if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
-  });
+  };
+  const auto num_heads = static_cast<int64_t>(heads.size()), num_tasks = static_cast<int64_t>(tasks.size());
+  if (is_one_token && num_heads >= pool.num_threads()) {
+    // So little work that waiting for the other threads between its parts would be a good part of it.
+    pool.ParallelFor(num_heads, [&](int64_t i, int thread_idx) {
+      const Selecting& head = heads[static_cast<size_t>(i)];
+      const size_t end = head.first_task + head.num_tasks;
+      for (size_t idx = head.first_task; idx < end; ++idx) sum_directions(idx, thread_idx);
+      find_direction(head);
+      for (size_t idx = head.first_task; idx < end; ++idx) score(idx, thread_idx);
+      drop(head, thread_idx);
+    });
+  } else {
+    const auto for_tasks = [&](const auto& body) {
+      pool.ParallelFor(num_tasks, [&](int64_t idx, int thread_idx) { body(static_cast<size_t>(idx), thread_idx); });
+    };
+    if (num_direction_floats > 0) for_tasks(sum_directions);
+    std::ranges::for_each(heads, find_direction);
+    for_tasks(score);
+    pool.ParallelFor(num_heads, [&](int64_t i, int thread_idx) { drop(heads[static_cast<size_t>(i)], thread_idx); });
+  }
   DropShared(args, kernels, pool);
 }
 

@@ -252,26 +252,41 @@ HWY_INLINE void NoteNorms(const std::byte* rows, int64_t dim, float* scores) {
   }
 }
 
-// `sums`: [D, 16], of the directions of as many tokens as are there.
-template <KvType kType>
-HWY_INLINE void AddDirections(const std::byte* rows, int64_t dim, int64_t num_tokens, float* scores, float* sums) {
+// Groups whose directions are added up together, so that sums are loaded and stored once for all of them.
+constexpr int64_t kGroupsAtOnce = 4;
+
+// `sums`: [D, 16], of the directions of as many tokens as are there of the last group; one group behind the other, so
+// that it does not show how many are at hand. scores: each group's.
+template <KvType kType, int64_t kNum>
+HWY_INLINE void AddDirections(const std::byte* const (&rows)[kNum], int64_t dim, int64_t num_in_last,
+                              float* const (&scores)[kNum], float* sums) {
   for (int64_t s = 0; s < kSub; ++s) {
-    VF inverse = InverseLength(SquaredLengths<kType>(rows, dim, s));
-    hn::StoreU(inverse, kDF, scores + s * kLanes);
+    VF inverse[kNum];
+    for (int64_t i = 0; i < kNum; ++i) {
+      inverse[i] = InverseLength(SquaredLengths<kType>(rows[i], dim, s));
+      hn::StoreU(inverse[i], kDF, scores[i] + s * kLanes);
+    }
     const VF lane = hn::Iota(kDF, static_cast<float>(s * kLanes));
-    const auto is_there = hn::Lt(lane, hn::Set(kDF, static_cast<float>(num_tokens)));
-    const bool are_all = num_tokens >= (s + 1) * kLanes;
-    const auto add = [&](int64_t d, VF key) HW_INLINE_LAMBDA {
-      float* const sum = sums + d * kGroupTokens + s * kLanes;
-      VF direction = hn::Mul(key, inverse);
-      if (!are_all) direction = hn::IfThenElseZero(is_there, direction);
-      hn::Store(hn::Add(hn::Load(kDF, sum), direction), kDF, sum);
+    const auto is_there = hn::Lt(lane, hn::Set(kDF, static_cast<float>(num_in_last)));
+    const bool are_all = num_in_last >= (s + 1) * kLanes;
+    const auto with = [&](int64_t i, VF key, VF sum) HW_INLINE_LAMBDA {
+      VF direction = hn::Mul(key, inverse[i]);
+      if (i == kNum - 1 && !are_all) direction = hn::IfThenElseZero(is_there, direction);
+      return hn::Add(sum, direction);
     };
     for (int64_t d = 0; d < dim; d += 2) {
-      VF even, odd;
-      LoadRowPair<kType>(rows, d / 2, kGroupTokens, s, even, odd);
-      add(d, even);
-      if (d + 1 < dim) add(d + 1, odd);
+      float* const of_even = sums + d * kGroupTokens + s * kLanes;
+      float* const of_odd = of_even + (d + 1 < dim ? kGroupTokens : 0);
+      VF sum_even = hn::Load(kDF, of_even), sum_odd = hn::Load(kDF, of_odd);
+      HW_UNROLL
+      for (int64_t i = 0; i < kNum; ++i) {
+        VF even, odd;
+        LoadRowPair<kType>(rows[i], d / 2, kGroupTokens, s, even, odd);
+        sum_even = with(i, even, sum_even);
+        sum_odd = with(i, odd, sum_odd);
+      }
+      if (d + 1 < dim) hn::Store(sum_odd, kDF, of_odd);
+      hn::Store(sum_even, kDF, of_even);
     }
   }
 }
@@ -301,10 +316,25 @@ void SelectDirections(const SelectDirectionsArgs& args) {
   const int64_t dim = args.pages.dim;
   float* const sums = args.tile + args.pages.padded_dim * kGroupTokens;
   for (int64_t i = 0; i < dim * kGroupTokens; i += kLanes) hn::Store(hn::Zero(kDF), kDF, sums + i);
-  for (int64_t slot = args.begin; slot < args.end; slot += kGroupTokens) {
+  int64_t slot = args.begin;
+  for (constexpr int64_t kSlots = kGroupsAtOnce * kGroupTokens; slot + kSlots <= args.end; slot += kSlots) {
+    const std::byte* rows[kGroupsAtOnce];
+    float* scores[kGroupsAtOnce];
+    KvType type = KvType::kQ8;
+    for (int64_t i = 0; i < kGroupsAtOnce; ++i) {
+      const Group group = GroupAt(args.pages, slot + i * kGroupTokens);
+      type = group.type;
+      rows[i] = group.k;
+      scores[i] = NotedScores(args.pages, slot + i * kGroupTokens);
+    }
+    if (type == KvType::kQ8) break;  // there is room for one group's plain keys; all of a head are of one type
+    HW_WITH_FLOAT_KV_TYPE(type, AddDirections<kType>(rows, dim, kGroupTokens, scores, sums));
+  }
+  for (; slot < args.end; slot += kGroupTokens) {
     const PlainKeys keys = PlainKeysOf(GroupAt(args.pages, slot), args.pages.padded_dim, args.tile);
-    float* const scores = NotedScores(args.pages, slot);
-    HW_WITH_FLOAT_KV_TYPE(keys.type, AddDirections<kType>(keys.rows, dim, args.end - slot, scores, sums));
+    const std::byte* const rows[] = {keys.rows};
+    float* const scores[] = {NotedScores(args.pages, slot)};
+    HW_WITH_FLOAT_KV_TYPE(keys.type, AddDirections<kType>(rows, dim, args.end - slot, scores, sums));
   }
   for (int64_t d = 0; d < dim; ++d) {
     args.sums[d] = 0;
