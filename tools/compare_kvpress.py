@@ -3,15 +3,16 @@
 
 Wants from pip: the package of this tree, kvpress, torch, transformers (run with 0.5.5, 2.15 and 5.2). Called as
 
-    compare_kvpress.py MODEL_FOLDER [--plan P]... [--press NAME]... [--kv-ratio 0.5,0.25] [--num-lines N] [--num-cases N]
-                       [--cases F.jsonl] [--later]
+    compare_kvpress.py MODEL_FOLDER [--plan P]... [--press NAME]... [--kv-ratio 0.5,0.25] [--num-lines N]
+                       [--num-cases N] [--cases F.jsonl] [--later]
 
 The task is `headwise eval lines`; with --later the question comes in a turn of its own, behind what was cut.
-tools/make_selection_golden.py --kvpress compares what is kept. Plans are re-planned to the ratio (equal bytes); a press is given the compression ratio that
-leaves as much of the prompt. Bytes are counted at 2 a number: a press's from the tensors of its cache when the answer begins, a
-plan's from its pages when it has ended, so that a plan's are a little more. A press sees the whole prompt, the question at its end too, before it
-drops anything; a plan that holds from the first token does not (`headwise plan ... --from end_of_prompt` makes one that does). DuoAttentionPress takes
-its heads, sinks and window from --plan duo.json. It and AdaKVPress hide what they drop and keep its bytes.
+tools/make_selection_golden.py --kvpress compares what is kept. Plans are re-planned to the ratio (equal bytes); a press
+is given the compression ratio that leaves as much of the prompt. Bytes are counted at 2 a number: a press's from the
+tensors of its cache when the answer begins, a plan's from its pages when it has ended, so that a plan's are a little
+more. A press sees the whole prompt, the question at its end too, before it drops anything; a plan that holds from the
+first token does not (`headwise plan ... --from end_of_prompt` makes one that does). DuoAttentionPress takes its heads,
+sinks and window from --plan duo.json. It and AdaKVPress hide what they drop and keep its bytes.
 """
 import argparse
 import functools
@@ -52,7 +53,7 @@ class PlannedDuoPress(kvpress.DuoAttentionPress):
 def make_press(name, ratio, plans):
     """SnapKV and what builds on it as the plans have it. plans: as the evaluation made them anew for each ratio."""
     if name == "DuoAttentionPress":
-        found = sorted(plans.glob(f"duo@{ratio}*.json"))
+        found = sorted(plans.glob(f"duo@{ratio}-*.json"))
         if len(found) != 1:
             sys.exit(f"compare_kvpress.py: DuoAttentionPress takes its heads from --plan duo.json; {plans} has {found}")
         return PlannedDuoPress(found[0])
@@ -132,6 +133,8 @@ def main():
     args.press = args.press or ["StreamingLLMPress", "KnormPress", "KeyDiffPress", "SnapKVPress", "PyramidKVPress",
                                 "AdaKVPress", "TOVAPress", "ObservedAttentionPress", "ExpectedAttentionPress"]
     ratios = [float(ratio) for ratio in args.kv_ratio.split(",")]
+    if "DuoAttentionPress" in args.press and not any(pathlib.Path(plan).name == "duo.json" for plan in args.plan):
+        parser.error("DuoAttentionPress takes its heads from --plan duo.json, which is not given")
     print(f"{'':<32} {'right':>9} {'KV MB':>8}")
     with tempfile.TemporaryDirectory() as holder:
         out = pathlib.Path(holder) / "run"

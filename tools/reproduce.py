@@ -49,13 +49,13 @@ class Reproduction:
         self.text = args.text
         self.only = args.only
         self.skipped = []
+        (self.out / "plans").mkdir(parents=True, exist_ok=True)
 
     def make_plan(self, name):
         """The plan file of this name; it is made when it is first asked for."""
         path = self.out / "plans" / f"{name}.json"
         if not path.exists():
             method, options = self.recipe(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
             resume = ["--resume"] if path.with_name(path.name + ".checkpoint").exists() else []
             run([self.headwise, "plan", method, "--model", self.model, "--out", path, *options, *resume])
         return path
@@ -164,10 +164,10 @@ class Reproduction:
         for task in ("variables", "words"):
             self.evaluate(task, task, "--lengths", 2048, "--num-cases", 20, "--seed", 5)
 
-    def run_selectors(self):
+    def run_policies(self):
         """Heads that choose by score: alone, and in place of the windows beside full heads."""
         alone = (*SELECTORS, "fastgen", "quest", "infllm", "snapkv-41", "adakv-41")
-        self.evaluate("selectors-cost", "cost", "--lengths", 16384, "--num-cases", 2, ratios="0.125",
+        self.evaluate("policies-cost", "cost", "--lengths", 16384, "--num-cases", 2, ratios="0.125",
                       methods=("streaming", *SELECTORS, "fastgen", "quest", "infllm"))
         record = ("--num-lines", 200, "--num-cases", 20, "--seed", 6)
         tasks = {
@@ -180,19 +180,20 @@ class Reproduction:
         }
         if self.longeval.exists():
             tasks["lines"] = ("lines", "--cases", self.longeval / "200_lines.jsonl")
-            self.evaluate("selectors-lines-400", "lines", "--cases", self.longeval / "400_lines.jsonl", methods=alone,
+            self.evaluate("policies-lines-400", "lines", "--cases", self.longeval / "400_lines.jsonl", methods=alone,
                           ratios="0.125")
         else:
             tasks["lines"] = ("lines", "--num-lines", 200, "--num-cases", 50)
         if (book := self.book()) is not None:
-            tasks["ppl"] = ("ppl", "--text", book, "--lengths", 8192, "--num-cases", 4, "--prompt-tokens", 1024,
-                            "--score-from", 1024)
-            tasks["fidelity"] = ("fidelity", "--text", book, "--lengths", 8192, "--num-cases", 4)
+            # Policies that cut at the end of the prompt keep what comes behind it: so little does.
+            text = ("--text", book, "--lengths", 8192, "--num-cases", 8, "--prompt-tokens", 7680)
+            tasks["ppl"] = ("ppl", *text, "--score-from", 7680)
+            tasks["fidelity"] = ("fidelity", *text)
         for name, task in tasks.items():
-            self.evaluate(f"selectors-{name}", *task, methods=alone)
-            # These are for one length each, and nothing can make them anew.
+            self.evaluate(f"policies-{name}", *task, methods=alone)
+            # Nothing can make these anew: they have their share of the bytes at a record's tokens, and less of more.
             together = [f"duo-{policy}-{ratio}" for ratio in RATIOS.split(",") for policy in IN_PLACE_OF_WINDOWS]
-            self.evaluate(f"selectors-together-{name}", *task, methods=together, ratios=None)
+            self.evaluate(f"policies-together-{name}", *task, methods=together, ratios=None)
 
     def run_text(self):
         book = self.book()
@@ -261,7 +262,7 @@ def main():
     reproduction = Reproduction(args)
     reproduction.run_cost()  # first, as long as the machine is cool and alone
     reproduction.run_retrieval()
-    reproduction.run_selectors()
+    reproduction.run_policies()
     reproduction.run_text()
     reproduction.run_sinks()
     if args.ablations:

@@ -510,19 +510,27 @@ TEST_F(EvaluationTest, BytesReadBesideBytesKept) {
   plan.parameters_json = R"({"dense-layers": "0"})";
   const std::string quest = (folder_ / "quest.json").string();
   ASSERT_TRUE(WriteHeadPlan(plan, quest).ok());
-  const auto outcome = Run({.task = "passkey",
-                            .options = {{"lengths", "1024"}, {"num-cases", "1"}},
-                            .plans = {"full", quest},
-                            .kv_ratios = {0.25},
-                            .out = ""});
-  ASSERT_TRUE(outcome.ok()) << outcome.status().message();
-  const Cell* full = FindCell(outcome->summary, "full", 1024, "accuracy");
-  const Cell* cell = FindCell(outcome->summary, "quest@0.25", 1024, "accuracy");
-  ASSERT_TRUE(full != nullptr && cell != nullptr);
-  EXPECT_FALSE(full->ReadsLess());
-  EXPECT_GT(cell->kv_bytes, full->kv_bytes) << "keys' bounds, on top of what full heads keep";
-  const auto all = static_cast<double>(full->kv_bytes);
-  EXPECT_NEAR(static_cast<double>(cell->kv_read_bytes), 0.25 * all, 0.03 * all);
+  const std::map<std::string, std::string> text = {{"text", TextFile()}, {"lengths", "1024"}, {"prompt-tokens", "300"}};
+  const std::vector<Case> cases = {
+      {.task = "passkey", .options = {{"lengths", "1024"}, {"num-cases", "1"}}},
+      {.task = "ppl", .options = text},
+      {.task = "fidelity", .options = text},
+  };
+  for (Case each : cases) {
+    each.plans = {"full", quest};
+    each.kv_ratios = {0.25};
+    each.out = "";
+    const auto outcome = Run(each);
+    ASSERT_TRUE(outcome.ok()) << each.task << ": " << outcome.status().message();
+    const auto cell_of = [&](const char* name) {
+      return &*std::ranges::find_if(outcome->summary.cells, [&](const Cell& cell) { return cell.plan == name; });
+    };
+    const Cell *full = cell_of("full"), *cell = cell_of("quest@0.25");
+    EXPECT_FALSE(full->ReadsLess()) << each.task;
+    EXPECT_GT(cell->kv_bytes, full->kv_bytes) << "keys' bounds, on top of what full heads keep, in " << each.task;
+    const auto all = static_cast<double>(full->kv_bytes);
+    EXPECT_NEAR(static_cast<double>(cell->kv_read_bytes), 0.25 * all, 0.03 * all) << each.task;
+  }
 }
 
 TEST_F(EvaluationTest, BadInputIsNamed) {

@@ -187,7 +187,7 @@ TEST_F(BlockReads, ASnapshotGoesOnAsItsOriginalWould) {
     const KvPoolSet pools(
         *named.backend,
         {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
-    // Within the prompt and within a block, at the end of a block, and behind the prompt.
+    // Within the prompt and within a block; behind the prompt, at the end of a block and within one.
     for (const int64_t save_at : {90, 160, 250}) {
       KvCache original(pools.pools(), test_case.num_kv_heads, test_case.rules);
       for (int64_t n = 0; n < save_at; n += 10) {

@@ -47,6 +47,9 @@ inline void TakeHead(const AttentionCase& test_case, const AttentionData& data, 
 // One KV head of a text under one policy.
 class SelectionSimulation {
  public:
+  // The score of what stays for what it is, above every sum of probabilities.
+  static constexpr double kKept = 1e9;
+
   SelectionSimulation(const AttentionCase& test_case, const AttentionData& data, int64_t kv_head)
       : case_(test_case),
         rule_(test_case.rules[static_cast<size_t>(kv_head)]),
@@ -169,8 +172,6 @@ class SelectionSimulation {
       scores_[j] = -std::inner_product(k.begin(), k.end(), mean.begin(), 0.0) / length(k) / length(mean);
     }
   }
-
-  static constexpr double kKept = 1e9;  // above every sum of probabilities
 
   const AttentionCase& case_;
   const ResolvedRule rule_;

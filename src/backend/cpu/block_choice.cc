@@ -1,6 +1,7 @@
 #include "backend/cpu/block_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -84,7 +85,7 @@ struct Threshold {
 // takes several times as long.
 Threshold KthLargest(std::span<float> x, std::span<float> others, size_t k) {
   size_t num_passed = 0;  // larger ones that are no longer in x
-  while (true) {
+  for (int num_left = 4 * std::bit_width(x.size()); num_left > 0; --num_left) {
     const float first = x[0], middle = x[x.size() / 2], last = x[x.size() - 1];
     const float pivot = std::max(std::min(first, middle), std::min(std::max(first, middle), last));
     size_t num_above = 0, num_below = 0;
@@ -106,6 +107,11 @@ Threshold KthLargest(std::span<float> x, std::span<float> others, size_t k) {
       num_passed += num_others;
     }
   }
+  // An order in which every pivot is among the largest or smallest.
+  std::ranges::nth_element(x, x.begin() + static_cast<int64_t>(k - 1), std::greater<>());
+  const float value = x[k - 1];
+  const auto num_above = static_cast<size_t>(std::ranges::count_if(x, [&](float each) { return each > value; }));
+  return {value, num_passed + num_above, static_cast<size_t>(std::ranges::count(x, value))};
 }
 
 // Ascending. bounds: those of the blocks behind the first ones that are always read, up to the newest ones; `last` is

@@ -16,6 +16,9 @@ using Scores = KvSelection::Scores;
 
 // Slots that are scored as one task: whole groups, whatever the number of threads.
 constexpr int64_t kTaskSlots = 1024;
+// Of a head: with so many, and one token, all of them and what follows are done by one thread where that keeps all
+// busy.
+constexpr size_t kFewTasks = 4;
 
 // One head, and the rows of it that are observed.
 struct Selecting {
@@ -185,9 +188,9 @@ void AddCandidates(const HeadWork& work, std::vector<Candidate>& candidates) {
   });
 }
 
-// The slot of the lowest score of those that may go, and of equal ones of the earliest token. Of a page first the
-// score, in chains of minima that do not wait for each other, and only of the lowest pages whose it is: one by one,
-// with a guess of each comparison's outcome, a step's choice costs as much as reading all its keys.
+// The slot of the lowest score of those that may go; of equal ones that of the earliest token. First each page's lowest
+// score, in chains of minima that do not wait for each other; only pages that reach the lowest so far are searched for
+// the slot. One by one, with every comparison's outcome to be guessed, this takes as long as reading all keys.
 int64_t LowestSlot(const HeadWork& work) {
   constexpr int64_t kChains = 8;
   const int64_t page_tokens = work.page_tokens();
@@ -346,6 +349,22 @@ void SumDirections(const Selecting& head, size_t task_idx, const ScoreTask& task
                                        .tile = reinterpret_cast<float*>(tile)});
 }
 
+// Memory for the sums and means of heads that score by direction; whether there are any.
+bool PlaceDirections(std::vector<Selecting>& heads, AttentionScratch& scratch) {
+  size_t num_floats = 0;
+  for (const Selecting& head : heads) {
+    if (head.ScoresByDirection()) num_floats += (head.num_tasks + 1) * DimOf(head);
+  }
+  if (num_floats == 0) return false;
+  float* place = scratch.Shared(num_floats);
+  for (Selecting& head : heads) {
+    if (!head.ScoresByDirection()) continue;
+    head.directions = std::exchange(place, place + head.num_tasks * DimOf(head));
+    head.mean = std::exchange(place, place + DimOf(head));
+  }
+  return true;
+}
+
 // Where the head's keys point on the whole: the sums of its tasks, in order.
 void FindDirection(const Selecting& head) {
   const size_t dim = DimOf(head);
@@ -417,8 +436,7 @@ void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& 
 void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
   std::vector<Selecting> heads;
   std::vector<ScoreTask> tasks;
-  size_t num_direction_floats = 0;
-  bool is_one_token = true;
+  bool is_little = true;  // to do for each head
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
     if (!work.Selects() || work.num_rows == 0) continue;
@@ -430,22 +448,14 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     }
     head.num_tasks = tasks.size() - head.first_task;
     if (head.num_tasks == 0 && head.num_rows == 0 && !head.SomeGo()) continue;
-    if (head.ScoresByDirection()) {
-      num_direction_floats += (head.num_tasks + 1) * static_cast<size_t>(work.layout().head_dim);
-    }
-    is_one_token = is_one_token && work.num_rows == 1;
+    is_little = is_little && work.num_rows == 1 && head.num_tasks <= kFewTasks;
     heads.push_back(head);
   }
   if (heads.empty()) return;
   const int64_t padded_dim = PagesOf(heads.front().work).padded_dim;
   const auto tile_bytes = static_cast<size_t>(kSelectGroups * padded_dim * kGroupTokens) * sizeof(float);
   scratch.ReservePerThread(pool.num_threads(), tile_bytes);
-  float* directions = num_direction_floats > 0 ? scratch.Shared(num_direction_floats) : nullptr;
-  for (Selecting& head : heads) {
-    if (!head.ScoresByDirection()) continue;
-    head.directions = std::exchange(directions, directions + head.num_tasks * DimOf(head));
-    head.mean = std::exchange(directions, directions + DimOf(head));
-  }
+  const bool some_score_by_direction = PlaceDirections(heads, scratch);
 
   const auto sum_directions = [&](size_t idx, int thread_idx) {
     const Selecting& head = heads[tasks[idx].head_idx];
@@ -463,8 +473,8 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
   };
   const auto num_heads = static_cast<int64_t>(heads.size()), num_tasks = static_cast<int64_t>(tasks.size());
-  if (is_one_token && num_heads >= pool.num_threads()) {
-    // So little work that waiting for the other threads between its parts would be a good part of it.
+  if (is_little && num_heads >= pool.num_threads()) {
+    // Waiting for the other threads between the parts would be a good part of it all.
     pool.ParallelFor(num_heads, [&](int64_t i, int thread_idx) {
       const Selecting& head = heads[static_cast<size_t>(i)];
       const size_t end = head.first_task + head.num_tasks;
@@ -477,7 +487,7 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     const auto for_tasks = [&](const auto& body) {
       pool.ParallelFor(num_tasks, [&](int64_t idx, int thread_idx) { body(static_cast<size_t>(idx), thread_idx); });
     };
-    if (num_direction_floats > 0) for_tasks(sum_directions);
+    if (some_score_by_direction) for_tasks(sum_directions);
     std::ranges::for_each(heads, find_direction);
     for_tasks(score);
     pool.ParallelFor(num_heads, [&](int64_t i, int thread_idx) { drop(heads[static_cast<size_t>(i)], thread_idx); });

@@ -99,6 +99,7 @@ Result<CaseResult> FidelityTask::Compare(Engine& engine, const TextWindow& windo
                    {"top1", static_cast<double>(num_agreed) / static_cast<double>(num_compared)}};
   result.curves["kl"] = curve.Points();
   result.prompt_tokens = prompt_tokens;
+  result.new_tokens = window.length - prompt_tokens;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.kv_bytes = Engine::KvBytes(*planned);
   result.kv_peak_bytes = std::max(planned->cache->PeakBytes(), peak_bytes);

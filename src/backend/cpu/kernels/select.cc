@@ -255,8 +255,8 @@ HWY_INLINE void NoteNorms(const std::byte* rows, int64_t dim, float* scores) {
 // Groups whose directions are added up together, so that sums are loaded and stored once for all of them.
 constexpr int64_t kGroupsAtOnce = 4;
 
-// `sums`: [D, 16], of the directions of as many tokens as are there of the last group; one group behind the other, so
-// that it does not show how many are at hand. scores: each group's.
+// Adds directions to `sums`, [D, 16]. Groups are added one behind the other, so that sums do not depend on kNum.
+// scores: each group's. num_in_last: tokens that are there of the last group.
 template <KvType kType, int64_t kNum>
 HWY_INLINE void AddDirections(const std::byte* const (&rows)[kNum], int64_t dim, int64_t num_in_last,
                               float* const (&scores)[kNum], float* sums) {
@@ -327,7 +327,7 @@ void SelectDirections(const SelectDirectionsArgs& args) {
       rows[i] = group.k;
       scores[i] = NotedScores(args.pages, slot + i * kGroupTokens);
     }
-    if (type == KvType::kQ8) break;  // there is room for one group's plain keys; all of a head are of one type
+    if (type == KvType::kQ8) break;  // all of a head are; they become plain in the tile, one by one
     HW_WITH_FLOAT_KV_TYPE(type, AddDirections<kType>(rows, dim, kGroupTokens, scores, sums));
   }
   for (; slot < args.end; slot += kGroupTokens) {
