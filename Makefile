@@ -70,7 +70,7 @@ bench: build
 	build/release/headwise bench --model models/headwise-17m --plan models/headwise-17m-full.json \
 	  --plan models/headwise-17m-two-heads.json --prefill 32768 --depth 32768
 
-# Every task for every planner at equal KV bytes, and the report: about three hours on two cores; goes on where it stopped.
+# Every task for every planner at equal KV bytes, and the report: about eight hours on two cores; goes on where it stopped.
 reproduce: build
 	tools/reproduce.py build/release/headwise . --out build/reproduce
 
