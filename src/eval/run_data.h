@@ -86,7 +86,7 @@ struct CaseResult {
   // Of each answer that the task offered, in their order, natural logarithms; empty where a task offers none.
   std::vector<double> log_likelihoods;
   int64_t prompt_tokens = 0;
-  int64_t new_tokens = 0;     // that came behind the prompt: answers, or the rest of a text
+  int64_t new_tokens = 0;     // behind the prompt: those of an answer, or those of a text that were scored
   double seconds = 0;         // prefill and decode, of what was not shared with others
   int64_t kv_bytes = 0;       // at the end
   int64_t kv_peak_bytes = 0;  // prefill included

@@ -75,8 +75,7 @@ Result<CaseResult> PplTask::Measure(Engine& engine, const TextWindow& window,
   CaseResult result;
   result.scores = ScoresOf(measured.nll);
   result.curves["nll"] = curve.Points();
-  result.prompt_tokens = options_.prompt_tokens < 0 ? window.length : options_.prompt_tokens;
-  result.new_tokens = window.length - result.prompt_tokens;
+  result.new_tokens = measured.num_predicted;
   result.kv_bytes = measured.kv_bytes;
   result.kv_peak_bytes = measured.kv_peak_bytes;
   return result;
@@ -130,7 +129,7 @@ Result<CaseResult> PplTask::Recompute(Engine& engine, const TextWindow& window, 
   const double nll = sum / static_cast<double>(num_scored);
   result.scores = ScoresOf(nll);
   result.curves["nll"] = curve.Points();
-  result.prompt_tokens = window.length;
+  result.new_tokens = num_scored;
   result.kv_bytes = result.kv_peak_bytes = engine.kv_peak_bytes();
   return result;
 }
@@ -148,6 +147,7 @@ Status PplTask::Run(TaskRun& run) {
       CaseResult result = *std::move(measured);
       result.length = window.length;
       result.case_idx = window.case_idx;
+      result.prompt_tokens = window.length - result.new_tokens;
       result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       result.scores["ms_per_token"] = result.seconds * 1e3 / static_cast<double>(window.length - 1);
       HW_RETURN_IF_ERROR(run.Add(subject, std::move(result)));
