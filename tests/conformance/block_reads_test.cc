@@ -8,10 +8,10 @@
 #include <memory>
 #include <random>
 
-#include "kv/kv_snapshot.h"
 #include "support/backends.h"
 #include "support/block_read_simulation.h"
 #include "support/random_attention.h"
+#include "support/snapshots.h"
 #include "support/tolerance.h"
 
 namespace headwise {
@@ -178,32 +178,12 @@ TEST_F(BlockReads, StepsDoNotShowInWhatIsRead) {
 
 // Bounds, representatives and the sums of queries that these are chosen by are saved with the pages that they are of.
 TEST_F(BlockReads, ASnapshotGoesOnAsItsOriginalWould) {
-  for (const NamedBackend& named : AllBackends()) {
-    AttentionCase test_case{.num_tokens = 400, .num_q_heads = 8, .num_kv_heads = 4};
-    const SequenceLimits limits{.prompt_tokens = 150, .max_tokens = 400};
-    test_case.rules.assign(4, ResolveRule(Reading(8, 64, 32), limits));
-    test_case.rules[2] = test_case.rules[3] = ResolveRule(Reading(8, 128, 32, Kind::kInfLlm), limits);
-    const AttentionData data(test_case);
-    const KvPoolSet pools(
-        *named.backend,
-        {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
-    // Within the prompt and within a block; behind the prompt, at the end of a block and within one.
-    for (const int64_t save_at : {90, 160, 250}) {
-      KvCache original(pools.pools(), test_case.num_kv_heads, test_case.rules);
-      for (int64_t n = 0; n < save_at; n += 10) {
-        OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}});
-      }
-      const std::unique_ptr<KvSnapshot> saved = original.Save().value();
-      const std::unique_ptr<KvCache> restored = KvCache::Restore(pools.pools(), *saved).value();
-      EXPECT_EQ(restored->Bytes().total(), original.Bytes().total());
-      for (int64_t n = save_at; n < 400; n += 10) {
-        ASSERT_EQ(OutputsOf(*named.backend, pools.pools(), test_case, {{restored.get(), &data, n, 10}}),
-                  OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}}))
-            << named.name << ", saved at " << save_at << ", tokens from " << n;
-      }
-    }
-    EXPECT_EQ(pools.usage().bytes, 0);
-  }
+  AttentionCase test_case{.num_tokens = 400, .num_q_heads = 8, .num_kv_heads = 4};
+  const SequenceLimits limits{.prompt_tokens = 150, .max_tokens = 400};
+  test_case.rules.assign(4, ResolveRule(Reading(8, 64, 32), limits));
+  test_case.rules[2] = test_case.rules[3] = ResolveRule(Reading(8, 128, 32, Kind::kInfLlm), limits);
+  // Within the prompt and within a block; behind the prompt, at the end of a block and within one.
+  ExpectSnapshotsGoOn(test_case, AttentionData(test_case), {90, 160, 250}, 400, [](const KvCache&, const KvCache&) {});
 }
 
 // Of equal products the earlier token of a block stands for it, and of equal blocks the later is read; one whose

@@ -11,11 +11,11 @@
 #include <numeric>
 #include <set>
 
-#include "kv/kv_snapshot.h"
 #include "support/backends.h"
 #include "support/random_attention.h"
 #include "support/random_rows.h"
 #include "support/selection_simulation.h"
+#include "support/snapshots.h"
 #include "support/tolerance.h"
 
 namespace headwise {
@@ -415,31 +415,13 @@ TEST_F(Select, AForkGoesOnAsTheOriginalWould) {
 
 TEST_F(Select, ASnapshotGoesOnAsItsOriginalWould) {
   const AttentionCase test_case = EveryPolicy(KvFormat::kF16);
-  const AttentionData data = UnevenData(test_case);
-  for (const NamedBackend& named : AllBackends()) {
-    const KvPoolSet pools(
-        *named.backend,
-        {.head_dim = test_case.head_dim, .page_tokens = test_case.page_tokens, .formats = test_case.kv_formats});
-    for (const int64_t save_at : {190, 200, 250}) {
-      KvCache original(pools.pools(), test_case.num_kv_heads, test_case.rules);
-      for (int64_t n = 0; n < save_at; n += 10) {
-        OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}});
-      }
-      const std::unique_ptr<KvSnapshot> saved = original.Save().value();
-      const std::unique_ptr<KvCache> restored = KvCache::Restore(pools.pools(), *saved).value();
-      EXPECT_EQ(restored->Bytes().total(), original.Bytes().total());
-      for (int64_t n = save_at; n < 270; n += 10) {
-        ASSERT_EQ(OutputsOf(*named.backend, pools.pools(), test_case, {{restored.get(), &data, n, 10}}),
-                  OutputsOf(*named.backend, pools.pools(), test_case, {{&original, &data, n, 10}}))
-            << named.name << ", saved at " << save_at;
-      }
-      for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
-        if (!restored->rule(0, h).SelectsByScore()) continue;
-        EXPECT_EQ(restored->KeptPositions(0, h).value(), original.KeptPositions(0, h).value());
-      }
-    }
-    EXPECT_EQ(pools.usage().bytes, 0);
-  }
+  ExpectSnapshotsGoOn(test_case, UnevenData(test_case), {190, 200, 250}, 270,
+                      [&](const KvCache& restored, const KvCache& original) {
+                        for (int64_t h = 0; h < test_case.num_kv_heads; ++h) {
+                          if (!restored.rule(0, h).SelectsByScore()) continue;
+                          EXPECT_EQ(restored.KeptPositions(0, h).value(), original.KeptPositions(0, h).value());
+                        }
+                      });
 }
 
 TEST_F(Select, ABatchIsEachAlone) {
