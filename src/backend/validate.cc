@@ -43,8 +43,8 @@ void CheckHead(const HeadWork& work) {
   if (work.Selects()) {
     const KvSelection& selection = *work.selection;
     // Slots have no sinks, no window and no ring.
-    HW_CHECK(work.mask() == KeyMask{} && head.sink_pages == 0 && head.ring_pages == kNoLimit && head.aged < 0 &&
-             head.state == kNoPage);
+    HW_CHECK(work.mask() == KeyMask{} && head.sink_pages == 0 && head.ring_pages == kNoLimit && head.aged < 0);
+    HW_CHECK(head.state == kNoPage || !selection.shares);
     HW_CHECK(work.newest().page_bytes > KvNotesBytes(work.page_tokens()), "pages of {}", work.newest().page_bytes);
     HW_CHECK(selection.most >= 1 && selection.keep_first + selection.keep_newest <= selection.most, "{} and {} of {}",
              selection.keep_first, selection.keep_newest, selection.most);

@@ -47,7 +47,7 @@ KvCache::KvCache(const KvPools& pools, int64_t num_kv_heads, std::vector<Resolve
     const size_t layer_idx = i / static_cast<size_t>(num_kv_heads);
     if (head.Compensates()) compensates_[layer_idx] = 1;
     if (head.Selects()) {
-      HW_CHECK(head.rule.recent_before == kNoLimit && head.rule.sink_reach == kNoLimit && !head.Compensates() &&
+      HW_CHECK(head.rule.recent_before == kNoLimit && head.rule.sink_reach == kNoLimit &&
                head.rule.positions == Positions::kText);
       selects_[layer_idx] = 1;
       selecting_.push_back(i);
@@ -406,7 +406,8 @@ StepHead KvCache::Described(const Head& head, int64_t num_new) const {
   described.aged = head.pools.aged == nullptr ? -1 : head.pools.aged->space();
   described.aged_begin = head.aged.begin;
   described.state = head.state;
-  if (!head.Compensates()) return described;
+  // What a head that selects drops joins its mean as it goes: its slots say how many these are.
+  if (!head.Compensates() || head.Selects()) return described;
   const auto lag = [&](int64_t num_tokens) {
     return num_tokens < head.rule.holds_from ? head.rule.recent_before : head.rule.recent;
   };

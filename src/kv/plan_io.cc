@@ -214,8 +214,10 @@ Status ValidateSelector(const HeadRule& rule) {
     return Status::InvalidInput("the selector carries options that its kind does not have, expected them unset");
   }
   if (select.kind == Kind::kPosition) return Status::Ok();
-  if (rule.compensate) {
-    return Status::InvalidInput("\"select\" cannot be combined with \"compensate\": expected one of the two");
+  if (rule.compensate && (select.ReadsBlocks() || select.kind == Kind::kAdaKv)) {
+    return Status::InvalidInput(
+        "\"compensate\" cannot be combined with heads that drop nothing or share their budgets: expected one of the "
+        "two");
   }
   if (rule.positions == Positions::kCache) {
     return Status::InvalidInput(

@@ -89,6 +89,7 @@ HeadPlan EverySelector() {
   HeadPlan plan = HeadPlan::Dense(TinyShape());
   plan.At(0, 0) = HeadRule::Stream(4, 500);
   plan.At(0, 0).select = {.kind = Kind::kH2o, .recent_share = 1.0 / 3.0};
+  plan.At(0, 0).compensate = true;
   plan.At(0, 1) = Moa(100, 0.1);
   plan.At(0, 1).select.kind = Kind::kTova;
   plan.At(1, 0) = HeadRule::Stream(0, 500);
@@ -119,6 +120,22 @@ HeadPlan WithTokenLists() {
   plan.At(1, 1).select = {.kind = Kind::kFastGen, .recent_share = 0};
   plan.tokens = {.special = {0, 2, 500}, .punctuation = {1, 17}};
   return plan;
+}
+
+// A mean of what is dropped, of heads that drop something, each for itself.
+TEST(PlanIo, WhichSelectorsMayCompensate) {
+  HeadRule rule = HeadRule::Stream(4, 500);
+  rule.start = RuleStart::kEndOfPrompt;
+  rule.compensate = true;
+  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected}) {
+    rule.select = {.kind = kind};
+    EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
+  }
+  for (const Kind kind : {Kind::kAdaKv, Kind::kQuest}) {
+    rule.select = {.kind = kind};
+    EXPECT_THAT(ValidateRule(rule).message(),
+                HasSubstr("\"compensate\" cannot be combined with heads that drop nothing"));
+  }
 }
 
 TEST(PlanIo, RoundTripsListsOfTokens) {
@@ -220,8 +237,8 @@ TEST(PlanIo, RefusesSelectorsThatMeanNothing) {
                          {"/layers/0/0/select", "4", "\"select\""},
                          {"/layers/0/0/select/window", "4", "\"window\" is not known"},
                          {"/layers/0/0/select/recent_share", "1.5", "\"recent_share\" is 1.5"},
-                         {"/layers/0/0/compensate", "true", "cannot be combined with \"compensate\""},
-                         {"/layers/0/0/positions", "\"cache\"", "\"select\" needs"},
+                         {"/layers/0/0/compensate", "4", "\"compensate\""},
+                         {"/layers/1/1/positions", "\"cache\"", "\"select\" needs"},
                          {"/layers/0/1/select/recent_share", "0.5", "\"recent_share\" is not known"},
                          {"/layers/1/0/from", "\"first_token\"", "needs \"from\": \"end_of_prompt\""},
                          {"/layers/1/0/select/kernel", "4", "\"kernel\" is 4, expected an odd number"},

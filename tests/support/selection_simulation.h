@@ -88,7 +88,7 @@ class SelectionSimulation {
         if (j < rule_.sink || j >= end - newest) continue;
         if (lowest < 0 || scores_[j] < scores_[lowest]) lowest = j;
       }
-      kept_.erase(lowest);
+      Drop(lowest);
     }
   }
 
@@ -111,13 +111,24 @@ class SelectionSimulation {
     if (kept_.size() <= num_kept) return;
     std::vector<std::pair<double, int64_t>> pooled = Pooled();
     std::sort(pooled.begin(), pooled.end());
-    for (size_t i = 0; kept_.size() > num_kept; ++i) kept_.erase(pooled[i].second);
+    for (size_t i = 0; kept_.size() > num_kept; ++i) Drop(pooled[i].second);
   }
 
   const std::set<int64_t>& kept() const { return kept_; }
   double ScoreOf(int64_t j) { return scores_[j]; }
 
  private:
+  void Drop(int64_t j) {
+    kept_.erase(j);
+    ++num_dropped_;
+    const auto add = [&](Row& sum, const Row& x) {
+      sum.resize(x.size());
+      for (size_t d = 0; d < x.size(); ++d) sum[d] += x[d];
+    };
+    add(dropped_keys_, keys_[static_cast<size_t>(j)]);
+    add(dropped_values_, values_[static_cast<size_t>(j)]);
+  }
+
   void Attend(int64_t t, int64_t g, std::map<int64_t, double>& seen, std::vector<double>& out) const {
     std::map<int64_t, double> weights;
     double denominator = 0;
@@ -129,6 +140,18 @@ class SelectionSimulation {
       denominator += weights[j] = std::exp(score);
     }
     const int64_t row = (t * case_.num_q_heads + kv_head_ * group_ + g) * case_.head_dim;
+    if (num_dropped_ > 0 && rule_.compensate) {
+      // One more key and value, the mean of those that were dropped, as often as these are [razor §3.3].
+      const auto n = static_cast<double>(num_dropped_);
+      const Row& q = queries_[static_cast<size_t>(t * group_ + g)];
+      double score = std::inner_product(q.begin(), q.end(), dropped_keys_.begin(), 0.0) / n / std::sqrt(case_.head_dim);
+      if (case_.score_cap > 0) score = case_.score_cap * std::tanh(score / case_.score_cap);
+      const double weight = n * std::exp(score);
+      denominator += weight;
+      for (int64_t d = 0; d < case_.head_dim; ++d) {
+        out[static_cast<size_t>(row + d)] += weight / denominator * dropped_values_[static_cast<size_t>(d)] / n;
+      }
+    }
     for (const auto& [j, weight] : weights) {
       seen[j] += weight / denominator;
       for (int64_t d = 0; d < case_.head_dim; ++d) {
@@ -181,6 +204,8 @@ class SelectionSimulation {
   std::vector<Row> queries_;        // [n * G][D]
   std::set<int64_t> kept_;
   std::map<int64_t, double> scores_;
+  int64_t num_dropped_ = 0;
+  Row dropped_keys_, dropped_values_;  // [D], sums
 };
 
 }  // namespace headwise

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "backend/cpu/attention.h"
+#include "backend/dropped_mean.h"
 
 namespace headwise::cpu {
 namespace {
@@ -125,18 +126,19 @@ void AgeKv(const AgeKvArgs& args, const KernelTable& kernels, ThreadPool& pool) 
 void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPool& pool) {
   const auto fold = [&](int64_t idx, int) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
-    if (!work.Folds()) return;
+    const int64_t num_dropped = NumInDroppedMean(work);
+    if (!work.Folds() && num_dropped == 0) return;
     const int64_t dim = work.layout().head_dim;
-    const bool has_rows = work.head->reads_mean && args.q.present();
+    const bool has_rows = (work.head->reads_mean || num_dropped > 0) && args.q.present();
     const int64_t group = has_rows ? args.group() : 0;
     const int64_t head = work.first_row * args.num_q_heads + work.kv_head * group;
     kernels.attention.fold(
         {.pages = PagesOf(work),
          .sink = work.head->fold_from,
-         .recent = work.mask().recent,
+         .recent = work.mask().recent,  // no limit where the head selects: it folds elsewhere
          .first_pos = work.first_pos,
          .num_rows = has_rows ? work.num_rows : 0,
-         .num_folded = work.fold_begin() - work.head->fold_from,
+         .num_folded = num_dropped > 0 ? num_dropped : work.fold_begin() - work.head->fold_from,
          .fold_end = work.fold_end(),
          .state = work.State(),
          .q = has_rows ? F32(args.q) + head * dim : nullptr,

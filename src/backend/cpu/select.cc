@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/cpu/attention.h"
+#include "backend/dropped_mean.h"
 #include "backend/page_shares.h"
 
 namespace headwise::cpu {
@@ -244,9 +246,25 @@ std::vector<int64_t> SlotsThatGo(const HeadWork& work, int64_t num_kept) {
   return slots;
 }
 
+// Tokens in `slots` join the mean of those that were dropped before.
+void FoldDropped(const HeadWork& work, std::span<const int64_t> slots, const KernelTable& kernels) {
+  if (!HasDroppedMean(work)) return;
+  FoldArgs fold{};
+  fold.pages = PagesOf(work);
+  fold.num_folded = NumInDroppedMean(work);
+  fold.state = work.State();
+  for (const int64_t slot : InOrderOfText(work, slots)) {
+    fold.sink = slot - fold.num_folded;  // the next to be folded is the one behind so many
+    fold.fold_end = slot + 1;
+    kernels.attention.fold(fold);
+    ++fold.num_folded;
+  }
+}
+
 // All but `num_kept` tokens.
 void Drop(const HeadWork& work, int64_t num_kept, const KernelTable& kernels) {
   const std::vector<int64_t> go = SlotsThatGo(work, num_kept);
+  FoldDropped(work, go, kernels);
   std::vector<int64_t> from;
   auto gone = std::lower_bound(go.begin(), go.end(), num_kept);
   for (int64_t slot = num_kept; slot < work.num_slots(); ++slot) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/dropped_mean.h"
 #include "backend/ref/block_reads.h"
 #include "backend/ref/kv_page.h"
 #include "backend/ref/ref_ops.h"
@@ -123,6 +124,12 @@ void Compensate(const CompensateArgs& args) {
   Validate(args);
   for (int64_t idx = 0; idx < args.step->num_heads(); ++idx) {
     const HeadWork work = args.step->Head(args.layer_idx, idx);
+    const int64_t num_dropped = NumInDroppedMean(work);
+    for (int64_t i = 0; num_dropped > 0 && args.q.present() && i < work.num_rows; ++i) {
+      for (int64_t g = 0; g < args.group(); ++g) {
+        MergeMeanToken(args, work, num_dropped, work.first_row + i, work.kv_head * args.group() + g);
+      }
+    }
     if (!work.Folds()) continue;
     const int64_t dim = work.layout().head_dim;
     const PagedTokens tokens(work);

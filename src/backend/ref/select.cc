@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "backend/dropped_mean.h"
 #include "backend/page_shares.h"
 #include "backend/ref/kv_page.h"
 #include "backend/ref/ref_ops.h"
@@ -188,6 +190,23 @@ std::vector<Candidate> CandidatesOf(const HeadWork& work) {
   return candidates;
 }
 
+// Tokens in `slots` join the mean: mean += (x - mean) / n, with n counting the new token [razor §3.3].
+void FoldDropped(const HeadWork& work, std::span<const int64_t> slots) {
+  if (!HasDroppedMean(work)) return;
+  const SlotTokens tokens(work);
+  const int64_t dim = work.layout().head_dim;
+  float* const state = work.State();
+  int64_t n = NumInDroppedMean(work);
+  for (const int64_t slot : InOrderOfText(work, slots)) {
+    ++n;
+    const auto fold = [&](float& mean, float x) { mean = n == 1 ? x : mean + (x - mean) / static_cast<float>(n); };
+    for (int64_t d = 0; d < dim; ++d) {
+      fold(state[d], tokens.Key(slot, d));
+      fold(state[dim + d], tokens.Value(slot, d));
+    }
+  }
+}
+
 // Steps 3 and 4 for a head that keeps `num_kept` tokens.
 void Drop(const HeadWork& work, int64_t num_kept) {
   const SlotTokens tokens(work);
@@ -195,6 +214,7 @@ void Drop(const HeadWork& work, int64_t num_kept) {
   std::vector<int64_t> go;
   for (int64_t i = 0; i < work.num_slots() - num_kept; ++i) go.push_back(candidates[static_cast<size_t>(i)].slot);
   std::sort(go.begin(), go.end());
+  FoldDropped(work, go);
   auto freed = go.begin();
   auto gone = std::lower_bound(go.begin(), go.end(), num_kept);
   for (int64_t slot = num_kept; slot < work.num_slots(); ++slot) {
