@@ -151,7 +151,7 @@ struct StepHead {
   int64_t aged_end = -1;          // the first behind it that has not; -1: as the length says
   // The compensation token [razor §3.3]: page of `states`, or kNoPage. Before this step the mean holds the tokens from
   // fold_from on that are fold_before or further back, after it those that are fold_after or further back; kNoLimit:
-  // none. These are mask.sink and mask.recent but around the end of a prompt after which a rule holds.
+  // none, or of heads that select (backend/dropped_mean.h). They are the mask's but at the end of a prompt.
   uint32_t state = kNoPage;
   bool reads_mean = false;  // whether queries read the mean, or it is only brought up to date
   int64_t fold_from = 0;

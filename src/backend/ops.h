@@ -261,7 +261,7 @@ struct AttentionArgs {
 // sink) is folded into the running mean of keys and of values, then the query at t reads the mean as one more key with
 // log(n) added to its score, n = tokens folded so far. `out` and `lse` hold the attention over kept keys and are
 // updated. Where queries do not read the mean, only the folding is done: around the cut at the end of the prompt, or
-// with q absent. A mean of no tokens may hold anything.
+// with q absent. A mean of no tokens may hold anything. Of heads that select by score see backend/dropped_mean.h.
 struct CompensateArgs {
   const KvStep* step = nullptr;
   int64_t layer_idx = 0;

@@ -32,6 +32,7 @@ std::vector<TokenRange> ReadRanges(const ResolvedRule& rule, int64_t pos) {
 }
 
 bool ReadsMean(const ResolvedRule& rule, int64_t pos) {
+  if (rule.SelectsByScore()) return rule.compensate && pos > NumKeptTokens(rule, pos);
   const TokenRange folded = FoldedRange(rule, pos + 1);
   return pos >= rule.holds_from && folded.end > folded.begin;
 }

@@ -216,8 +216,9 @@ Status ValidateSelector(const HeadRule& rule) {
   if (select.kind == Kind::kPosition) return Status::Ok();
   if (rule.compensate && (select.ReadsBlocks() || select.kind == Kind::kAdaKv)) {
     return Status::InvalidInput(
-        "\"compensate\" cannot be combined with heads that drop nothing or share their budgets: expected one of the "
-        "two");
+        "\"compensate\" cannot be combined with \"select\" by adakv, whose heads share, or by quest or infllm, whose "
+        "heads "
+        "drop nothing: expected one of the two");
   }
   if (rule.positions == Positions::kCache) {
     return Status::InvalidInput(

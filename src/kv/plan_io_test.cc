@@ -127,14 +127,14 @@ TEST(PlanIo, WhichSelectorsMayCompensate) {
   HeadRule rule = HeadRule::Stream(4, 500);
   rule.start = RuleStart::kEndOfPrompt;
   rule.compensate = true;
-  for (const Kind kind : {Kind::kH2o, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected}) {
+  for (const Kind kind :
+       {Kind::kH2o, Kind::kFastGen, Kind::kTova, Kind::kSnapKv, Kind::kKeyNorm, Kind::kKeyDiff, Kind::kExpected}) {
     rule.select = {.kind = kind};
     EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
   }
   for (const Kind kind : {Kind::kAdaKv, Kind::kQuest}) {
     rule.select = {.kind = kind};
-    EXPECT_THAT(ValidateRule(rule).message(),
-                HasSubstr("\"compensate\" cannot be combined with heads that drop nothing"));
+    EXPECT_THAT(ValidateRule(rule).message(), HasSubstr("\"compensate\" cannot be combined with \"select\" by adakv"));
   }
 }
 

@@ -147,7 +147,9 @@ bool SamePast(const ResolvedRule& a, const ResolvedRule& b, int64_t num_tokens) 
   if (a == b) return true;
   // Pages of heads that select by score say more of their tokens: no other head goes on with them, nor they with its.
   if (a.SelectsByScore() || b.SelectsByScore()) {
-    return a.select == b.select && NothingObserved(a, num_tokens) && NothingObserved(b, num_tokens);
+    // A head has its mean from its first step on.
+    const bool are_alike = a.select == b.select && a.compensate == b.compensate;
+    return are_alike && NothingObserved(a, num_tokens) && NothingObserved(b, num_tokens);
   }
   // Nor do pages without bounds go on as ones with them.
   if (a.ReadsBlocks() || b.ReadsBlocks()) {

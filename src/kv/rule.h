@@ -27,7 +27,7 @@ struct ResolvedRule {
   int64_t sink = 0;
   int64_t recent = kNoLimit;
   int64_t sink_reach = kNoLimit;  // a layer's own window also hides sinks that are too far back
-  bool compensate = false;        // keys that recent and sink_reach hide are folded into one mean token
+  bool compensate = false;        // tokens that leave, by position or by score, are folded into one
   Positions positions = Positions::kText;
   int64_t holds_from = 0;            // queries before this position (the prompt's, under kEndOfPrompt) read as `before`
   int64_t recent_before = kNoLimit;  // recent for those queries: the layer's window or no limit

@@ -98,6 +98,10 @@ TEST(SelectingRule, PastsAreTheSameWhereTheSameWasObservedAndNothingDropped) {
   EXPECT_FALSE(SamePast(at(Kind::kH2o, 300), at(Kind::kH2o, 400), 300));
   EXPECT_FALSE(SamePast(at(Kind::kTova, 300), at(Kind::kH2o, 300), 10));
   EXPECT_FALSE(SamePast(at(Kind::kTova, 300), ResolvedRule{}, 10));
+  ResolvedRule compensating = at(Kind::kH2o, 400);
+  compensating.compensate = true;
+  EXPECT_FALSE(SamePast(at(Kind::kH2o, 400), compensating, 10));
+  EXPECT_TRUE(SamePast(compensating, compensating, 1000));
 }
 
 // ---- elastic numbers, worked by hand

@@ -97,6 +97,7 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
   HeadPlan base = HeadPlan::Dense(Shape());
   base.method = "manual";
   for (size_t i = 2; i < base.rules.size(); ++i) base.rules[i] = HeadRule::Stream(16, 100 + static_cast<int64_t>(i));
+  base.rules[3].compensate = true;
   const std::string path = testing::TempDir() + "/headwise_base_plan.json";
   ASSERT_TRUE(WriteHeadPlan(base, path).ok());
   for (const char* method : {"h2o", "tova", "snapkv", "adakv", "knorm", "keydiff", "expected"}) {
@@ -104,6 +105,7 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     for (size_t i = 0; i < base.rules.size(); ++i) {
       EXPECT_EQ(plan->rules[i].SelectsByScore(), i >= 2);
+      EXPECT_EQ(plan->rules[i].compensate, i == 3 && std::string_view(method) != "adakv");
       const int64_t before = RuleBytesAt(base.rules[i], Shape(), 32768, kNoLimit);
       const int64_t after = RuleBytesAt(plan->rules[i], Shape(), 32768, kNoLimit);
       EXPECT_LE(after, before);

@@ -70,8 +70,7 @@ HeadRule InPlaceOf(const HeadRule& bounded, const HeadRule& selecting, const Mod
   rule.min_recent = bounded.min_recent;
   rule.divisor = bounded.divisor;
   // What a window left behind was in a mean: so is what the policy drops, where it may.
-  rule.compensate = bounded.compensate;
-  if (!ValidateRule(rule).ok()) rule.compensate = false;
+  rule.compensate = bounded.compensate && selecting.select.kind != Kind::kAdaKv;
   if (bounded.kind != HeadRule::Kind::kStream) return rule;
   const int64_t bytes = RuleBytesAt(bounded, shape, at_tokens, kNoLimit);
   int64_t fits = 1;
