@@ -40,11 +40,11 @@ class PlannedDuoPress(kvpress.DuoAttentionPress):
 
     def __init__(self, path):
         super().__init__()
-        rules = [rule for layer in json.loads(path.read_text())["layers"] for rule in layer]
+        layers = json.loads(path.read_text())["layers"]
+        rules = [rule for layer in layers for rule in layer]
         streaming = [rule for rule in rules if not rule["full"]]
         self.sink_size, self.recent_size = streaming[0]["sink"], streaming[0]["recent"]
-        num_layers = len(json.loads(path.read_text())["layers"])
-        self.streaming_mask = torch.tensor([not rule["full"] for rule in rules]).view(num_layers, -1)
+        self.streaming_mask = torch.tensor([not rule["full"] for rule in rules]).view(len(layers), -1)
 
     def post_init_from_model(self, model):
         """Nothing is left to be found."""

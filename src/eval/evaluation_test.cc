@@ -511,21 +511,19 @@ TEST_F(EvaluationTest, BytesReadBesideBytesKept) {
   const std::string quest = (folder_ / "quest.json").string();
   ASSERT_TRUE(WriteHeadPlan(plan, quest).ok());
   const std::map<std::string, std::string> text = {{"text", TextFile()}, {"lengths", "1024"}, {"prompt-tokens", "300"}};
-  const std::vector<Case> cases = {
-      {.task = "passkey", .options = {{"lengths", "1024"}, {"num-cases", "1"}}},
-      {.task = "ppl", .options = text},
-      {.task = "fidelity", .options = text},
+  const std::pair<Case, const char*> cases[] = {
+      {{.task = "passkey", .options = {{"lengths", "1024"}, {"num-cases", "1"}}}, "accuracy"},
+      {{.task = "ppl", .options = text}, "ppl"},
+      {{.task = "fidelity", .options = text}, "kl"},
   };
-  for (Case each : cases) {
+  for (auto [each, metric] : cases) {
     each.plans = {"full", quest};
     each.kv_ratios = {0.25};
-    each.out = "";
     const auto outcome = Run(each);
     ASSERT_TRUE(outcome.ok()) << each.task << ": " << outcome.status().message();
-    const auto cell_of = [&](const char* name) {
-      return &*std::ranges::find_if(outcome->summary.cells, [&](const Cell& cell) { return cell.plan == name; });
-    };
-    const Cell *full = cell_of("full"), *cell = cell_of("quest@0.25");
+    const Cell* full = FindCell(outcome->summary, "full", 1024, metric);
+    const Cell* cell = FindCell(outcome->summary, "quest@0.25", 1024, metric);
+    ASSERT_TRUE(full != nullptr && cell != nullptr) << each.task;
     EXPECT_FALSE(full->ReadsLess()) << each.task;
     EXPECT_GT(cell->kv_bytes, full->kv_bytes) << "keys' bounds, on top of what full heads keep, in " << each.task;
     const auto all = static_cast<double>(full->kv_bytes);

@@ -216,8 +216,7 @@ Status ValidateSelector(const HeadRule& rule) {
   if (select.kind == Kind::kPosition) return Status::Ok();
   if (rule.compensate && (select.ReadsBlocks() || select.kind == Kind::kAdaKv)) {
     return Status::InvalidInput(
-        "\"compensate\" cannot be combined with \"select\" by adakv, whose heads share, or by quest or infllm, whose "
-        "heads "
+        "\"compensate\" cannot be combined with \"select\" by adakv, whose heads share, or by quest or infllm, which "
         "drop nothing: expected one of the two");
   }
   if (rule.positions == Positions::kCache) {

@@ -132,8 +132,9 @@ TEST(PlanIo, WhichSelectorsMayCompensate) {
     rule.select = {.kind = kind};
     EXPECT_TRUE(ValidateRule(rule).ok()) << ValidateRule(rule).message();
   }
-  for (const Kind kind : {Kind::kAdaKv, Kind::kQuest}) {
+  for (const Kind kind : {Kind::kAdaKv, Kind::kQuest, Kind::kInfLlm}) {
     rule.select = {.kind = kind};
+    if (kind == Kind::kInfLlm) rule.select.block = 32;
     EXPECT_THAT(ValidateRule(rule).message(), HasSubstr("\"compensate\" cannot be combined with \"select\" by adakv"));
   }
 }

@@ -135,7 +135,7 @@ void Compensate(const CompensateArgs& args, const KernelTable& kernels, ThreadPo
     kernels.attention.fold(
         {.pages = PagesOf(work),
          .sink = work.head->fold_from,
-         .recent = work.mask().recent,  // no limit where the head selects: it folds elsewhere
+         .recent = work.mask().recent,  // no limit where the head selects: SelectKv folds
          .first_pos = work.first_pos,
          .num_rows = has_rows ? work.num_rows : 0,
          .num_folded = num_dropped > 0 ? num_dropped : work.fold_begin() - work.head->fold_from,

@@ -198,9 +198,10 @@ int64_t LowestSlot(const HeadWork& work) {
   const int64_t page_tokens = work.page_tokens();
   const auto keep_first = static_cast<int32_t>(std::min(work.selection->keep_first, int64_t{INT32_MAX}));
   const auto newest_begin = static_cast<int32_t>(work.text_pos + work.num_rows - work.selection->keep_newest);
+  const auto may_go = [&](int32_t position) { return position >= keep_first && position < newest_begin; };
   const auto score_of = [&](const KvNotes& notes, int64_t i) {
     const float score = std::isnan(notes.scores[i]) ? -INFINITY : notes.scores[i];
-    return notes.positions[i] >= keep_first && notes.positions[i] < newest_begin ? score : INFINITY;
+    return may_go(notes.positions[i]) ? score : INFINITY;
   };
   float least = INFINITY;
   int64_t slot_of_least = -1;
@@ -220,12 +221,12 @@ int64_t LowestSlot(const HeadWork& work) {
     const float of_page = *std::min_element(lowest, lowest + kChains);
     if (of_page > least) continue;
     for (i = 0; i < num; ++i) {
-      const bool may_go = notes.positions[i] >= keep_first && notes.positions[i] < newest_begin;
       const float score = score_of(notes, i);
-      if (!may_go || score > least || (score == least && notes.positions[i] > position_of_least)) continue;
+      const int32_t position = notes.positions[i];
+      if (!may_go(position) || score > least || (score == least && position > position_of_least)) continue;
       least = score;
       slot_of_least = begin + i;
-      position_of_least = notes.positions[i];
+      position_of_least = position;
     }
   }
   return slot_of_least;
