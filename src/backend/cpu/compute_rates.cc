@@ -1,6 +1,7 @@
 #include "backend/cpu/compute_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -10,37 +11,41 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// 60 microseconds or so at 12 sums of 4 to 6 cycles' latency, 300 on tile registers: long beside the clock's own cost,
-// short beside a time slice, so that some rounds run undisturbed.
-constexpr int64_t kIterations = 1 << 14;
-// The best of them counts. The first wake the vector units up.
-constexpr int kRounds = 8;
+// 30 microseconds or so at 12 sums of 4 to 6 cycles' latency, 150 on tile registers: long beside the clock's own cost,
+// short beside a time slice, so that most rounds run undisturbed.
+constexpr int64_t kIterations = 1 << 13;
+constexpr int kRounds = 15;
 // Far from both kinds of machine there are (0.5 and 2), so that noise does not decide.
 constexpr double kLeastGain = 1.25;
 
 double RateOf(double (*loop)(int64_t, float*)) {
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    float sink = 0;
-    const Clock::time_point start = Clock::now();
-    const double operations = loop(kIterations, &sink);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    if (seconds > 0) best = std::max(best, operations / seconds);
-  }
-  return best;
+  float sink = 0;
+  const Clock::time_point start = Clock::now();
+  const double operations = loop(kIterations, &sink);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return seconds > 0 ? operations / seconds : 0;
+}
+
+double Gain(const ComputeRates& rates) {
+  return rates.f32_flops > 0 ? rates.bf16_dot_flops / rates.f32_flops : 0;
 }
 
 }  // namespace
 
+// A neighbour or a change of clock slows whichever loop runs then: so the two take turns, and of their ratios the
+// median counts. The best of each on its own differed by half between processes of one machine.
 ComputeRates MeasureComputeRates(const KernelTable& kernels) {
-  ComputeRates rates;
-  rates.f32_flops = RateOf(kernels.peak.f32_multiply_add);
-  if (kernels.matmul.has_bf16_dot) rates.bf16_dot_flops = RateOf(kernels.peak.bf16_dot);
-  return rates;
+  std::array<ComputeRates, kRounds> rounds;
+  for (ComputeRates& rates : rounds) {
+    rates.f32_flops = RateOf(kernels.peak.f32_multiply_add);
+    if (kernels.matmul.has_bf16_dot) rates.bf16_dot_flops = RateOf(kernels.peak.bf16_dot);
+  }
+  std::ranges::nth_element(rounds, rounds.begin() + kRounds / 2, {}, Gain);
+  return rounds[kRounds / 2];
 }
 
 bool Bf16Pays(const ComputeRates& rates) {
-  return rates.bf16_dot_flops >= kLeastGain * rates.f32_flops && rates.bf16_dot_flops > 0;
+  return Gain(rates) >= kLeastGain;
 }
 
 bool HasFastBf16(const KernelTable& kernels) {
