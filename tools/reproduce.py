@@ -23,8 +23,6 @@ IN_PLACE_OF_WINDOWS = ("h2o", "tova", "snapkv", "adakv", "knorm", "keydiff", "ex
 METHODS = ("streaming", "duo", "zigzag", "razor", "moa", "moa-integrated", "random")
 # Of the small model: sinks and windows of heads that stream, as its README found them to be enough.
 SIZES = ("--sink", 16, "--recent", 128)
-# Of a record of 200 lines: plans that cannot be made anew for every length are made for this one.
-RECORD_TOKENS = 3600
 BOOK = "Emma_158.txt"
 
 
@@ -82,17 +80,10 @@ class Reproduction:
         if name == "zigzag":
             return "zigzag", ("--from", self.make_plan("duo"), *SIZES, *budget)
         if name.startswith("duo-"):
-            return self.recipe_from_duo(name)
+            # The policy in place of the windows.
+            return name.removeprefix("duo-"), ("--base", self.make_plan("duo"))
         method, *options = special.get(name, (name,))
         return method, (*options, *budget)
-
-    def recipe_from_duo(self, name):
-        """duo-RATIO: the gates' plan at that share of a record's bytes; duo-POLICY-RATIO: the policy in place of its
-        windows."""
-        *policy, ratio = name.removeprefix("duo-").split("-")
-        if not policy:
-            return "duo", ("--from", self.make_plan("duo"), "--kv-ratio", ratio, "--at", RECORD_TOKENS, *SIZES)
-        return policy[0], ("--base", self.make_plan(f"duo-{ratio}"), "--at", RECORD_TOKENS)
 
     def book(self):
         """The text that perplexity and fidelity are measured on, or None."""
@@ -132,7 +123,7 @@ class Reproduction:
         command += options
         for method in methods:
             command += ["--plan", self.make_plan(method)]
-        if methods and ratios:
+        if methods:
             command += ["--kv-ratio", ratios]
         if (out / "manifest.json").exists():
             command += ["--resume"]
@@ -189,11 +180,9 @@ class Reproduction:
             text = ("--text", book, "--lengths", 8192, "--num-cases", 8, "--prompt-tokens", 7680)
             tasks["ppl"] = ("ppl", *text, "--score-from", 7680)
             tasks["fidelity"] = ("fidelity", *text)
+        together = tuple(f"duo-{policy}" for policy in IN_PLACE_OF_WINDOWS)
         for name, task in tasks.items():
-            self.evaluate(f"policies-{name}", *task, methods=alone)
-            # Nothing can make these anew: they have their share of the bytes at a record's tokens, and less of more.
-            together = [f"duo-{policy}-{ratio}" for ratio in RATIOS.split(",") for policy in IN_PLACE_OF_WINDOWS]
-            self.evaluate(f"policies-together-{name}", *task, methods=together, ratios=None)
+            self.evaluate(f"policies-{name}", *task, methods=(*alone, *together))
 
     def run_text(self):
         book = self.book()

@@ -597,7 +597,8 @@ def h2o(
     budget: Tokens that a head keeps. By default 1024.
     recent_share: Share of the budget that is the newest tokens, whatever they scored. By default 0.5.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -695,7 +696,8 @@ def tova(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -730,7 +732,8 @@ def snapkv(
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -807,7 +810,8 @@ def adakv(
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
     kernel: Neighbouring tokens over which scores are pooled, an odd number; 1: not pooled. By default 7.
     pooling: How they are pooled: max, or mean. By default max.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -841,7 +845,8 @@ def knorm(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -872,7 +877,8 @@ def keydiff(
 
     budget: Tokens that a head keeps. By default 1024.
     from_: Where the rule begins to hold: first_token, or end_of_prompt. By default first_token.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.
@@ -904,7 +910,8 @@ def expected(
 
     budget: Tokens that a head keeps. By default 1024.
     window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
-    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens).
+    base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
+        refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
     at: Tokens at which kv_ratio holds.
     kv_bytes_at: Budget: BYTES:TOKENS, as 5M:8192 or 5MiB:8192.

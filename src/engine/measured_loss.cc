@@ -64,7 +64,7 @@ std::string_view MethodOf(const HeadPlan& plan) {
 }
 
 Result<PlanLoss> LossOfReport(const JsonObject& report) {
-  HW_ASSIGN_OR_RETURN(const JsonObject object, report.Object("measured_loss"));
+  HW_ASSIGN_OR_RETURN(const JsonObject object, report.Object(kMeasuredLossKey));
   constexpr std::string_view kKeys[] = {"perplexity", "answers", "from"};
   HW_RETURN_IF_ERROR(object.ExpectOnly(kKeys));
   MeasuredLoss loss;
@@ -137,7 +137,7 @@ Result<PlanLoss> LossOfPlan(const HeadPlan& plan, const LayerWindows& windows, c
   if (is_full) return PlanLoss{.loss = MeasuredLoss{}, .from = "every head full"};
   HW_ASSIGN_OR_RETURN(const Json report, ParseJson(plan.report_json, origin));
   HW_ASSIGN_OR_RETURN(const JsonObject object, JsonObject::Of(report, fmt::format("{}: report", origin)));
-  if (object.Has("measured_loss")) return LossOfReport(object);
+  if (object.Has(kMeasuredLossKey)) return LossOfReport(object);
   const auto bytes = static_cast<double>(PlanBytesAt(plan, kPlanTokens, windows));
   const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(plan.shape), kPlanTokens, windows));
   return LossOfMethod(MethodOf(plan), bytes / dense);

@@ -43,6 +43,9 @@ struct PlanLoss {
   std::string from;                  // where it is from, or why it is not known
 };
 
+// Of a plan's report: what was measured under its rules.
+inline constexpr const char* kMeasuredLossKey = "measured_loss";
+
 // None of a plan whose heads are all full. Of others what its report says, {"measured_loss": {"perplexity": 0.064,
 // "answers": 0, "from": "..."}}, or what plans of this method cost on the bundled model that kept as much as this one
 // or, where none did, the next less: shares of the bytes of every head full, at 8,192 tokens. An error is a report that

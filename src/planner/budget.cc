@@ -165,6 +165,26 @@ Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size
   return num_full;
 }
 
+bool WidenByPages(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups, const KvBudget& budget) {
+  int64_t rest = budget.bytes - PlanBytesAt(plan, budget);
+  bool any = false;
+  for (const std::vector<size_t>& group : groups) {
+    int64_t more = 0;
+    for (const size_t head : group) {
+      HeadRule wider = plan.rules[head];
+      wider.recent += kPlanBytesPageTokens;
+      const int64_t layer_idx = LayerOf(plan.shape, head);
+      more += RuleBytesAt(wider, plan.shape, budget, layer_idx) -
+              RuleBytesAt(plan.rules[head], plan.shape, budget, layer_idx);
+    }
+    if (more <= 0 || more > rest) continue;
+    rest -= more;
+    any = true;
+    for (const size_t head : group) plan.rules[head].recent += kPlanBytesPageTokens;
+  }
+  return any;
+}
+
 std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget) {
   const int64_t dense = PlanBytesAt(HeadPlan::Dense(plan.shape), budget);
   const int64_t bytes = PlanBytesAt(plan, budget);

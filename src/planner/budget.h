@@ -51,6 +51,10 @@ Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowR
 Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups,
                               const HeadRule& bounded_rule, const KvBudget& budget);
 
+// A page more to each group of heads that have windows, in the order given, where it fits for all heads of the group.
+// Whether any got one.
+bool WidenByPages(HeadPlan& plan, const std::vector<std::vector<size_t>>& groups, const KvBudget& budget);
+
 // What a budget came to, for a plan's notes: "5.42 MB of 67.11 MB at 8192 tokens (ratio 0.081, asked 0.1)".
 std::string DescribeBudget(const HeadPlan& plan, const KvBudget& budget);
 

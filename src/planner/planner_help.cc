@@ -68,7 +68,9 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
       {"block", "Tokens that are read or not together, a multiple of 16 that divides those of a page"},
       {"dense-layers", "Lowest layers whose heads read every token"},
       {"floor", "Share of a head's budget that does not depend on the other heads of its layer"},
-      {"base", "Plan whose bounded heads come to select by score, in no more bytes (at --at tokens)"},
+      {"base",
+       "Plan whose bounded heads come to select by score, in no more bytes (at --at tokens); with a KV budget it is "
+       "refitted first"},
       {"steepness", "Mean budget of the layers over the last layer's, observed tokens left out; 1: all the same"},
       {"rules", "JSON file with a table of rules, [layer][KV head]"},
       {"steps", "Planned training steps; a run whose ranking is settled ends earlier"},

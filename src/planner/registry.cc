@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cpu_info.h"
+#include "planner/base_plan.h"
 #include "planner/budget.h"
 #include "planner/methods.h"
 
@@ -73,6 +74,7 @@ Result<HeadPlan> RefitPlan(const HeadPlan& earlier, const PlannerInput& input, c
   plan.seed = earlier.seed;
   plan.scores = earlier.scores;
   plan.report_json = earlier.report_json;
+  HW_RETURN_IF_ERROR(ForgetMeasuredLoss(plan));
   HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
   return plan;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "planner/base_plan.h"
 #include "planner/budget.h"
 #include "planner/methods.h"
 
@@ -83,32 +84,40 @@ HeadRule InPlaceOf(const HeadRule& bounded, const HeadRule& selecting, const Mod
   return rule;
 }
 
-// Heads of a layer that share their budgets share one: where one fits a page more than another, that page stays free.
-void LevelSharing(HeadPlan& plan) {
+// Heads that choose by score and have a budget of a fixed size, those together that share theirs: a layer's.
+std::vector<std::vector<size_t>> GroupsOfOneBudget(const HeadPlan& plan) {
+  std::vector<std::vector<size_t>> groups;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
-    const auto for_sharing = [&](const auto& body) {
-      for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
-        HeadRule& rule = plan.At(layer_idx, kv_head);
-        if (rule.select.kind == Kind::kAdaKv && rule.kind == HeadRule::Kind::kStream) body(rule);
+    std::vector<size_t> sharing;
+    for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {
+      const HeadRule& rule = plan.At(layer_idx, kv_head);
+      if (!rule.SelectsByScore() || rule.kind != HeadRule::Kind::kStream) continue;
+      const auto head = static_cast<size_t>(layer_idx * plan.shape.num_kv_heads + kv_head);
+      if (rule.select.kind == Kind::kAdaKv) {
+        sharing.push_back(head);
+      } else {
+        groups.push_back({head});
       }
-    };
+    }
+    if (!sharing.empty()) groups.push_back(std::move(sharing));
+  }
+  return groups;
+}
+
+// Where one of heads that share fits a page more than another, that page stays free.
+void LevelSharing(HeadPlan& plan) {
+  for (const std::vector<size_t>& group : GroupsOfOneBudget(plan)) {
     int64_t least = kMaxTokens;
-    for_sharing([&](const HeadRule& rule) { least = std::min(least, rule.recent); });
-    for_sharing([&](HeadRule& rule) { rule.recent = least; });
+    for (const size_t head : group) least = std::min(least, plan.rules[head].recent);
+    for (const size_t head : group) plan.rules[head].recent = least;
   }
 }
 
-Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) {
-  const NamedOptions& options = input.options;
-  for (const char* other : {"budget", "kv-ratio", "kv-bytes-at"}) {
-    if (!options.Has(other)) continue;
-    return Status::InvalidInput(
-        fmt::format("found --{} and --base, whose heads say how much is kept; expected one of the two", other));
-  }
-  HW_ASSIGN_OR_RETURN(const std::string path, options.Required("base"));
-  HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
-  HW_RETURN_IF_ERROR(CheckPlanFits(plan, input.shape, path));
-  HW_ASSIGN_OR_RETURN(const int64_t at_tokens, options.IntOr("at", kDefaultCompared, 1, kMaxTokens));
+// The bounded heads of `plan`, whose file is `path`, select in place of their windows.
+Result<HeadPlan> SelectInPlace(HeadPlan plan, const PlannerInput& input, const HeadRule& selecting, int64_t at_tokens,
+                               const std::string& path) {
+  const std::string base_method = plan.method;
+  HW_RETURN_IF_ERROR(NoteBase(plan));
   int64_t num_selecting = 0;
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     HeadRule& rule = plan.rules[i];
@@ -122,7 +131,31 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting) 
   if (std::ranges::none_of(plan.rules, asks)) plan.tokens = {};
   plan.notes.push_back(
       fmt::format("{} of {} KV heads of {} ({}) select by score in place of a window, with no more bytes",
-                  num_selecting, plan.rules.size(), path, plan.method));
+                  num_selecting, plan.rules.size(), path, base_method));
+  return plan;
+}
+
+// With a KV budget the base is made anew for it. `earlier`: a plan made so before; null: the base is read.
+Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting, const HeadPlan* earlier) {
+  const NamedOptions& options = input.options;
+  if (options.Has("budget")) {
+    return Status::InvalidInput("found --budget and --base, whose heads say how much is kept; expected one of the two");
+  }
+  HW_ASSIGN_OR_RETURN(const std::string path, options.Required("base"));
+  HW_ASSIGN_OR_RETURN(HeadPlan base, earlier != nullptr ? BaseOf(*earlier) : ReadHeadPlan(path));
+  HW_RETURN_IF_ERROR(CheckPlanFits(base, input.shape, path));
+  // Without a budget --at is where bytes are compared.
+  if (!options.Has("kv-ratio") && !options.Has("kv-bytes-at")) {
+    HW_ASSIGN_OR_RETURN(const int64_t at_tokens, options.IntOr("at", kDefaultCompared, 1, kMaxTokens));
+    return SelectInPlace(std::move(base), input, selecting, at_tokens, path);
+  }
+  HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
+  HW_ASSIGN_OR_RETURN(base, RefitPlan(base, input, path));
+  HW_ASSIGN_OR_RETURN(HeadPlan plan, SelectInPlace(std::move(base), input, selecting, budget->at_tokens, path));
+  // Notes of scores and rings' last pages leave a little.
+  while (WidenByPages(plan, GroupsOfOneBudget(plan), *budget)) {
+  }
+  plan.notes.push_back(DescribeBudget(plan, *budget));
   return plan;
 }
 
@@ -166,7 +199,7 @@ Result<std::optional<KvBudget>> OnlyBudget(const PlannerInput& input) {
 template <Kind kKind>
 Result<HeadPlan> Make(const PlannerInput& input) {
   HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, kKind));
-  if (input.options.Has("base")) return FromBase(input, rule);
+  if (input.options.Has("base")) return FromBase(input, rule, /*earlier=*/nullptr);
   HeadPlan plan = HeadPlan::Dense(input.shape);
   const std::vector<size_t> selecting = HeadsThatSelect(input, plan);
   for (const size_t head : selecting) plan.rules[head] = rule;
@@ -215,17 +248,9 @@ Result<HeadPlan> MakePyramid(const PlannerInput& input) {
   }
   give(fits);
   // A page more to as many heads as still fit, lower layers first.
-  int64_t rest = budget->bytes - PlanBytesAt(plan, *budget);
-  for (const size_t head : selecting) {
-    HeadRule wider = plan.rules[head];
-    wider.recent += kPlanBytesPageTokens;
-    const int64_t layer_idx = static_cast<int64_t>(head) / plan.shape.num_kv_heads;
-    const int64_t more = RuleBytesAt(wider, plan.shape, *budget, layer_idx) -
-                         RuleBytesAt(plan.rules[head], plan.shape, *budget, layer_idx);
-    if (more <= 0 || more > rest) continue;
-    rest -= more;
-    plan.rules[head] = wider;
-  }
+  std::vector<std::vector<size_t>> groups;
+  for (const size_t head : selecting) groups.push_back({head});
+  WidenByPages(plan, groups, *budget);
   plan.notes.push_back(DescribeBudget(plan, *budget));
   return plan;
 }
@@ -235,11 +260,10 @@ Result<HeadPlan> MakePyramidAgain(const PlannerInput& input, const HeadPlan& /*e
 }
 
 template <Kind kKind>
-Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan& /*earlier*/) {
-  if (input.options.Has("base")) {
-    return Status::InvalidInput("found --base, whose heads say how much is kept; expected a plan made without it");
-  }
-  return Make<kKind>(input);
+Result<HeadPlan> MakeAgain(const PlannerInput& input, const HeadPlan& earlier) {
+  if (!input.options.Has("base")) return Make<kKind>(input);
+  HW_ASSIGN_OR_RETURN(const HeadRule rule, RuleFromOptions(input.options, kKind));
+  return FromBase(input, rule, &earlier);
 }
 
 template <Kind kKind>
