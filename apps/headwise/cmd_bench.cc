@@ -11,6 +11,7 @@
 #include "base/cpu_info.h"
 #include "base/progress.h"
 #include "bench/bench.h"
+#include "bench/op_work.h"
 #include "bench/random_model.h"
 #include "bench/work_counts.h"
 #include "bench_common.h"
@@ -48,6 +49,7 @@ struct Subject {
   std::shared_ptr<KvMemory> memory;  // the engine's, with its backend
   std::unique_ptr<Engine> engine;
   WeightCounts weights;
+  std::vector<DType> weight_types;  // of its matrices
   Compute compute = Compute::kF32;
   KvFormats kv_formats;
 };
@@ -74,6 +76,7 @@ Result<Subject> MakeSubject(const BenchCommandOptions& options) {
   Subject subject;
   subject.name = options.shape.empty() ? options.engine.model : options.shape + " (random weights)";
   subject.weights = CountWeights(parts.model->weights, parts.model->config.experts.num_chosen);
+  subject.weight_types = parts.model->MatrixTypes();
   HW_ASSIGN_OR_RETURN(subject.compute, ResolveCompute(parts.options.compute, *parts.model, backend));
   HW_ASSIGN_OR_RETURN(subject.kv_formats, KvFormatsByName(parts.options.kv_dtype));
   subject.memory = parts.memory;
@@ -106,8 +109,8 @@ class Report {
             {"linear_flops", work.linear_flops},
             {"attention_flops", work.attention_flops},
             {"flops_per_second", work.flops() / seconds},
-            {"peak", NameOf(subject_.compute)},
-            {"share_of_peak", work.flops() / seconds / LinearPeak()},
+            {"peak", NameOf(NumbersOfRows(timing.num_tokens))},
+            {"share_of_peak", work.flops() / seconds / LinearPeak(timing.num_tokens)},
             {"kv_bytes", timing.kv_bytes},
             {"kv_peak_bytes", timing.kv_peak_bytes},
             {"speedup", same == firsts.end() ? 0.0 : same->timing.median / seconds}};
@@ -121,7 +124,7 @@ class Report {
     work.linear_flops *= batch;
     work.attention_flops *= batch;
     const Bound bound = BoundOf(work, {.bytes_per_second = timing.read_bytes_per_second,
-                                       .linear_flops = LinearPeak(),
+                                       .linear_flops = LinearPeak(timing.batch),
                                        .attention_flops = AttentionPeak()});
     const double seconds = timing.timing.median;
     const auto& firsts = first.bench.decode;
@@ -158,7 +161,8 @@ class Report {
             .kv_formats = subject_.kv_formats,
             .page_tokens = subject_.engine->page_tokens()};
   }
-  double LinearPeak() const { return ceilings_.flops(subject_.compute); }
+  Compute NumbersOfRows(int64_t num_rows) const { return NumbersOf(subject_.compute, subject_.weight_types, num_rows); }
+  double LinearPeak(int64_t num_rows) const { return ceilings_.flops(NumbersOfRows(num_rows)); }
   // Of two formats the faster one's, so that the bound stays one.
   double AttentionPeak() const {
     return std::max(PeakOver(subject_.kv_formats.full), PeakOver(subject_.kv_formats.bounded));

@@ -209,6 +209,22 @@ TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {
   EXPECT_EQ(copy.by, OpBound::By::kMemory);
 }
 
+TEST(OpWorkTest, NumbersAreThoseThatProductsAreComputedIn) {
+  const auto numbers = [](Compute compute, std::vector<DType> weights, int64_t num_rows = 512) {
+    return NumbersOf(compute, weights, num_rows);
+  };
+  EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}), Compute::kW8A8);
+  EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}, 16), Compute::kInt8);
+  EXPECT_EQ(numbers(Compute::kW8A8, {DType::kBF16, DType::kQ4_K}), Compute::kW8A8) << "of one of them";
+  EXPECT_EQ(numbers(Compute::kInt8, {DType::kQ4_0}), Compute::kInt8);
+  for (const Compute in_bytes : {Compute::kInt8, Compute::kW8A8}) {
+    EXPECT_EQ(numbers(in_bytes, {DType::kBF16}), Compute::kBF16);
+    EXPECT_EQ(numbers(in_bytes, {DType::kNF4}), Compute::kBF16) << "its codes are no whole numbers";
+  }
+  EXPECT_EQ(numbers(Compute::kF32, {DType::kQ8_0}), Compute::kF32);
+  EXPECT_EQ(numbers(Compute::kFp8, {DType::kBF16}), Compute::kFp8);
+}
+
 // ---- what they are timed on ----
 
 TEST(OpDataTest, PagesAreThoseThatTheRuleHolds) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/kv_format.h"
 #include "bench/work_counts.h"
 
@@ -138,6 +139,13 @@ OpWork EmbedWork(const ModelConfig& config, DType table, int64_t num_rows) {
 
 OpWork DrawWork(const ModelConfig& config, int64_t num_rows) {
   return {.bytes_read = AsDouble(num_rows * config.vocab_size * kFloatBytes), .bytes_written = 0, .multiply_adds = 0};
+}
+
+Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows) {
+  if (compute != Compute::kInt8 && compute != Compute::kW8A8) return compute;
+  const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && !HasFloatCodes(dtype); };
+  if (std::ranges::none_of(weights, has_whole_codes)) return Compute::kBF16;
+  return num_rows < cpu::kMinRegisterRows ? Compute::kInt8 : compute;
 }
 
 OpBound BoundOf(const OpWork& work, Compute numbers, bool is_cached, const OpPeaks& peaks) {

@@ -41,6 +41,10 @@ OpWork ActivateWork(const ModelConfig& config, int64_t num_rows);
 OpWork EmbedWork(const ModelConfig& config, DType table, int64_t num_rows);
 OpWork DrawWork(const ModelConfig& config, int64_t num_rows);  // of logits that are read once
 
+// In what products of `num_rows` rows with these formats are computed, those with the fastest of them, as Compute in
+// backend/ops.h says: in bytes with block formats of whole codes alone, and few rows of kW8A8 as kInt8.
+Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows);
+
 // A machine's measured ceilings, per second.
 struct OpPeaks {
   double bytes = 0;

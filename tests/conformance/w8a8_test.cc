@@ -33,9 +33,7 @@ struct Matrix {
 class W8A8 : public testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
-    std::vector<float> one(16 * 16, 1.0f);
-    const WeightMatrix matrix = backend().AdoptWeights(ConstTensorView(one.data(), DType::kF32, {16, 16})).value();
-    const Status status = backend().PrepareProducts(matrix, Compute::kW8A8);
+    const Status status = CanMultiplyIn(Compute::kW8A8, backend());
     if (!status.ok()) GTEST_SKIP() << status.message();
   }
   Backend& backend() { return *backend_.backend; }

@@ -111,22 +111,28 @@ inline WeightMatrix AdoptedMatrix(Backend& backend, DType type, const Floats& va
   return backend.AdoptWeights(WeightMatrix(ConstTensorView(bytes.data(), type, {num_elements / depth, depth}))).value();
 }
 
-// How far `index` may be off.
+// Whether the backend multiplies many rows in `compute`, or why not.
+inline Status CanMultiplyIn(Compute compute, Backend& backend) {
+  const WeightMatrix matrix = AdoptedMatrix(backend, DType::kF32, Floats(16 * 16, 1.0f), 16);
+  return backend.PrepareProducts(matrix, compute);
+}
+
+// `tolerance(i)` is how far element i may be off. An oracle of what is no number would pass what is none either: it
+// fails.
 template <typename Tolerance>
 void ExpectNear(const Floats& found, const Floats& expected, const Tolerance& tolerance) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
-    if (std::isnan(expected[i])) {
-      ASSERT_TRUE(std::isnan(found[i])) << "element " << i << " is " << found[i] << ", expected NaN";
-      continue;
-    }
+    ASSERT_TRUE(std::isfinite(expected[i])) << "element " << i << ": the oracle has " << expected[i];
     ASSERT_LE(std::abs(static_cast<double>(found[i]) - expected[i]), tolerance(i))
         << "element " << i << " is " << found[i] << ", expected " << expected[i];
   }
 }
+// The oracle's are numbers here too.
 inline void ExpectSameBits(const Floats& found, const Floats& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(expected[i])) << "element " << i << ": the oracle has " << expected[i];
     ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i])) << "element " << i;
   }
 }

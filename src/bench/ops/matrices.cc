@@ -78,12 +78,6 @@ bool IsAlike(const Launch& a, const Launch& b) {
          });
 }
 
-// In the numbers that products with this format are computed in: as Compute says in backend/ops.h.
-Compute NumbersOf(Compute compute, DType weights) {
-  const bool in_bytes = compute == Compute::kInt8 || compute == Compute::kW8A8;
-  return in_bytes && !IsBlockFormat(weights) ? Compute::kBF16 : compute;
-}
-
 // One launch of every layer in turn.
 class MatMulCalls {
  public:
@@ -142,7 +136,7 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
                      .format = FormatsOf(launch.parts),
                      .rows = num_rows,
                      .work = work,
-                     .numbers = NumbersOf(compute, launch.parts.front().weight.dtype),
+                     .numbers = NumbersOf(compute, {&launch.parts.front().weight.dtype, 1}, num_rows),
                      .cycled_bytes = cycle.bytes() + activation_bytes};
     op_case.device = &cycle.backend->device();
     op_case.period = static_cast<int64_t>(cycle.launches.size());
