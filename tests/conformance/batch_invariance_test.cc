@@ -84,16 +84,16 @@ std::vector<float> Products(Backend& backend, const ProductCase& drawn, const st
   return out;
 }
 
-// Whether all of 70 rows have the bits of steps of fewer.
+// Whether all of 110 rows have the bits of steps of fewer.
 bool RowsAreAlike(Backend& backend, const ProductCase& drawn, std::mt19937& rng) {
-  constexpr int64_t kRows = 70;
+  constexpr int64_t kRows = 110;
   const Weights weights(drawn.formats, drawn.num_outputs, drawn.depth, rng);
   std::vector<WeightMatrix> adopted;
   for (const WeightMatrix& matrix : weights.matrices) adopted.push_back(*backend.AdoptWeights(matrix));
   const std::vector<float> x = Normal(kRows * drawn.depth, rng);
   const std::vector<float> all = Products(backend, drawn, adopted, weights, x, 0, kRows);
   int64_t begin = 0;
-  for (const int64_t num_rows : {1, 2, 1, 8, 9, 3, 33, 13}) {
+  for (const int64_t num_rows : {1, 2, 1, 8, 9, 3, 33, 13, 40}) {
     const std::vector<float> some = Products(backend, drawn, adopted, weights, x, begin, begin + num_rows);
     for (size_t part = 0; part < adopted.size(); ++part) {
       const auto rows_of = [&](const std::vector<float>& out, int64_t first_row, int64_t rows) {
@@ -120,7 +120,7 @@ TEST(BatchInvariance, ProductsOfFewAndOfManyRows) {
     ASSERT_TRUE(named.backend->is_batch_invariant());
     std::mt19937 rng(1);
     for (const DType format : AllFormats()) {
-      for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+      for (const Compute compute : ComputesOf(*named.backend)) {
         // Longer and shorter than the blocks of K, and not whole ones; a tile of outputs, and what is left of one.
         for (const int64_t depth : {256, 2304}) {
           if (named.name == "ref" && depth > 256) continue;
@@ -137,7 +137,7 @@ TEST(BatchInvariance, ProductsOfFewAndOfManyRows) {
 TEST(BatchInvariance, ProductsOfPlainAndBlockFormatsInOneCall) {
   for (const NamedBackend& named : InvariantBackends()) {
     std::mt19937 rng(2);
-    for (const Compute compute : {Compute::kF32, Compute::kBF16, Compute::kInt8}) {
+    for (const Compute compute : ComputesOf(*named.backend)) {
       EXPECT_TRUE(RowsAreAlike(*named.backend, {{DType::kQ8_0, DType::kF16, DType::kQ6_K}, 40, 256, compute}, rng))
           << named.name << " " << NameOf(compute);
     }

@@ -48,6 +48,21 @@ inline std::vector<NamedBackend> AllBackends() {
   return backends;
 }
 
+// Whether the backend multiplies many rows in `compute`, or why not.
+inline Status CanMultiplyIn(Compute compute, Backend& backend) {
+  static const std::vector<float> ones(16 * 16, 1.0f);
+  HW_ASSIGN_OR_RETURN(const WeightMatrix matrix,
+                      backend.AdoptWeights(ConstTensorView(ones.data(), DType::kF32, {16, 16})));
+  return backend.PrepareProducts(matrix, compute);
+}
+
+// What every backend multiplies in, and bytes with long scales where this one does.
+inline std::vector<Compute> ComputesOf(Backend& backend) {
+  std::vector<Compute> computes = {Compute::kF32, Compute::kBF16, Compute::kInt8};
+  if (CanMultiplyIn(Compute::kW8A8, backend).ok()) computes.push_back(Compute::kW8A8);
+  return computes;
+}
+
 }  // namespace headwise
 
 #endif  // HEADWISE_TESTS_SUPPORT_BACKENDS_H_

@@ -111,12 +111,6 @@ inline WeightMatrix AdoptedMatrix(Backend& backend, DType type, const Floats& va
   return backend.AdoptWeights(WeightMatrix(ConstTensorView(bytes.data(), type, {num_elements / depth, depth}))).value();
 }
 
-// Whether the backend multiplies many rows in `compute`, or why not.
-inline Status CanMultiplyIn(Compute compute, Backend& backend) {
-  const WeightMatrix matrix = AdoptedMatrix(backend, DType::kF32, Floats(16 * 16, 1.0f), 16);
-  return backend.PrepareProducts(matrix, compute);
-}
-
 // `tolerance(i)` is how far element i may be off. An oracle of what is no number would pass what is none either: it
 // fails.
 template <typename Tolerance>
