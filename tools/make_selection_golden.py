@@ -36,7 +36,10 @@ POLICIES = {
     "knorm": [{"recent": 20, "by": "knorm"}] * 2,
     "knorm_after": [{"recent": 24, "from": "end_of_prompt", "by": "knorm"}] * 2,
     "keydiff": [{"sink": 2, "recent": 18, "by": "keydiff"}] * 2,
-    "expected": [{"sink": 2, "recent": 36, "from": "end_of_prompt", "by": "expected", "window": 24}] * 2,  # of two steps
+    "expected": [
+        {"sink": 2, "recent": 26, "from": "end_of_prompt", "by": "expected", "window": window, "epsilon": epsilon}
+        for window, epsilon in ((8, 0), (0, 0.01))
+    ],
     "quest": [{"recent": 32, "from": "end_of_prompt", "by": "quest", "block": 16}] * 2,
 }
 
@@ -58,7 +61,7 @@ class Policy:
     def __init__(self, rule, prompt_tokens, margins, ids=()):
         self.rule, self.prompt_tokens, self.margins, self.ids = rule, prompt_tokens, margins, ids
         self.starts = prompt_tokens if rule.get("from") == "end_of_prompt" else 0
-        self.scores, self.keys = {}, {}
+        self.scores, self.keys, self.lengths = {}, {}, {}
 
     def note(self, t, key, seen):
         """The token at t has come; `seen`: what each kept token got from its queries, all of the group together."""
@@ -108,6 +111,8 @@ class Policy:
             mean = np.mean([self.keys[j] for j in kept], axis=0)
             self.scores = {j: -self.keys[j] @ mean / np.sqrt(mean @ mean) for j in kept}
         scores = {j: self.scores.get(j, 0.0) for j in kept if j < end - newest}
+        if by == "expected":
+            scores = {j: score * self.lengths.get(j, 0.0) for j, score in scores.items()}
         if by == "snapkv":
             scores = self.pooled(scores)
         if by == "fastgen":
@@ -187,7 +192,7 @@ class Llama:
     def expect(self, policy, head, rows, kept, keys, values):
         """Queries at `rows`, of one step, as draws from a normal distribution; each turned by the mean of 512 rotations to come."""
         end, sink = policy.prompt_tokens, policy.rule["sink"]
-        rows = [t for t in rows if max(sink, end - policy.rule["window"]) <= t < end]
+        rows = [t for t in rows if sink <= t < end]
         if not rows:
             return
         seen = [j for j in kept if j >= sink]
@@ -197,8 +202,8 @@ class Llama:
             covariance = np.cov(x.T, bias=True)
             weights = np.exp(k @ x.mean(axis=0) / np.sqrt(self.dim) + np.einsum("ja,ab,jb->j", k, covariance, k) / self.dim / 2)
             for j, share in zip(seen, weights / np.sum(weights)):
-                length = np.sqrt(np.sum(values[j][head] ** 2))
-                policy.scores[j] = policy.scores.get(j, 0.0) + len(rows) * (share + 0.01) * length / self.group
+                policy.lengths[j] = np.sqrt(np.sum(values[j][head] ** 2))
+                policy.scores[j] = policy.scores.get(j, 0.0) + len(rows) * (share + policy.rule["epsilon"]) / self.group
 
     def token(self, layer, t, x, keys, values, kept, policies):
         name = f"model.layers.{layer}."
@@ -231,7 +236,7 @@ class Llama:
 
 
 def plan_rule(rule):
-    select = {key: rule[key] for key in ("by", "recent_share", "punctuation", "window", "kernel", "pooling", "block") if key in rule}
+    select = {key: rule[key] for key in ("by", "recent_share", "punctuation", "window", "epsilon", "kernel", "pooling", "block") if key in rule}
     return {"full": False, "sink": rule.get("sink", 0), "recent": rule["recent"], "positions": "text",
             "from": rule.get("from", "first_token"), "compensate": False, "select": select}
 
@@ -265,6 +270,7 @@ def compare_kvpress(folder, ids, kept):
         "knorm_after": kvpress.KnormPress(ratio(24)),
         # Its scores are means over all heads of a layer; here each group of query heads chooses for itself.
         "tova": kvpress.TOVAPress(ratio(20)),
+        "expected_at_once": kvpress.ExpectedAttentionPress(ratio(24)),
     }
     for name, press in presses.items():
         found = press_kept(folder, ids, press, len(kept[name]))
@@ -317,6 +323,10 @@ def main():
                    separators=(",", ":")) + "\n")
     save_file(tensors, args.out / "golden.safetensors")
     if args.kvpress:
+        # A press takes the whole prompt's queries for draws from one distribution, and keeps none for being new.
+        rule = {"sink": 4, "recent": 20, "from": "end_of_prompt", "by": "expected", "window": 0, "epsilon": 0}
+        policies = [[Policy(rule, len(prompt), []) for _ in range(model.num_kv_heads)] for _ in range(2)]
+        at_end["expected_at_once"] = model.run(prompt, [(0, len(prompt))], policies)[1][-1]
         compare_kvpress(args.model, prompt, at_end)
 
 

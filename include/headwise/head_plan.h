@@ -39,8 +39,8 @@ struct TokenSelector {
     kKeyNorm,   // the shortest keys, whatever is asked [knorm]
     kAdaKv,     // as kSnapKv, and the heads of a layer share their budgets by these sums, in whole pages [adakv]
     kKeyDiff,   // the keys that point least where keys point on the whole, whatever is asked [keydiff]
-    kExpected,  // what the prompt's last queries lead one to expect of those to come, times the length of its value;
-                // when tokens go, and which always stay, as kSnapKv [expected]
+    kExpected,  // what the prompt's queries lead one to expect of those to come, times the length of its value; when
+                // tokens go as kSnapKv [expected]
     kQuest,     // every token is kept; queries behind the prompt read the blocks whose keys may give them most, as many
                 // as `recent` has tokens, the newest among them, and those of `sink` [quest]
     kInfLlm,    // as kQuest, but a share of `recent` are the newest blocks, and the others those whose representatives,
@@ -51,8 +51,10 @@ struct TokenSelector {
   Kind kind = Kind::kPosition;
   double recent_share = 0.5;  // kH2o, kFastGen and kInfLlm: of `recent`; half and half in the paper of the first
   bool punctuation = false;   // kFastGen
-  // kSnapKv, kAdaKv and kExpected:
-  int64_t window = 32;  // the queries that are observed, whose tokens are always kept
+  // The prompt's newest tokens, which are always kept. kSnapKv, kAdaKv: their queries are those that are observed, at
+  // least 1; kExpected: all are.
+  int64_t window = 32;
+  double epsilon = 0;  // kExpected: added to every token's share of the attention, at least 0
   // kSnapKv and kAdaKv:
   int64_t kernel = 7;  // positions that are pooled, an odd number
   Pooling pooling = Pooling::kMax;
@@ -61,7 +63,7 @@ struct TokenSelector {
   int64_t block = 16;
   int64_t representatives = 4;  // kInfLlm: of a block
 
-  // Whether tokens go once, at the end of the prompt, by what its last queries say.
+  // Whether tokens go once, at the end of the prompt, by what its queries say.
   bool CutsOnce() const { return PoolsSums() || kind == Kind::kExpected; }
   // Whether scores are sums over all queries so far.
   bool SumsAll() const { return kind == Kind::kH2o || kind == Kind::kFastGen; }

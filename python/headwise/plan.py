@@ -899,17 +899,19 @@ def expected(
     *,
     budget: int | None = None,
     window: int | None = None,
+    epsilon: float | None = None,
     base: StrPath | None = None,
     kv_ratio: float | None = None,
     at: int | None = None,
     kv_bytes_at: str | None = None,
     out: StrPath | None = None,
 ) -> HeadPlan:
-    """Every head keeps what queries like the prompt's last are expected to look at, and all that comes later
-    [expected].
+    """Every head keeps what queries like the prompt's are expected to look at, and all that comes later [expected].
 
     budget: Tokens that a head keeps. By default 1024.
-    window: Last queries of the prompt that are observed; their tokens are kept. By default 32.
+    window: Last tokens of the prompt, which are kept whatever is expected. By default 32.
+    epsilon: What is added to every token's share of the attention before the length of its value counts. By default
+        0.
     base: Plan whose bounded heads come to select by score, in no more bytes (at at tokens); with a KV budget it is
         refitted first.
     kv_ratio: Budget: this share of the dense plan's KV bytes, at at tokens.
@@ -919,6 +921,7 @@ def expected(
     given: dict[str, Any] = {
         "budget": budget,
         "window": window,
+        "epsilon": epsilon,
         "base": base,
         "kv-ratio": kv_ratio,
         "at": at,

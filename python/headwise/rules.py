@@ -86,9 +86,12 @@ class KeyDiff:
 
 @dataclass(frozen=True)
 class Expected:
-    """Tokens of a prompt are kept by what queries like its last are expected to give them; otherwise as SnapKv."""
+    """Tokens of a prompt are kept by what queries like its own are expected to give them; otherwise as SnapKv."""
 
     window: int = 32
+    """The prompt's last tokens, which are kept in any case."""
+    epsilon: float = 0.0
+    """Added to every token's share of the attention."""
 
 
 @dataclass(frozen=True)

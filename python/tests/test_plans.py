@@ -72,7 +72,7 @@ def test_rules_go_there_and_back():
         [Stream(0, 512, start="end_of_prompt", select=SnapKv(16, 5, "mean")), ElasticMoa(64, 128.0, 0.25, select=Knorm())],
     ]
     assert HeadPlan.from_json(HeadPlan(selecting, shape).to_json()).rules == selecting
-    sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff()), Stream(4, 9, start="end_of_prompt", select=Expected(8))]]
+    sharing = [[Stream(0, 512, start="end_of_prompt", select=AdaKv(16, floor=0.5))] * 2, [Stream(0, 512, select=KeyDiff()), Stream(4, 9, start="end_of_prompt", select=Expected(8, epsilon=0.5))]]
     assert HeadPlan.from_json(HeadPlan(sharing, shape).to_json()).rules == sharing
     marking = [[Full()] * 2, [Stream(0, 512, select=FastGen(0.25, True)), ElasticMoa(0, 64.0, 0.5, select=FastGen())]]
     marked = HeadPlan(marking, shape, special_tokens=[0, 5], punctuation_tokens=range(7, 10))

@@ -90,7 +90,8 @@ struct KvSelection {
     kLast,      // a token's is what the step's last query gives it
     kKeyNorm,   // a token's is minus the length of its key, whatever is asked
     kKeyDiff,   // a token's is minus the cosine of its key with the mean direction of all keys, whatever is asked
-    kExpected,  // a token's is what the observed queries lead one to expect of those to come, summed over steps
+    kExpected,  // a token's is what the observed queries lead one to expect of those to come, summed over steps; where
+                // tokens go, times the length of its value
   };
   enum class Pooling : uint8_t { kMax, kMean };
 
@@ -101,6 +102,7 @@ struct KvSelection {
   int64_t keep_newest = 0;    // and its newest
   int64_t observe_begin = 0;  // kSum, kExpected: queries at text positions [observe_begin, observe_end) are observed
   int64_t observe_end = kNoLimit;
+  double epsilon = 0;       // kExpected: added to every share of the attention
   int64_t most = kNoLimit;  // tokens that are kept when the step is over,
   // by a head that shares of the mean of the layer's heads that do, which have the same selection; `floor` of a head's
   // places do not depend on the others. It matters where tokens go.

@@ -284,8 +284,6 @@ constexpr float ScoreOfMark(const KvSelection& selection, TokenMark mark) {
   return mark == TokenMark::kSpecial ? 0x1p+120f : 0x1p+100f;
 }
 
-inline constexpr double kExpectedEpsilon = 0.01;  // as the authors measure [expected]
-
 // Heads that choose by score which tokens they keep: behind the attention of a step, for every head of the
 // layer that selects (KvSelection in backend/kv_step.h), in this order.
 //
@@ -301,7 +299,8 @@ inline constexpr double kExpectedEpsilon = 0.01;  // as the authors measure [exp
 //    two has no length. kExpected takes the step's observed queries of a query head, n of them, turned to positions to
 //    come (q_ahead), for draws from a normal distribution of their mean m and covariance S [expected §3]: with
 //    e = scale m k + scale^2 / 2 k S k, a the softmax of e over slots from keep_first on and A its mean over the group,
-//    it adds n (A + kExpectedEpsilon) |v|, v being the token's value. score_cap is left out; slots are positions.
+//    it adds n (A + epsilon), and where tokens go scores are that times |v|, v being the token's value. score_cap is
+//    left out; slots are positions.
 // 3. Where there are more than `most` tokens, num_slots - most of them go: those of the lowest scores, the earlier in
 //    the text where scores are equal. Tokens before position keep_first and the keep_newest newest stay. With a kernel
 //    of k > 1 a token's score is the largest, or the mean, of those (k - 1) / 2 slots around it, itself included, and

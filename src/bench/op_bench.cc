@@ -128,7 +128,8 @@ std::vector<DType> OpRun::WeightFormats() const {
 Result<Compute> OpRun::ComputeFor(DType weights) const {
   // Of weights that an engine has prepared; matrices here are anybody's.
   if (options_.compute == NameOf(Compute::kFp8)) {
-    return Status::Unsupported("products in fp8 are timed by `bench` as a whole, expected auto, f32, bf16, int8 or w8a8");
+    return Status::Unsupported(
+        "products in fp8 are timed by `bench` as a whole, expected auto, f32, bf16, int8 or w8a8");
   }
   if (options_.compute == NameOf(Compute::kW8A8)) {
     HW_RETURN_IF_ERROR(backend().PrepareProducts(WeightMatrix(), Compute::kW8A8));

@@ -208,6 +208,7 @@ Status ValidateSelector(const HeadRule& rule) {
     used.pooling = select.pooling;
   }
   if (select.kind == Kind::kAdaKv) used.floor = select.floor;
+  if (select.kind == Kind::kExpected) used.epsilon = select.epsilon;
   if (select.ReadsBlocks()) used.block = select.block;
   if (select.kind == Kind::kInfLlm) used.representatives = select.representatives;
   if (!(used == select)) {
@@ -252,7 +253,8 @@ Status ValidateSelector(const HeadRule& rule) {
                     is_infllm ? "infllm" : "quest"));
   }
   if (!select.CutsOnce()) return Status::Ok();
-  HW_RETURN_IF_ERROR(CheckLength("window", select.window, 1));
+  HW_RETURN_IF_ERROR(CheckLength("window", select.window, select.kind == Kind::kExpected ? 0 : 1));
+  HW_RETURN_IF_ERROR(CheckNumber("epsilon", select.epsilon, 0));
   constexpr int64_t kMaxKernel = 1023;
   if (select.kernel < 1 || select.kernel > kMaxKernel || select.kernel % 2 == 0) {
     return Status::InvalidInput(

@@ -184,12 +184,12 @@ TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
     plan.At(0, kv_head).start = RuleStart::kEndOfPrompt;
     plan.At(0, kv_head).select = {.kind = Kind::kAdaKv, .window = 16, .floor = 0.5};
   }
-  plan.At(1, 0).select = {.kind = Kind::kExpected, .window = 64};
+  plan.At(1, 0).select = {.kind = Kind::kExpected, .window = 0, .epsilon = 0.02};
   plan.At(1, 1).select.kind = Kind::kKeyDiff;
   const std::string text = SerializeHeadPlan(plan);
   EXPECT_THAT(text, HasSubstr("\"select\": {\"by\": \"adakv\", \"window\": 16, \"kernel\": 7, \"pooling\": \"max\", "
                               "\"floor\": 0.5}"));
-  EXPECT_THAT(text, HasSubstr("{\"by\": \"expected\", \"window\": 64}"));
+  EXPECT_THAT(text, HasSubstr("{\"by\": \"expected\", \"window\": 0, \"epsilon\": 0.02}"));
   EXPECT_THAT(text, HasSubstr("{\"by\": \"keydiff\"}"));
   const auto read = ParseHeadPlan(text, "plan");
   ASSERT_TRUE(read.ok()) << read.status().message();
@@ -198,6 +198,9 @@ TEST(PlanIo, HeadsOfALayerThatShareHaveOneRule) {
   EXPECT_THAT(ParseHeadPlan(SerializeHeadPlan(plan), "plan").status().message(),
               HasSubstr("layer 0: KV heads 0 and 1 select by \"adakv\" and have different rules"));
   plan.At(0, 1) = plan.At(0, 0);
+  plan.At(1, 0).select.epsilon = -1;
+  EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("\"epsilon\" is -1"));
+  plan.At(1, 0).select.epsilon = 0;
   plan.At(0, 1).select.floor = 1.5;
   EXPECT_THAT(ValidatePlan(plan, "plan").message(), HasSubstr("\"floor\" is 1.5"));
   plan.At(0, 1).select = {.kind = Kind::kSnapKv, .floor = 0.5};

@@ -42,8 +42,9 @@ std::string DescribeSelector(const TokenSelector& selector) {
     case TokenSelector::Kind::kKeyDiff:
       return ", as many by how far their keys point from where all do (keydiff)";
     case TokenSelector::Kind::kExpected:
-      return fmt::format(", as many by what queries like the prompt's last {} are expected to give them (expected)",
-                         selector.window);
+      return fmt::format(
+          ", as many by what queries like the prompt's are expected to give them, its last {} stay (expected)",
+          selector.window);
     case TokenSelector::Kind::kQuest:
       return fmt::format(
           ": keeps every token, reads as many in blocks of {} by what their keys may give at most (quest)",

@@ -44,6 +44,8 @@ int64_t BlocksOf(int64_t num_tokens, int64_t block_tokens) {
 
 // Of SnapKV: where the queries begin whose attention it observes.
 int64_t ObserveBegin(const ResolvedRule& rule) {
+  // All queries of the prompt, but for the first tokens', which are like no others.
+  if (rule.select.kind == TokenSelector::Kind::kExpected) return rule.sink;
   return std::max<int64_t>(0, rule.holds_from - rule.select.window);
 }
 
@@ -229,8 +231,7 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   selection.observe_end = rule.holds_from;
   if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
   if (rule.select.kind == Kind::kExpected) {
-    // The first tokens' queries are like no others.
-    selection.observe_begin = std::max(selection.observe_begin, rule.sink);
+    selection.epsilon = rule.select.epsilon;
     return selection;
   }
   selection.kernel = static_cast<int32_t>(rule.select.kernel);

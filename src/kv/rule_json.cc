@@ -58,7 +58,7 @@ constexpr std::pair<SelectorKind, std::string_view> kSelectors[] = {
 // {"by": "h2o", "recent_share": 0.5}, {"by": "fastgen", "recent_share": 0.5, "punctuation": true}, {"by": "tova"},
 // {"by": "snapkv", "window": 32, "kernel": 7, "pooling": "max"},
 // {"by": "adakv", "window": 32, "kernel": 7, "pooling": "max", "floor": 0.2}, {"by": "knorm"}, {"by": "keydiff"},
-// {"by": "expected", "window": 32}, {"by": "quest", "block": 16},
+// {"by": "expected", "window": 32, "epsilon": 0}, {"by": "quest", "block": 16},
 // {"by": "infllm", "recent_share": 0.5, "block": 32, "representatives": 4}
 Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   HW_ASSIGN_OR_RETURN(const JsonObject object, rule.Object("select"));
@@ -102,8 +102,11 @@ Result<TokenSelector> ReadSelector(const JsonObject& rule) {
   } else if (selector.kind == SelectorKind::kQuest) {
     HW_RETURN_IF_ERROR(refuse_others({"by", "block"}));
     HW_ASSIGN_OR_RETURN(selector.block, object.IntOr("block", selector.block));
+  } else if (selector.kind == SelectorKind::kExpected) {
+    HW_RETURN_IF_ERROR(refuse_others({"by", "window", "epsilon"}));
+    HW_ASSIGN_OR_RETURN(selector.epsilon, object.DoubleOr("epsilon", selector.epsilon));
   } else {
-    HW_RETURN_IF_ERROR(selector.CutsOnce() ? refuse_others({"by", "window"}) : refuse_others({"by"}));
+    HW_RETURN_IF_ERROR(refuse_others({"by"}));
   }
   if (selector.CutsOnce()) {
     HW_ASSIGN_OR_RETURN(selector.window, object.IntOr("window", selector.window));
@@ -121,6 +124,9 @@ std::string FormatSelector(const TokenSelector& selector) {
   if (selector.PoolsSums()) {
     options += fmt::format(R"(, "kernel": {}, "pooling": "{}")", selector.kernel,
                            selector.pooling == TokenSelector::Pooling::kMean ? "mean" : "max");
+  }
+  if (selector.kind == SelectorKind::kExpected) {
+    options += fmt::format(R"(, "epsilon": {})", FormatNumber(selector.epsilon));
   }
   if (selector.kind == SelectorKind::kFastGen) options += fmt::format(R"(, "punctuation": {})", selector.punctuation);
   if (selector.ReadsBlocks()) options += fmt::format(R"(, "block": {})", selector.block);

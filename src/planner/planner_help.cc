@@ -43,6 +43,11 @@ constexpr std::pair<std::string_view, std::string_view> kOfQuest[] = {
     {"kv-bytes-at", "Budget: BYTES:TOKENS, as 5M:8192, that a decoding query reads"},
 };
 
+constexpr std::pair<std::string_view, std::string_view> kOfExpected[] = {
+    {"window", "Last tokens of the prompt, which are kept whatever is expected"},
+    {"epsilon", "What is added to every token's share of the attention before the length of its value counts"},
+};
+
 }  // namespace
 
 std::string_view HelpFor(std::string_view method, std::string_view option) {
@@ -116,6 +121,11 @@ std::string_view HelpFor(std::string_view method, std::string_view option) {
   };
   if (method == "quest" || method == "infllm") {
     for (const auto& [name, help] : kOfQuest) {
+      if (name == option) return help;
+    }
+  }
+  if (method == "expected") {
+    for (const auto& [name, help] : kOfExpected) {
       if (name == option) return help;
     }
   }
@@ -207,6 +217,7 @@ std::string DefaultFor(std::string_view method, std::string_view option) {
       {"", "echo-share", "0.01"},
       {"", "min-recent", "4000"},
       {"", "divisor", "5"},
+      {"expected", "epsilon", "0"},
       {"", "epsilon", "0.001"},
       {"", "context", "(the trained length)"},
   };

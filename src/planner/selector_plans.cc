@@ -38,7 +38,8 @@ Result<HeadRule> RuleFromOptions(const NamedOptions& options, Kind kind) {
   TokenSelector& select = rule.select;
   if (select.CutsOnce()) {
     rule.start = RuleStart::kEndOfPrompt;
-    HW_ASSIGN_OR_RETURN(select.window, options.IntOr("window", select.window, 1, kMaxTokens));
+    const int64_t least = kind == Kind::kExpected ? 0 : 1;
+    HW_ASSIGN_OR_RETURN(select.window, options.IntOr("window", select.window, least, kMaxTokens));
   }
   if (select.PoolsSums()) {
     HW_ASSIGN_OR_RETURN(select.kernel, options.IntOr("kernel", select.kernel, 1, 1023));
@@ -47,6 +48,9 @@ Result<HeadRule> RuleFromOptions(const NamedOptions& options, Kind kind) {
     if (kind == Kind::kAdaKv) {
       HW_ASSIGN_OR_RETURN(select.floor, options.DoubleOr("floor", select.floor, 0.0, 1.0));
     }
+  }
+  if (kind == Kind::kExpected) {
+    HW_ASSIGN_OR_RETURN(select.epsilon, options.DoubleOr("epsilon", select.epsilon, 0.0, 1e6));
   }
   if (!select.CutsOnce()) {
     HW_ASSIGN_OR_RETURN(const bool from_end, SecondIsChosen(options, "from", "first_token", "end_of_prompt"));
@@ -301,8 +305,8 @@ const PlannerMethod kKeyDiffMethod =
                         {"budget", "from", "base"});
 const PlannerMethod kExpectedMethod = Row<Kind::kExpected>(
     "expected",
-    "every head keeps what queries like the prompt's last are expected to look at, and all that comes later [expected]",
-    {"budget", "window", "base"});
+    "every head keeps what queries like the prompt's are expected to look at, and all that comes later [expected]",
+    {"budget", "window", "epsilon", "base"});
 const PlannerMethod kKnormMethod = Row<Kind::kKeyNorm>(
     "knorm", "every head keeps the tokens with the shortest keys [knorm]", {"budget", "from", "base"});
 

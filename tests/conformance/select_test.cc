@@ -41,6 +41,7 @@ HeadRule RandomSelector(std::mt19937_64& rng) {
   if (rule.select.kind == Kind::kFastGen) rule.select.punctuation = below(2) == 0;
   rule.compensate = below(3) == 0;
   if (rule.select.CutsOnce()) rule.select.window = 1 + below(40);
+  if (rule.select.kind == Kind::kExpected) rule.select.epsilon = below(2) == 0 ? 0.02 : 0.0;
   if (rule.select.PoolsSums()) {
     rule.select.kernel = 1 + 2 * below(5);
     if (below(2) == 0) rule.select.pooling = TokenSelector::Pooling::kMean;
@@ -266,6 +267,35 @@ TEST_F(Select, KeyDiffOfALongTextKeepsWhatTheReferenceKeeps) {
   }
 }
 
+// More queries than dimensions are as good as a root of their covariance: of queries that differ, of some that differ
+// in two dimensions alone, and of some that are all alike.
+TEST_F(Select, ExpectedOfManyQueriesKeepsWhatTheReferenceKeeps) {
+  AttentionCase test_case{.num_tokens = 500, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 32};
+  HeadRule rule = Selecting(Kind::kExpected, 4, 100, RuleStart::kEndOfPrompt);
+  for (const int num_own_dims : {32, 2, 0}) {
+    rule.select.epsilon = num_own_dims == 2 ? 0.02 : 0.0;
+    test_case.rules = {ResolveRule(rule, {.prompt_tokens = 500, .max_tokens = 500})};
+    AttentionData data(test_case);
+    for (size_t i = 64; i < data.q.size(); ++i) {
+      if (static_cast<int>(i % 32) >= num_own_dims) data.q[i] = data.q[i % 64];
+    }
+    const auto kept_by = [&](Backend& backend) {
+      std::vector<int32_t> kept;
+      RunAttention(backend, test_case, data, {200, 300},
+                   [&](const KvCache& cache, const KvPools&) { kept = Kept(cache, 0); });
+      return kept;
+    };
+    const std::vector<int32_t> expected = kept_by(*MakeRefBackend());
+    ASSERT_EQ(expected.size(), 104u);
+    for (const NamedBackend& named : CpuBackends()) {
+      const std::vector<int32_t> kept = kept_by(*named.backend);
+      std::vector<int32_t> others;
+      std::set_difference(kept.begin(), kept.end(), expected.begin(), expected.end(), std::back_inserter(others));
+      EXPECT_LE(others.size(), 2u) << named.name << ", " << num_own_dims;  // rounding breaks ties
+    }
+  }
+}
+
 // A key without a direction is as far from where keys point as one across it: it outlives those that point there. Where
 // none has any, all are equal.
 TEST_F(Select, KeyDiffOfKeysWithoutADirection) {
@@ -305,8 +335,11 @@ TEST_F(Select, OfEqualScoresTheEarlierTokenGoes) {
       AttentionData data(test_case);
       std::fill(data.k.begin(), data.k.end(), 0.0f);
       std::fill(data.v.begin(), data.v.end(), 1.0f);
+      // What sums over steps has more of what was there in both.
+      const std::vector<int64_t> chunks =
+          kind == Kind::kExpected ? std::vector<int64_t>{80} : std::vector<int64_t>{50, 30};
       std::vector<int32_t> kept;
-      RunAttention(*named.backend, test_case, data, {50, 30}, [&](const KvCache& cache, const KvPools&) {
+      RunAttention(*named.backend, test_case, data, chunks, [&](const KvCache& cache, const KvPools&) {
         if (cache.num_tokens() == 80) kept = Kept(cache, 0);
       });
       std::vector<int32_t> expected(43);

@@ -398,19 +398,54 @@ void FindDirection(const Selecting& head) {
   }
 }
 
-// kExpected of one head.
-void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& kernels, float* tile) {
+// Rows whose products with any vector have the squares, summed over all and divided by their number, that those of n
+// `rows` have: the columns of a root of their covariance. [n, D] in, [D, D] out.
+void RootOfCovariance(int64_t n, int64_t dim, const float* rows, float* root) {
+  const auto size = static_cast<size_t>(dim);
+  std::vector<double> lower(size * size);
+  for (int64_t i = 0; i < n; ++i) {
+    const float* const row = rows + i * dim;
+    for (size_t a = 0; a < size; ++a) {
+      const double x = row[a];
+      for (size_t b = 0; b <= a; ++b) lower[a * size + b] += x * row[b];
+    }
+  }
+  // Of a matrix without an inverse, as that of numbers that are alike, some columns are left at zero.
+  constexpr double kLeastShare = 1e-12;
+  for (size_t j = 0; j < size; ++j) {
+    double* const of_j = &lower[j * size];
+    double pivot = of_j[j];
+    for (size_t k = 0; k < j; ++k) pivot -= of_j[k] * of_j[k];
+    const double diagonal = pivot > kLeastShare * of_j[j] ? std::sqrt(pivot) : 0;
+    for (size_t i = j + 1; i < size; ++i) {
+      double* const of_i = &lower[i * size];
+      for (size_t k = 0; k < j; ++k) of_i[j] -= of_i[k] * of_j[k];
+      of_i[j] = diagonal > 0 ? of_i[j] / diagonal : 0;
+    }
+    of_j[j] = diagonal;
+  }
+  const double scale = std::sqrt(static_cast<double>(dim) / static_cast<double>(n));
+  for (size_t j = 0; j < size; ++j) {
+    for (size_t d = 0; d < size; ++d) {
+      root[j * size + d] = d < j ? 0.0f : static_cast<float>(lower[d * size + j] * scale);
+    }
+  }
+}
+
+// kExpected of one head, whose queries in this step are observed.
+void AddExpectation(const SelectKvArgs& args, const Selecting& head, const KernelTable& kernels, float* tile) {
   const HeadWork& work = head.work;
   const ConstTensorView& q = args.q_ahead.present() ? args.q_ahead : args.q;
   const int64_t stride = q.shape[1], dim = work.layout().head_dim, num_slots = work.num_slots();
   const int64_t first = work.selection->keep_first;
-  std::vector<float> rows(static_cast<size_t>((1 + head.num_rows) * dim));
-  std::vector<float> exponents(static_cast<size_t>(num_slots + kGroupTokens)), token(static_cast<size_t>(2 * dim));
+  const int64_t num_deviations = std::min(head.num_rows, dim);
+  std::vector<float> rows(static_cast<size_t>((1 + head.num_rows) * dim)), root;
+  std::vector<float> exponents(static_cast<size_t>(num_slots + kGroupTokens));
   std::vector<double> shares(exponents.size());
   SelectScoreArgs score{};
   score.pages = PagesOf(work);
   score.end = score.first_slot = num_slots;
-  score.num_tokens = 1 + head.num_rows;
+  score.num_tokens = 1 + num_deviations;
   score.num_q = 1;
   score.q = rows.data();
   score.stride = dim;
@@ -428,6 +463,11 @@ void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& 
       row[d] = static_cast<float>(sum / static_cast<double>(head.num_rows));
       for (int64_t i = 0; i < head.num_rows; ++i) row[(1 + i) * dim + d] = from[i * stride + d] - row[d];
     }
+    if (head.num_rows > dim) {
+      root.resize(static_cast<size_t>(dim * dim));
+      RootOfCovariance(head.num_rows, dim, row + dim, root.data());
+      std::ranges::copy(root, row + dim);
+    }
     kernels.attention.select_score(score);
     float* const e = score.exponents;
     const float largest = *std::max_element(e + first, e + num_slots);
@@ -435,18 +475,26 @@ void Expect(const SelectKvArgs& args, const Selecting& head, const KernelTable& 
     for (int64_t slot = first; slot < num_slots; ++slot) sum += e[slot] = std::exp(e[slot] - largest);
     for (int64_t slot = first; slot < num_slots; ++slot) shares.data()[slot] += e[slot] / sum;
   }
-  FoldArgs fold{};
-  fold.pages = score.pages;
-  fold.state = token.data();
+  const auto num_rows = static_cast<double>(head.num_rows);
+  for (int64_t slot = first; slot < num_slots; ++slot) {
+    const double share = shares.data()[slot] / static_cast<double>(args.group()) + work.selection->epsilon;
+    work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()] += static_cast<float>(num_rows * share);
+  }
+}
+
+void WeighByValues(const HeadWork& work, const KernelTable& kernels) {
+  const int64_t dim = work.layout().head_dim;
+  std::vector<float> token(static_cast<size_t>(2 * dim));
   const auto value = token.begin() + dim;
-  for (int64_t slot = 0; slot < num_slots; ++slot) {
+  FoldArgs fold{};
+  fold.pages = PagesOf(work);
+  fold.state = token.data();
+  for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
     fold.sink = slot;
     fold.fold_end = slot + 1;
     kernels.attention.fold(fold);  // the mean of one token is that token
-    const double length = std::sqrt(std::inner_product(value, token.end(), value, 0.0));
-    const double share = shares.data()[slot] / static_cast<double>(args.group()) + kExpectedEpsilon;
-    work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()] +=
-        static_cast<float>(static_cast<double>(head.num_rows) * share * length);
+    float& score = work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()];
+    score = static_cast<float>(score * std::sqrt(std::inner_product(value, token.end(), value, 0.0)));
   }
 }
 
@@ -487,8 +535,11 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     Score(args, heads[tasks[idx].head_idx], tasks[idx], kernels, scratch.OfThread(thread_idx));
   };
   const auto drop = [&](const Selecting& head, int thread_idx) {
-    const bool expects = head.work.selection->scores == Scores::kExpected && head.num_rows > 0;
-    if (expects) Expect(args, head, kernels, reinterpret_cast<float*>(scratch.OfThread(thread_idx)));
+    if (head.work.selection->scores == Scores::kExpected) {
+      auto* const tile = reinterpret_cast<float*>(scratch.OfThread(thread_idx));
+      if (head.num_rows > 0) AddExpectation(args, head, kernels, tile);
+      if (head.SomeGo()) WeighByValues(head.work, kernels);
+    }
     if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
   };
   const auto num_heads = static_cast<int64_t>(heads.size()), num_tasks = static_cast<int64_t>(tasks.size());

@@ -92,7 +92,7 @@ void ScoreByKeyDirection(const HeadWork& work) {
   }
 }
 
-void ScoreByExpectation(const SelectKvArgs& args, const HeadWork& work) {
+void AddExpectation(const SelectKvArgs& args, const HeadWork& work) {
   const KvSelection& selection = *work.selection;
   const SlotTokens tokens(work);
   const int64_t dim = work.layout().head_dim;
@@ -101,10 +101,10 @@ void ScoreByExpectation(const SelectKvArgs& args, const HeadWork& work) {
   const auto num_rows = static_cast<double>(end - begin);
   if (begin >= end || selection.keep_first >= work.num_slots()) return;
   for (int64_t g = 0; g < args.group(); ++g) {
-    std::vector<double> exponents, lengths;
+    std::vector<double> exponents;
     for (int64_t slot = selection.keep_first; slot < work.num_slots(); ++slot) {
       // The product of a key with a normal query is normal too, with the mean and the variance of these.
-      double sum = 0, squares = 0, squared = 0;
+      double sum = 0, squares = 0;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = (work.first_row + i) * args.num_q_heads + work.kv_head * args.group() + g;
         const float* q = F32(args.q_ahead.present() ? args.q_ahead : args.q) + row * dim;
@@ -114,16 +114,23 @@ void ScoreByExpectation(const SelectKvArgs& args, const HeadWork& work) {
         squares += dot * dot;
       }
       exponents.push_back((sum + (squares - sum * sum / num_rows) / 2) / num_rows);
-      for (int64_t d = 0; d < dim; ++d) squared += std::pow(tokens.Value(slot, d), 2);
-      lengths.push_back(std::sqrt(squared));
     }
     const double largest = *std::max_element(exponents.begin(), exponents.end());
     double sum = 0;
     for (double& e : exponents) sum += e = std::exp(e - largest);
     for (size_t i = 0; i < exponents.size(); ++i) {
-      tokens.Score(selection.keep_first + static_cast<int64_t>(i)) += static_cast<float>(
-          num_rows * (exponents[i] / sum + kExpectedEpsilon) * lengths[i] / static_cast<double>(args.group()));
+      tokens.Score(selection.keep_first + static_cast<int64_t>(i)) +=
+          static_cast<float>(num_rows * (exponents[i] / sum + selection.epsilon) / static_cast<double>(args.group()));
     }
+  }
+}
+
+void WeighByValues(const HeadWork& work) {
+  const SlotTokens tokens(work);
+  for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
+    double squared = 0;
+    for (int64_t d = 0; d < work.layout().head_dim; ++d) squared += std::pow(tokens.Value(slot, d), 2);
+    tokens.Score(slot) = static_cast<float>(tokens.Score(slot) * std::sqrt(squared));
   }
 }
 
@@ -283,7 +290,8 @@ void SelectOfHead(const SelectKvArgs& args, const HeadWork& work) {
   } else if (work.selection->scores == Scores::kKeyDiff) {
     if (some_go) ScoreByKeyDirection(work);
   } else if (work.selection->scores == Scores::kExpected) {
-    if (args.q.present()) ScoreByExpectation(args, work);
+    if (args.q.present()) AddExpectation(args, work);
+    if (some_go) WeighByValues(work);
   } else if (args.q.present() && (some_go || work.selection->scores == Scores::kSum)) {
     ScoreTokens(args, work);
   }
