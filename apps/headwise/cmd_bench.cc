@@ -99,6 +99,7 @@ class Report {
   Json Prefill(const PlanResult& result, const PrefillTiming& timing, const PlanResult& first) const {
     const Work work = PrefillWork(ArgsFor(result, timing.depth + timing.num_tokens), timing.num_tokens, timing.depth);
     const double seconds = timing.timing.median;
+    const int64_t num_rows = std::min(timing.num_tokens, options_.engine.chunk_tokens);  // of a step
     const auto& firsts = first.bench.prefill;
     const auto same = std::find_if(firsts.begin(), firsts.end(),
                                    [&](const PrefillTiming& other) { return other.num_tokens == timing.num_tokens; });
@@ -109,8 +110,8 @@ class Report {
             {"linear_flops", work.linear_flops},
             {"attention_flops", work.attention_flops},
             {"flops_per_second", work.flops() / seconds},
-            {"peak", NameOf(NumbersOfRows(timing.num_tokens))},
-            {"share_of_peak", work.flops() / seconds / LinearPeak(timing.num_tokens)},
+            {"peak", NameOf(NumbersOfRows(num_rows))},
+            {"share_of_peak", work.flops() / seconds / LinearPeak(num_rows)},
             {"kv_bytes", timing.kv_bytes},
             {"kv_peak_bytes", timing.kv_peak_bytes},
             {"speedup", same == firsts.end() ? 0.0 : same->timing.median / seconds}};

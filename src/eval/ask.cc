@@ -27,7 +27,7 @@ bool ReadsDensely(const HeadPlan* plan) {
          });
 }
 
-// Whether what is read before a prompt's end depends on where that is: notes of what the last queries see.
+// Whether what is read before a prompt's end depends on where that is: notes of what its queries see.
 bool CutsByScore(const HeadPlan* plan) {
   return plan != nullptr && std::ranges::any_of(plan->rules, [](const HeadRule& rule) {
            return NotesWhatItSees(rule) && rule.start == RuleStart::kEndOfPrompt;

@@ -262,7 +262,7 @@ Status ValidateSelector(const HeadRule& rule) {
   }
   if (rule.start == RuleStart::kEndOfPrompt) return Status::Ok();
   return Status::InvalidInput(
-      fmt::format("\"select\" by \"{}\" needs \"from\": \"end_of_prompt\": it looks at a prompt's last queries",
+      fmt::format("\"select\" by \"{}\" needs \"from\": \"end_of_prompt\": it chooses when the prompt was read",
                   select.kind == Kind::kAdaKv    ? "adakv"
                   : select.kind == Kind::kSnapKv ? "snapkv"
                                                  : "expected"));

@@ -43,7 +43,7 @@ std::string DescribeSelector(const TokenSelector& selector) {
       return ", as many by how far their keys point from where all do (keydiff)";
     case TokenSelector::Kind::kExpected:
       return fmt::format(
-          ", as many by what queries like the prompt's are expected to give them, its last {} stay (expected)",
+          ", as many by what queries like the prompt's are expected to give them beside its last {} (expected)",
           selector.window);
     case TokenSelector::Kind::kQuest:
       return fmt::format(

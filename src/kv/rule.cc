@@ -42,7 +42,7 @@ int64_t BlocksOf(int64_t num_tokens, int64_t block_tokens) {
   return num_tokens / block_tokens + (num_tokens % block_tokens == 0 ? 0 : 1);
 }
 
-// Of SnapKV: where the queries begin whose attention it observes.
+// Of rules that cut once: where the queries begin that they observe.
 int64_t ObserveBegin(const ResolvedRule& rule) {
   // All queries of the prompt, but for the first tokens', which are like no others.
   if (rule.select.kind == TokenSelector::Kind::kExpected) return rule.sink;
@@ -232,6 +232,8 @@ KvSelection SelectionOf(const ResolvedRule& rule, int64_t num_tokens, int64_t nu
   if (num_tokens >= rule.holds_from) selection.most = kNoLimit;
   if (rule.select.kind == Kind::kExpected) {
     selection.epsilon = rule.select.epsilon;
+    // Of a prompt that all is kept of nothing is asked.
+    if (rule.holds_from <= rule.Budget()) selection.observe_end = selection.observe_begin;
     return selection;
   }
   selection.kernel = static_cast<int32_t>(rule.select.kernel);

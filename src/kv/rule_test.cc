@@ -98,6 +98,14 @@ TEST(SelectingRule, PastsAreTheSameWhereTheSameWasObservedAndNothingDropped) {
   EXPECT_FALSE(SamePast(at(Kind::kH2o, 300), at(Kind::kH2o, 400), 300));
   EXPECT_FALSE(SamePast(at(Kind::kTova, 300), at(Kind::kH2o, 300), 10));
   EXPECT_FALSE(SamePast(at(Kind::kTova, 300), ResolvedRule{}, 10));
+  ResolvedRule expecting = at(Kind::kExpected, 300), with_epsilon = expecting;
+  expecting.sink = with_epsilon.sink = 4;
+  ResolvedRule later = expecting;
+  later.holds_from = 400;
+  EXPECT_TRUE(SamePast(expecting, later, 4));
+  EXPECT_FALSE(SamePast(expecting, later, 5)) << "all queries behind the sinks are observed";
+  with_epsilon.select.epsilon = 0.01;
+  EXPECT_FALSE(SamePast(expecting, with_epsilon, 4));
   ResolvedRule compensating = at(Kind::kH2o, 400);
   compensating.compensate = true;
   EXPECT_FALSE(SamePast(at(Kind::kH2o, 400), compensating, 10));

@@ -10,6 +10,7 @@ namespace headwise {
 namespace {
 
 constexpr const char* kBase = "base";
+constexpr const char* kTokens = "tokens";
 
 Result<Json> ReportOf(const HeadPlan& plan) {
   HW_ASSIGN_OR_RETURN(Json report, ParseJson(plan.report_json, "report"));
@@ -23,6 +24,9 @@ Status NoteBase(HeadPlan& plan) {
   HW_ASSIGN_OR_RETURN(Json report, ReportOf(plan));
   HW_ASSIGN_OR_RETURN(Json parameters, ParseJson(plan.parameters_json, "parameters"));
   Json base = {{"method", plan.method}, {"parameters", std::move(parameters)}};
+  if (plan.tokens != TokenLists{}) {
+    base[kTokens] = {{"special", plan.tokens.special}, {"punctuation", plan.tokens.punctuation}};
+  }
   // It may have one itself.
   if (report.contains(kBase)) base[kBase] = std::move(report[kBase]);
   report[kBase] = std::move(base);
@@ -44,6 +48,16 @@ Result<HeadPlan> BaseOf(const HeadPlan& plan) {
   HW_ASSIGN_OR_RETURN(made.method, object.String("method"));
   HW_ASSIGN_OR_RETURN(const JsonObject parameters, object.Object("parameters"));
   made.parameters_json = parameters.json().dump();
+  if (object.Has(kTokens)) {
+    HW_ASSIGN_OR_RETURN(const JsonObject tokens, object.Object(kTokens));
+    const auto read = [&](const char* key, std::vector<int32_t>& ids) -> Status {
+      HW_ASSIGN_OR_RETURN(const std::vector<double> numbers, tokens.Doubles(key));
+      ids.assign(numbers.begin(), numbers.end());
+      return Status::Ok();
+    };
+    HW_RETURN_IF_ERROR(read("special", made.tokens.special));
+    HW_RETURN_IF_ERROR(read("punctuation", made.tokens.punctuation));
+  }
   if (object.Has(kBase)) report[kBase] = object.At(kBase);
   made.report_json = report.dump();
   return made;

@@ -10,8 +10,8 @@ namespace headwise {
 // method and parameters. Its scores and the rest of its report stay as they are. An error: a report that is no object.
 Status NoteBase(HeadPlan& plan);
 
-// The plan that `plan` was made of, as RefitPlan takes it: method, parameters, scores and report; its rules and tokens
-// are those of `plan`. An error if none is noted, as older versions did not.
+// The plan that `plan` was made of, as RefitPlan takes it: method, parameters, tokens, scores and report; its rules are
+// those of `plan`. An error if none is noted, as older versions did not.
 Result<HeadPlan> BaseOf(const HeadPlan& plan);
 
 // What was measured under other rules than the plan has come to have is no longer true of it.

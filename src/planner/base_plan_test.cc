@@ -97,6 +97,41 @@ TEST(BasePlan, BothAreMadeForABudgetTogether) {
   }
 }
 
+// Spans that grow with the text have no size to be made smaller: the base has.
+TEST(BasePlan, SpansThatGrowKeepToTheBudgetToo) {
+  const std::string path = testing::TempDir() + "/headwise_uniform_plan.json";
+  const auto base = MakePlan("uniform", Input({{"beta", "0.5"}}));
+  ASSERT_TRUE(base.ok()) << base.status().message();
+  ASSERT_TRUE(WriteHeadPlan(*base, path).ok());
+  for (const char* ratio : {"0.25", "0.5"}) {
+    const auto plan = MakePlan("h2o", Input({{"base", path}, {"kv-ratio", ratio}, {"at", "32768"}}));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->rules[0].kind, HeadRule::Kind::kElasticMoa);
+    EXPECT_TRUE(plan->rules[0].SelectsByScore());
+    const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 32768, {}));
+    EXPECT_LE(static_cast<double>(PlanBytesAt(*plan, 32768, {})), asked);
+    EXPECT_GE(static_cast<double>(PlanBytesAt(*plan, 32768, {})), 0.97 * asked);
+  }
+}
+
+// FastGen's lists are not the policy's, but its base's.
+TEST(BasePlan, ABasesTokensAreKept) {
+  HeadPlan base = HeadPlan::Dense(Shape());
+  base.method = "fastgen";
+  base.rules[3] = HeadRule::Stream(0, 64);
+  base.rules[3].select.kind = TokenSelector::Kind::kFastGen;
+  base.tokens = {.special = {0, 5}, .punctuation = {7, 9}};
+  const std::string path = testing::TempDir() + "/headwise_fastgen_plan.json";
+  ASSERT_TRUE(WriteHeadPlan(base, path).ok());
+  const auto plan = MakePlan("h2o", Input({{"base", path}}));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->tokens, TokenLists{});
+  const auto again = BaseOf(*plan);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->method, "fastgen");
+  EXPECT_EQ(again->tokens, base.tokens);
+}
+
 TEST(BasePlan, ABaseMayHaveOneItself) {
   const std::string path = testing::TempDir() + "/headwise_two_policies.json";
   const auto first = MakePlan("tova", Input({{"base", WriteGatePlan()}}));

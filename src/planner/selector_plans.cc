@@ -154,8 +154,17 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting, 
     return SelectInPlace(std::move(base), input, selecting, at_tokens, path);
   }
   HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
-  HW_ASSIGN_OR_RETURN(base, RefitPlan(base, input, path));
-  HW_ASSIGN_OR_RETURN(HeadPlan plan, SelectInPlace(std::move(base), input, selecting, budget->at_tokens, path));
+  // A span that grows with the text holds as many tokens by score as by position, and these have notes: then the base
+  // has to be smaller.
+  HeadPlan plan;
+  PlannerInput of_base = input;
+  for (int64_t bytes = budget->bytes;; bytes -= PlanBytesAt(plan, *budget) - budget->bytes) {
+    of_base.options =
+        NamedOptions({{"kv-bytes-at", fmt::format("{}:{}", std::max<int64_t>(1, bytes), budget->at_tokens)}});
+    HW_ASSIGN_OR_RETURN(HeadPlan made, RefitPlan(base, of_base, path));
+    HW_ASSIGN_OR_RETURN(plan, SelectInPlace(std::move(made), input, selecting, budget->at_tokens, path));
+    if (PlanBytesAt(plan, *budget) <= budget->bytes) break;
+  }
   // Notes of scores and rings' last pages leave a little.
   while (WidenByPages(plan, GroupsOfOneBudget(plan), *budget)) {
   }

@@ -41,7 +41,10 @@ HeadRule RandomSelector(std::mt19937_64& rng) {
   if (rule.select.kind == Kind::kFastGen) rule.select.punctuation = below(2) == 0;
   rule.compensate = below(3) == 0;
   if (rule.select.CutsOnce()) rule.select.window = 1 + below(40);
-  if (rule.select.kind == Kind::kExpected) rule.select.epsilon = below(2) == 0 ? 0.02 : 0.0;
+  if (rule.select.kind == Kind::kExpected) {
+    rule.select.window -= 1;  // none is enough
+    rule.select.epsilon = below(2) == 0 ? 0.02 : 0.0;
+  }
   if (rule.select.PoolsSums()) {
     rule.select.kernel = 1 + 2 * below(5);
     if (below(2) == 0) rule.select.pooling = TokenSelector::Pooling::kMean;

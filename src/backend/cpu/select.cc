@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/expectation.h"
 #include "backend/dropped_mean.h"
 #include "backend/page_shares.h"
 
@@ -30,9 +31,13 @@ struct Selecting {
   int64_t scores_begin = kNoLimit;  // slots from here on are scored; a multiple of a group
   float* mean = nullptr;            // [D], of kKeyDiff: where keys point on the whole, of length 1 or 0
   size_t first_task = 0, num_tasks = 0;
-  float* directions = nullptr;  // [num_tasks, D], of kKeyDiff: sums of the keys' directions
+  float* directions = nullptr;   // [num_tasks, D], of kKeyDiff: sums of the keys' directions
+  size_t first_expectation = 0;  // of as many as the group has query heads, where there are some
 
   bool ScoresByDirection() const { return work.selection->scores == Scores::kKeyDiff && num_tasks > 0; }
+  bool Expects() const {
+    return work.selection->scores == Scores::kExpected && num_rows > 0 && work.selection->keep_first < work.num_slots();
+  }
   bool SomeGo() const { return work.num_kept() < work.num_slots(); }
 };
 
@@ -398,106 +403,6 @@ void FindDirection(const Selecting& head) {
   }
 }
 
-// Rows whose products with any vector have the squares, summed over all and divided by their number, that those of n
-// `rows` have: the columns of a root of their covariance. [n, D] in, [D, D] out.
-void RootOfCovariance(int64_t n, int64_t dim, const float* rows, float* root) {
-  const auto size = static_cast<size_t>(dim);
-  std::vector<double> lower(size * size);
-  for (int64_t i = 0; i < n; ++i) {
-    const float* const row = rows + i * dim;
-    for (size_t a = 0; a < size; ++a) {
-      const double x = row[a];
-      for (size_t b = 0; b <= a; ++b) lower[a * size + b] += x * row[b];
-    }
-  }
-  // Of a matrix without an inverse, as that of numbers that are alike, some columns are left at zero.
-  constexpr double kLeastShare = 1e-12;
-  for (size_t j = 0; j < size; ++j) {
-    double* const of_j = &lower[j * size];
-    double pivot = of_j[j];
-    for (size_t k = 0; k < j; ++k) pivot -= of_j[k] * of_j[k];
-    const double diagonal = pivot > kLeastShare * of_j[j] ? std::sqrt(pivot) : 0;
-    for (size_t i = j + 1; i < size; ++i) {
-      double* const of_i = &lower[i * size];
-      for (size_t k = 0; k < j; ++k) of_i[j] -= of_i[k] * of_j[k];
-      of_i[j] = diagonal > 0 ? of_i[j] / diagonal : 0;
-    }
-    of_j[j] = diagonal;
-  }
-  const double scale = std::sqrt(static_cast<double>(dim) / static_cast<double>(n));
-  for (size_t j = 0; j < size; ++j) {
-    for (size_t d = 0; d < size; ++d) {
-      root[j * size + d] = d < j ? 0.0f : static_cast<float>(lower[d * size + j] * scale);
-    }
-  }
-}
-
-// kExpected of one head, whose queries in this step are observed.
-void AddExpectation(const SelectKvArgs& args, const Selecting& head, const KernelTable& kernels, float* tile) {
-  const HeadWork& work = head.work;
-  const ConstTensorView& q = args.q_ahead.present() ? args.q_ahead : args.q;
-  const int64_t stride = q.shape[1], dim = work.layout().head_dim, num_slots = work.num_slots();
-  const int64_t first = work.selection->keep_first;
-  const int64_t num_deviations = std::min(head.num_rows, dim);
-  std::vector<float> rows(static_cast<size_t>((1 + head.num_rows) * dim)), root;
-  std::vector<float> exponents(static_cast<size_t>(num_slots + kGroupTokens));
-  std::vector<double> shares(exponents.size());
-  SelectScoreArgs score{};
-  score.pages = PagesOf(work);
-  score.end = score.first_slot = num_slots;
-  score.num_tokens = 1 + num_deviations;
-  score.num_q = 1;
-  score.q = rows.data();
-  score.stride = dim;
-  score.scale = args.scale;
-  score.resets = true;
-  score.tile = tile;
-  score.exponents = exponents.data();
-  for (int64_t g = 0; g < args.group() && first < num_slots; ++g) {
-    const float* const from = static_cast<const float*>(q.data) + (work.first_row + head.first_row) * stride +
-                              (work.kv_head * args.group() + g) * dim;
-    float* row = rows.data();
-    for (int64_t d = 0; d < dim; ++d) {
-      double sum = 0;
-      for (int64_t i = 0; i < head.num_rows; ++i) sum += from[i * stride + d];
-      row[d] = static_cast<float>(sum / static_cast<double>(head.num_rows));
-      for (int64_t i = 0; i < head.num_rows; ++i) row[(1 + i) * dim + d] = from[i * stride + d] - row[d];
-    }
-    if (head.num_rows > dim) {
-      root.resize(static_cast<size_t>(dim * dim));
-      RootOfCovariance(head.num_rows, dim, row + dim, root.data());
-      std::ranges::copy(root, row + dim);
-    }
-    kernels.attention.select_score(score);
-    float* const e = score.exponents;
-    const float largest = *std::max_element(e + first, e + num_slots);
-    double sum = 0;
-    for (int64_t slot = first; slot < num_slots; ++slot) sum += e[slot] = std::exp(e[slot] - largest);
-    for (int64_t slot = first; slot < num_slots; ++slot) shares.data()[slot] += e[slot] / sum;
-  }
-  const auto num_rows = static_cast<double>(head.num_rows);
-  for (int64_t slot = first; slot < num_slots; ++slot) {
-    const double share = shares.data()[slot] / static_cast<double>(args.group()) + work.selection->epsilon;
-    work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()] += static_cast<float>(num_rows * share);
-  }
-}
-
-void WeighByValues(const HeadWork& work, const KernelTable& kernels) {
-  const int64_t dim = work.layout().head_dim;
-  std::vector<float> token(static_cast<size_t>(2 * dim));
-  const auto value = token.begin() + dim;
-  FoldArgs fold{};
-  fold.pages = PagesOf(work);
-  fold.state = token.data();
-  for (int64_t slot = 0; slot < work.num_slots(); ++slot) {
-    fold.sink = slot;
-    fold.fold_end = slot + 1;
-    kernels.attention.fold(fold);  // the mean of one token is that token
-    float& score = work.Notes(slot / work.page_tokens()).scores[slot % work.page_tokens()];
-    score = static_cast<float>(score * std::sqrt(std::inner_product(value, token.end(), value, 0.0)));
-  }
-}
-
 }  // namespace
 
 void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch) {
@@ -534,10 +439,21 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
   const auto score = [&](size_t idx, int thread_idx) {
     Score(args, heads[tasks[idx].head_idx], tasks[idx], kernels, scratch.OfThread(thread_idx));
   };
-  const auto drop = [&](const Selecting& head, int thread_idx) {
+  std::vector<Expectation> expectations;
+  for (Selecting& head : heads) {
+    if (!head.Expects()) continue;
+    head.first_expectation = expectations.size();
+    for (int64_t q_idx = 0; q_idx < args.group(); ++q_idx) {
+      expectations.push_back({head.work, head.first_row, head.num_rows, q_idx, {}});
+    }
+  }
+  pool.ParallelFor(static_cast<int64_t>(expectations.size()), [&](int64_t i, int thread_idx) {
+    auto* const tile = reinterpret_cast<float*>(scratch.OfThread(thread_idx));
+    Expect(args, kernels, tile, expectations[static_cast<size_t>(i)]);
+  });
+  const auto drop = [&](const Selecting& head) {
     if (head.work.selection->scores == Scores::kExpected) {
-      auto* const tile = reinterpret_cast<float*>(scratch.OfThread(thread_idx));
-      if (head.num_rows > 0) AddExpectation(args, head, kernels, tile);
+      if (head.Expects()) AddExpectations({&expectations[head.first_expectation], static_cast<size_t>(args.group())});
       if (head.SomeGo()) WeighByValues(head.work, kernels);
     }
     if (head.SomeGo() && !head.work.selection->shares) Drop(head.work, head.work.num_kept(), kernels);
@@ -551,7 +467,7 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
       for (size_t idx = head.first_task; idx < end; ++idx) sum_directions(idx, thread_idx);
       find_direction(head);
       for (size_t idx = head.first_task; idx < end; ++idx) score(idx, thread_idx);
-      drop(head, thread_idx);
+      drop(head);
     });
   } else {
     const auto for_tasks = [&](const auto& body) {
@@ -560,7 +476,7 @@ void SelectKv(const SelectKvArgs& args, const KernelTable& kernels, ThreadPool& 
     if (some_score_by_direction) for_tasks(sum_directions);
     std::ranges::for_each(heads, find_direction);
     for_tasks(score);
-    pool.ParallelFor(num_heads, [&](int64_t i, int thread_idx) { drop(heads[static_cast<size_t>(i)], thread_idx); });
+    pool.ParallelFor(num_heads, [&](int64_t i, int) { drop(heads[static_cast<size_t>(i)]); });
   }
   DropShared(args, kernels, pool);
 }
