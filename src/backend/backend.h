@@ -45,7 +45,7 @@ class Backend {
   // The instruction set of its kernels: "avx512". Empty where it has one way to compute. Results of two differ in their
   // last digits.
   virtual std::string_view isa() const = 0;
-  // True where products in `compute` are faster than f32 ones: what `--compute auto` asks. May measure, a millisecond;
+  // True where products in `compute` are faster than f32 ones: what `--compute auto` asks. May measure, some 2 ms;
   // the answer stays the same for the life of the process.
   virtual bool IsFast(Compute compute) const = 0;
 

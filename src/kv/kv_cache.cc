@@ -138,7 +138,10 @@ bool KvCache::SharesInStep() const {
 int64_t KvCache::ExpectsFrom() const {
   for (const size_t idx : selecting_) {
     const ResolvedRule& rule = heads_[idx].rule;
-    if (rule.select.kind == TokenSelector::Kind::kExpected && num_tokens_ < rule.holds_from) return rule.holds_from;
+    if (rule.select.kind != TokenSelector::Kind::kExpected) continue;
+    const KvSelection selection = SelectionOf(rule, num_tokens_, /*num_new=*/1);
+    const bool observes = selection.observe_begin < selection.observe_end;
+    if (observes && num_tokens_ < selection.observe_end) return selection.observe_end;
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "engine/measured_loss.h"
+#include "kv/rule_json.h"
 
 namespace headwise {
 namespace {
@@ -30,8 +31,9 @@ Status NoteBase(HeadPlan& plan) {
   // It may have one itself.
   if (report.contains(kBase)) base[kBase] = std::move(report[kBase]);
   report[kBase] = std::move(base);
+  report.erase(kMeasuredLossKey);  // as ForgetMeasuredLoss
   plan.report_json = report.dump();
-  return ForgetMeasuredLoss(plan);
+  return Status::Ok();
 }
 
 Result<HeadPlan> BaseOf(const HeadPlan& plan) {
@@ -49,14 +51,7 @@ Result<HeadPlan> BaseOf(const HeadPlan& plan) {
   HW_ASSIGN_OR_RETURN(const JsonObject parameters, object.Object("parameters"));
   made.parameters_json = parameters.json().dump();
   if (object.Has(kTokens)) {
-    HW_ASSIGN_OR_RETURN(const JsonObject tokens, object.Object(kTokens));
-    const auto read = [&](const char* key, std::vector<int32_t>& ids) -> Status {
-      HW_ASSIGN_OR_RETURN(const std::vector<double> numbers, tokens.Doubles(key));
-      ids.assign(numbers.begin(), numbers.end());
-      return Status::Ok();
-    };
-    HW_RETURN_IF_ERROR(read("special", made.tokens.special));
-    HW_RETURN_IF_ERROR(read("punctuation", made.tokens.punctuation));
+    HW_ASSIGN_OR_RETURN(made.tokens, ParseTokenLists(object.At(kTokens), origin + ": \"tokens\""));
   }
   if (object.Has(kBase)) report[kBase] = object.At(kBase);
   made.report_json = report.dump();

@@ -7,7 +7,8 @@
 namespace headwise {
 
 // Notes in `plan`'s report how it was made, before another method gives its heads other rules and its file another
-// method and parameters. Its scores and the rest of its report stay as they are. An error: a report that is no object.
+// method and parameters. Its scores and the rest of its report, but for a measured loss, stay as they are. An error: a
+// report that is no object.
 Status NoteBase(HeadPlan& plan);
 
 // The plan that `plan` was made of, as RefitPlan takes it: method, parameters, tokens, scores and report; its rules are

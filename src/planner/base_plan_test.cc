@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "planner/budget.h"
-#include "planner/planner.h"
+#include "support/planner_input.h"
 
 namespace headwise {
 namespace {
@@ -15,20 +15,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ModelShape Shape() {
-  return {.architecture = "llama", .num_layers = 8, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 64};
-}
-
-PlannerInput Input(std::map<std::string, std::string> options) {
-  PlannerInput input;
-  input.shape = Shape();
-  input.options = NamedOptions(std::move(options));
-  return input;
-}
-
 // Gates of which no two are alike, and everything else that must survive another method's rules.
 std::string WriteGatePlan() {
-  HeadPlan plan = HeadPlan::Dense(Shape());
+  HeadPlan plan = HeadPlan::Dense(PlannerShape());
   plan.method = "duo";
   for (size_t i = 0; i < plan.rules.size(); ++i) {
     plan.scores.push_back(static_cast<double>(i * 7 % plan.rules.size()) / 32);
@@ -50,7 +39,7 @@ std::vector<bool> FullHeads(const HeadPlan& plan) {
 }
 
 void ExpectMeets(const HeadPlan& plan, double ratio, int64_t tokens) {
-  const auto asked = ratio * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, {}));
+  const auto asked = ratio * static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), tokens, {}));
   const auto bytes = static_cast<double>(PlanBytesAt(plan, tokens, {}));
   EXPECT_LE(bytes, asked);
   EXPECT_GE(bytes, 0.99 * asked);
@@ -80,9 +69,10 @@ TEST(BasePlan, BothAreMadeForABudgetTogether) {
         EXPECT_EQ(rule.sink, rule.SelectsByScore() ? 16 : 0);
       }
       ExpectMeets(*again, std::stod(ratio), 8192);
-      for (int64_t layer_idx = 0; layer_idx < Shape().num_layers && method == std::string_view("adakv"); ++layer_idx) {
+      for (int64_t layer_idx = 0; layer_idx < PlannerShape().num_layers && method == std::string_view("adakv");
+           ++layer_idx) {
         int64_t shared = -1;
-        for (int64_t kv_head = 0; kv_head < Shape().num_kv_heads; ++kv_head) {
+        for (int64_t kv_head = 0; kv_head < PlannerShape().num_kv_heads; ++kv_head) {
           const HeadRule& rule = again->At(layer_idx, kv_head);
           if (!rule.SelectsByScore()) continue;
           EXPECT_TRUE(shared < 0 || shared == rule.recent) << layer_idx;
@@ -90,6 +80,7 @@ TEST(BasePlan, BothAreMadeForABudgetTogether) {
         }
       }
       EXPECT_EQ(again->method, method);
+      EXPECT_EQ(again->report_json, at_once->report_json) << "how the base was made this time";
       EXPECT_EQ(again->scores, base->scores);
       EXPECT_EQ(again->data_hash, "some-texts");
       EXPECT_EQ(again->seed, 5);
@@ -108,7 +99,7 @@ TEST(BasePlan, SpansThatGrowKeepToTheBudgetToo) {
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan->rules[0].kind, HeadRule::Kind::kElasticMoa);
     EXPECT_TRUE(plan->rules[0].SelectsByScore());
-    const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 32768, {}));
+    const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 32768, {}));
     EXPECT_LE(static_cast<double>(PlanBytesAt(*plan, 32768, {})), asked);
     EXPECT_GE(static_cast<double>(PlanBytesAt(*plan, 32768, {})), 0.97 * asked);
   }
@@ -116,7 +107,7 @@ TEST(BasePlan, SpansThatGrowKeepToTheBudgetToo) {
 
 // FastGen's lists are not the policy's, but its base's.
 TEST(BasePlan, ABasesTokensAreKept) {
-  HeadPlan base = HeadPlan::Dense(Shape());
+  HeadPlan base = HeadPlan::Dense(PlannerShape());
   base.method = "fastgen";
   base.rules[3] = HeadRule::Stream(0, 64);
   base.rules[3].select.kind = TokenSelector::Kind::kFastGen;
@@ -179,6 +170,8 @@ TEST(BasePlan, WhatCannotBeMadeAgainIsSaid) {
   EXPECT_THAT(error("{}"), HasSubstr("its file: the report does not say what made the plan's base"));
   EXPECT_THAT(error(R"({"base": 1})"), HasSubstr("object"));
   EXPECT_THAT(error(R"({"base": {"method": "duo"}})"), HasSubstr("parameters"));
+  EXPECT_THAT(error(R"({"base": {"method": "fastgen", "parameters": {}, "tokens": {"special": [1.5]}}})"),
+              HasSubstr("not a list of token ids"));
   EXPECT_THAT(error(R"({"base": {"method": "manual", "parameters": {}}})"), HasSubstr("cannot be made for another"));
   EXPECT_THAT(
       MakePlan("h2o", Input({{"base", WriteGatePlan()}, {"kv-ratio", "0.0001"}, {"at", "8192"}})).status().message(),

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "planner/gates.h"
+#include "support/planner_input.h"
 
 namespace headwise {
 namespace {
@@ -17,27 +18,16 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kPageBytes = 2 * 32 * 64 * 2;  // K and V of 32 tokens, head dim 64, f16
 
-ModelShape Shape() {
-  return {.architecture = "llama", .num_layers = 8, .num_q_heads = 8, .num_kv_heads = 4, .head_dim = 64};
-}
-
-PlannerInput Input(std::map<std::string, std::string> options) {
-  PlannerInput input;
-  input.shape = Shape();
-  input.options = NamedOptions(std::move(options));
-  return input;
-}
-
 TEST(Budget, BytesByHand) {
   // 1000 tokens are 32 pages; sink 16 has one, 128 tokens touch up to 5.
-  EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, kNoLimit), 32 * kPageBytes);
-  EXPECT_EQ(RuleBytesAt(HeadRule::Stream(16, 128), Shape(), 1000, kNoLimit), 6 * kPageBytes);
-  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 1000, {}), 32 * 32 * kPageBytes);
+  EXPECT_EQ(RuleBytesAt(HeadRule::Full(), PlannerShape(), 1000, kNoLimit), 32 * kPageBytes);
+  EXPECT_EQ(RuleBytesAt(HeadRule::Stream(16, 128), PlannerShape(), 1000, kNoLimit), 6 * kPageBytes);
+  EXPECT_EQ(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 1000, {}), 32 * 32 * kPageBytes);
   // The model's own window also bounds full heads.
-  EXPECT_EQ(RuleBytesAt(HeadRule::Full(), Shape(), 1000, 100), 5 * kPageBytes);
+  EXPECT_EQ(RuleBytesAt(HeadRule::Full(), PlannerShape(), 1000, 100), 5 * kPageBytes);
   HeadRule folding = HeadRule::Stream(16, 128);
   folding.compensate = true;
-  EXPECT_GT(RuleBytesAt(folding, Shape(), 1000, kNoLimit), 6 * kPageBytes);
+  EXPECT_GT(RuleBytesAt(folding, PlannerShape(), 1000, kNoLimit), 6 * kPageBytes);
 }
 
 TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
@@ -48,7 +38,8 @@ TEST(Budget, EveryMethodWithoutAModelMeetsIt) {
         const auto plan = MakePlan(method, Input({{"kv-ratio", ratio}, {"at", at}}));
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         const int64_t tokens = std::stoll(at);
-        const auto asked = std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), tokens, {}));
+        const auto asked =
+            std::stod(ratio) * static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), tokens, {}));
         const auto bytes = static_cast<double>(PlanBytesAt(*plan, tokens, {}));
         EXPECT_LE(bytes, asked) << method << " " << ratio << " at " << at;
         EXPECT_GE(bytes, 0.99 * asked) << method << " " << ratio << " at " << at;
@@ -62,12 +53,12 @@ TEST(Budget, QuestMeetsItByWhatAQueryReads) {
   for (const char* ratio : {"0.32", "0.4", "0.5", "0.93", "1"}) {
     const auto plan = MakePlan("quest", Input({{"kv-ratio", ratio}, {"at", "8192"}}));
     ASSERT_TRUE(plan.ok()) << plan.status().message();
-    const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+    const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, {}));
     const auto read = static_cast<double>(PlanReadBytesAt(*plan, 8192, {}));
     EXPECT_LE(read, std::stod(ratio) * dense);
     EXPECT_GE(read, 0.99 * std::stod(ratio) * dense);
     EXPECT_GT(static_cast<double>(PlanBytesAt(*plan, 8192, {})), dense);
-    for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+    for (int64_t layer_idx = 0; layer_idx < PlannerShape().num_layers; ++layer_idx) {
       EXPECT_EQ(plan->At(layer_idx, 0).ReadsBlocks(), layer_idx >= 2);
     }
   }
@@ -75,7 +66,7 @@ TEST(Budget, QuestMeetsItByWhatAQueryReads) {
     for (const char* ratio : {"0.05", "0.3", "1"}) {
       const auto plan = MakePlan("infllm", Input({{"kv-ratio", ratio}, {"at", "8192"}, {"recent-share", share}}));
       ASSERT_TRUE(plan.ok()) << plan.status().message();
-      const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+      const auto dense = static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, {}));
       const auto read = static_cast<double>(PlanReadBytesAt(*plan, 8192, {}));
       EXPECT_LE(read, std::stod(ratio) * dense);
       EXPECT_GE(read, std::stod(ratio) > 0.1 ? 0.97 * std::stod(ratio) * dense : 0.6 * std::stod(ratio) * dense);
@@ -94,7 +85,7 @@ TEST(Budget, QuestMeetsItByWhatAQueryReads) {
 
 // In place of a window no more bytes, and within two pages as many: its ring has a page or two that are not full.
 TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
-  HeadPlan base = HeadPlan::Dense(Shape());
+  HeadPlan base = HeadPlan::Dense(PlannerShape());
   base.method = "manual";
   for (size_t i = 2; i < base.rules.size(); ++i) base.rules[i] = HeadRule::Stream(16, 100 + static_cast<int64_t>(i));
   base.rules[3].compensate = true;
@@ -106,8 +97,8 @@ TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
     for (size_t i = 0; i < base.rules.size(); ++i) {
       EXPECT_EQ(plan->rules[i].SelectsByScore(), i >= 2);
       EXPECT_EQ(plan->rules[i].compensate, i == 3 && std::string_view(method) != "adakv");
-      const int64_t before = RuleBytesAt(base.rules[i], Shape(), 32768, kNoLimit);
-      const int64_t after = RuleBytesAt(plan->rules[i], Shape(), 32768, kNoLimit);
+      const int64_t before = RuleBytesAt(base.rules[i], PlannerShape(), 32768, kNoLimit);
+      const int64_t after = RuleBytesAt(plan->rules[i], PlannerShape(), 32768, kNoLimit);
       EXPECT_LE(after, before);
       EXPECT_GE(after, before - 2 * kPageBytes);
     }
@@ -146,7 +137,7 @@ TEST(Budget, GatesMeetItByFullHeadsThenWindows) {
   for (size_t i = 0; i < gates.size(); ++i) gates[i] = static_cast<double>(i * 7 % 32) / 32;
   const auto plan = PlanFromGates(Input({{"kv-ratio", "0.25"}, {"at", "8192"}}), gates, HeadRule::Stream(16, 128), 0.5);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {});
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, {});
   EXPECT_LE(PlanBytesAt(*plan, 8192, {}), dense / 4);
   EXPECT_GE(PlanBytesAt(*plan, 8192, {}), dense / 4 * 99 / 100);
   // One more full head would not fit: 256 pages each, 6 for a stream of 16 + 128.
@@ -170,7 +161,7 @@ PlannerInput WindowedInput(std::map<std::string, std::string> options) {
 
 // Never above, and short of it by less than a page of one head, or of so many as are widened together.
 void ExpectMeets(const HeadPlan& plan, const PlannerInput& input, double ratio, int64_t tokens, int64_t num_heads = 1) {
-  const int64_t dense = PlanBytesAt(HeadPlan::Dense(Shape()), tokens, input.windows);
+  const int64_t dense = PlanBytesAt(HeadPlan::Dense(PlannerShape()), tokens, input.windows);
   const auto asked = static_cast<int64_t>(std::floor(ratio * static_cast<double>(dense)));
   const int64_t bytes = PlanBytesAt(plan, tokens, input.windows);
   EXPECT_LE(bytes, asked);
@@ -180,8 +171,8 @@ void ExpectMeets(const HeadPlan& plan, const PlannerInput& input, double ratio, 
 TEST(LayersThatDiffer, EveryMethodMeetsABudgetOfTheirRealBytes) {
   const PlannerInput plain = WindowedInput({});
   // 256 pages of 32 tokens, of which a window of 512 touches up to 17.
-  ASSERT_EQ(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, plain.windows),
-            Shape().num_kv_heads * (Shape().num_layers / 4) * (256 + 3 * 17) * kPageBytes);
+  ASSERT_EQ(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, plain.windows),
+            PlannerShape().num_kv_heads * (PlannerShape().num_layers / 4) * (256 + 3 * 17) * kPageBytes);
   std::vector<double> gates(plain.shape.num_layers * plain.shape.num_kv_heads);
   for (size_t i = 0; i < gates.size(); ++i) gates[i] = static_cast<double>(i * 7 % gates.size()) / 64;
   for (const char* ratio : {"0.05", "0.125", "0.25", "0.5", "0.93"}) {
@@ -200,26 +191,26 @@ TEST(LayersThatDiffer, EveryMethodMeetsABudgetOfTheirRealBytes) {
 }
 
 TEST(LayersThatDiffer, ZigzagKeepsAsManyLayersFullAsTheirBytesAllow) {
-  HeadPlan earlier = HeadPlan::Dense(Shape());
+  HeadPlan earlier = HeadPlan::Dense(PlannerShape());
   earlier.method = "zigzag";
-  for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+  for (int64_t layer_idx = 0; layer_idx < PlannerShape().num_layers; ++layer_idx) {
     // Windowed layers first: what they cost is small.
     const double gate = layer_idx % 4 == 3 ? 0.2 : 0.8;
-    earlier.scores.insert(earlier.scores.end(), static_cast<size_t>(Shape().num_kv_heads), gate);
+    earlier.scores.insert(earlier.scores.end(), static_cast<size_t>(PlannerShape().num_kv_heads), gate);
   }
   const PlannerInput input = WindowedInput({{"kv-ratio", "0.3"}, {"at", "8192"}});
   const auto plan = RefitPlan(earlier, input, "earlier");
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   ExpectMeets(*plan, input, 0.3, 8192);
-  for (int64_t layer_idx = 0; layer_idx < Shape().num_layers; ++layer_idx) {
+  for (int64_t layer_idx = 0; layer_idx < PlannerShape().num_layers; ++layer_idx) {
     EXPECT_EQ(plan->At(layer_idx, 0).kind == HeadRule::Kind::kFull, layer_idx % 4 != 3) << layer_idx;
   }
 }
 
 TEST(LayersThatDiffer, MoaChoosesAndWidensByTheBytesOfEachLayer) {
-  HeadPlan earlier = HeadPlan::Dense(Shape());
+  HeadPlan earlier = HeadPlan::Dense(PlannerShape());
   earlier.method = "moa";
-  const auto num_heads = static_cast<size_t>(Shape().num_layers * Shape().num_kv_heads);
+  const auto num_heads = static_cast<size_t>(PlannerShape().num_layers * PlannerShape().num_kv_heads);
   // Losses of an eighth, a half and all of the text: all heads would rather read more.
   Json losses = Json::array();
   for (size_t head = 0; head < num_heads; ++head) {
@@ -234,14 +225,14 @@ TEST(LayersThatDiffer, MoaChoosesAndWidensByTheBytesOfEachLayer) {
     const auto plan = RefitPlan(earlier, input, "earlier");
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     // Heads of a layer under one rule stay under one.
-    ExpectMeets(*plan, input, std::stod(ratio), 8192, Shape().num_kv_heads);
+    ExpectMeets(*plan, input, std::stod(ratio), 8192, PlannerShape().num_kv_heads);
   }
 }
 
 // What the programme leaves goes to the heads of the most influence first, under every influence but the paper's own.
 TEST(Budget, MoaSpendsTheRestByInfluence) {
   constexpr size_t kFarSighted = 13;  // layer 3, head 1
-  HeadPlan earlier = HeadPlan::Dense(Shape());
+  HeadPlan earlier = HeadPlan::Dense(PlannerShape());
   earlier.method = "moa";
   earlier.parameters_json = R"({"influence": "integrated"})";
   Json losses = Json::array();
@@ -258,13 +249,13 @@ TEST(Budget, MoaSpendsTheRestByInfluence) {
   const auto plan = RefitPlan(earlier, input, "earlier");
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->rules[kFarSighted], HeadRule::Full());
-  const auto asked = 0.2 * static_cast<double>(PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}));
+  const auto asked = 0.2 * static_cast<double>(PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, {}));
   EXPECT_LE(static_cast<double>(PlanBytesAt(*plan, 8192, {})), asked);
   EXPECT_GE(static_cast<double>(PlanBytesAt(*plan, 8192, {})), 0.99 * asked);
 }
 
 TEST(Budget, BytesAtIsTheSameBudget) {
-  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(Shape()), 8192, {}) / 4;
+  const int64_t bytes = PlanBytesAt(HeadPlan::Dense(PlannerShape()), 8192, {}) / 4;
   const auto by_bytes = MakePlan("streaming", Input({{"kv-bytes-at", fmt::format("{}:8192", bytes)}}));
   const auto by_ratio = MakePlan("streaming", Input({{"kv-ratio", "0.25"}, {"at", "8192"}}));
   ASSERT_TRUE(by_bytes.ok() && by_ratio.ok());

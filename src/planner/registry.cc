@@ -73,7 +73,8 @@ Result<HeadPlan> RefitPlan(const HeadPlan& earlier, const PlannerInput& input, c
   plan.data_hash = earlier.data_hash;
   plan.seed = earlier.seed;
   plan.scores = earlier.scores;
-  plan.report_json = earlier.report_json;
+  // What was measured is still so; a plan over a base has noted how that was made this time.
+  if (plan.report_json == HeadPlan().report_json) plan.report_json = earlier.report_json;
   HW_RETURN_IF_ERROR(ForgetMeasuredLoss(plan));
   HW_RETURN_IF_ERROR(ValidatePlan(plan, origin));
   return plan;

@@ -159,8 +159,11 @@ Result<HeadPlan> FromBase(const PlannerInput& input, const HeadRule& selecting, 
   HeadPlan plan;
   PlannerInput of_base = input;
   for (int64_t bytes = budget->bytes;; bytes -= PlanBytesAt(plan, *budget) - budget->bytes) {
-    of_base.options =
-        NamedOptions({{"kv-bytes-at", fmt::format("{}:{}", std::max<int64_t>(1, bytes), budget->at_tokens)}});
+    if (bytes <= 0) {
+      return Status::InvalidInput(fmt::format("KV budget: {} bytes at {} tokens; over {} this needs more",
+                                              budget->bytes, budget->at_tokens, path));
+    }
+    of_base.options = NamedOptions({{"kv-bytes-at", fmt::format("{}:{}", bytes, budget->at_tokens)}});
     HW_ASSIGN_OR_RETURN(HeadPlan made, RefitPlan(base, of_base, path));
     HW_ASSIGN_OR_RETURN(plan, SelectInPlace(std::move(made), input, selecting, budget->at_tokens, path));
     if (PlanBytesAt(plan, *budget) <= budget->bytes) break;

@@ -14,7 +14,7 @@ struct ComputeRates {
   double bf16_dot_flops = 0;  // 0 where the instruction set has no bf16 dot product
 };
 
-// Both of one moment, that of the median ratio of several: neither is the machine's peak. Takes a millisecond or two.
+// Both of one moment, that of the median ratio of several: neither is the machine's peak. Takes some 2 milliseconds.
 ComputeRates MeasureComputeRates(const KernelTable& kernels);
 
 // Whether matrix products gain by bf16 dots: they must be clearly faster, because rounding to bf16 costs digits and

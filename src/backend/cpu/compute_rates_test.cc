@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,29 @@ TEST(ComputeRates, WhatIsMeasuredIsWhatThereIs) {
     EXPECT_GT(rates.f32_flops, 1e8) << kernels->isa;
     EXPECT_EQ(rates.bf16_dot_flops > 0, kernels->matmul.has_bf16_dot) << kernels->isa;
   }
+}
+
+// A neighbour that comes after a while, and stays, slows both loops.
+TEST(ComputeRates, ANeighbourDoesNotDecide) {
+  static int num_calls;
+  num_calls = 0;
+  // As long as asked for, whatever the machine is like.
+  const auto loop = [](double operations) {
+    const auto time = std::chrono::microseconds(num_calls++ < 8 ? 40 : 160);
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < time) {
+    }
+    return operations;
+  };
+  static const auto run = loop;
+  KernelTable kernels = *AvailableKernelTables().front();
+  kernels.matmul.has_bf16_dot = true;
+  kernels.peak.f32_multiply_add = [](int64_t, float*) { return run(1e6); };
+  kernels.peak.bf16_dot = [](int64_t, float*) { return run(2e6); };
+  EXPECT_TRUE(Bf16Pays(MeasureComputeRates(kernels)));
+  num_calls = 0;
+  kernels.peak.bf16_dot = [](int64_t, float*) { return run(1e6); };
+  EXPECT_FALSE(Bf16Pays(MeasureComputeRates(kernels)));
 }
 
 // However busy the machine is when which engine is made.
