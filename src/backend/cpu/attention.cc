@@ -1,14 +1,12 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <tuple>
 
 #include "backend/cpu/block_choice.h"
 #include "backend/cpu/key_pieces.h"
-#include "base/no_memory.h"
 
 namespace headwise::cpu {
 namespace {
@@ -438,35 +436,6 @@ void RunPrefill(const AttentionArgs& args, RowSums sums, const KernelTable& kern
 }
 
 }  // namespace
-
-void AttentionScratch::AlignedDelete::operator()(std::byte* memory) const {
-  ::operator delete[](memory, std::align_val_t{64});
-}
-
-AttentionScratch::Block AttentionScratch::NewBlock(size_t bytes) {
-  void* memory = ::operator new[](bytes, std::align_val_t{64}, std::nothrow);
-  if (memory == nullptr) throw NoMemory(bytes, "the scores of attention");
-  return Block(static_cast<std::byte*>(memory));
-}
-
-void AttentionScratch::ReservePerThread(int num_threads, size_t bytes) {
-  if (per_thread_.size() >= static_cast<size_t>(num_threads) && per_thread_bytes_ >= bytes) return;
-  per_thread_.clear();
-  per_thread_bytes_ = 0;
-  for (int i = 0; i < num_threads; ++i) per_thread_.push_back(NewBlock(bytes));
-  per_thread_bytes_ = bytes;
-}
-
-float* AttentionScratch::Shared(size_t floats) {
-  const size_t bytes = floats * sizeof(float);
-  if (shared_bytes_ < bytes) {
-    shared_ = nullptr;
-    shared_bytes_ = 0;
-    shared_ = NewBlock(bytes);
-    shared_bytes_ = bytes;
-  }
-  return reinterpret_cast<float*>(shared_.get());
-}
 
 void Attention(const AttentionArgs& args, const KernelTable& kernels, ThreadPool& pool, AttentionScratch& scratch,
                RowSums sums) {

@@ -3,36 +3,27 @@
 #ifndef HEADWISE_BACKEND_CPU_ATTENTION_H_
 #define HEADWISE_BACKEND_CPU_ATTENTION_H_
 
-#include <memory>
-#include <vector>
-
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
+#include "base/scratch_memory.h"
 #include "base/thread_pool.h"
 
 namespace headwise::cpu {
 
-// Memory that attention keeps between calls. Grows to what a call needs.
+// Memory that attention keeps between calls.
 class AttentionScratch {
  public:
-  // `bytes` of 64-byte aligned memory for each of `num_threads`.
-  void ReservePerThread(int num_threads, size_t bytes);
-  std::byte* OfThread(int thread_idx) { return per_thread_[static_cast<size_t>(thread_idx)].get(); }
-  // 64-byte aligned floats shared by all threads.
-  float* Shared(size_t floats);
+  // `bytes` for each of `num_threads`.
+  void ReservePerThread(int num_threads, size_t bytes) { per_thread_.Reserve(num_threads, bytes); }
+  std::byte* OfThread(int thread_idx) { return per_thread_.OfThread(thread_idx); }
+  // Shared by all threads.
+  float* Shared(size_t floats) { return reinterpret_cast<float*>(shared_.Reserve(floats * sizeof(float))); }
 
  private:
-  struct AlignedDelete {
-    void operator()(std::byte* memory) const;
-  };
-  using Block = std::unique_ptr<std::byte[], AlignedDelete>;
-  static Block NewBlock(size_t bytes);
-
-  std::vector<Block> per_thread_;
-  size_t per_thread_bytes_ = 0;
-  Block shared_;
-  size_t shared_bytes_ = 0;
+  static constexpr const char* kPurpose = "the scores of attention";
+  ThreadScratchMemory per_thread_{kPurpose};
+  ScratchMemory shared_{kPurpose};
 };
 
 size_t PageBytes(const KvLayout& layout);

@@ -1,16 +1,12 @@
 #include "backend/cpu/matmul_input.h"
 
 #include <algorithm>
-#include <new>
 #include <numeric>
 
 #include "backend/cpu/packed_weights.h"
-#include "base/no_memory.h"
 
 namespace headwise::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
 
 // Elements of x that one task rounds or copies.
 constexpr int64_t kCopyTaskElements = 64 << 10;
@@ -209,34 +205,6 @@ RowRange MatMulJob::RangeOf(int64_t row) const {
   if (ranges.empty()) return {0, num_rows()};
   const auto behind = std::ranges::upper_bound(ranges, row, {}, &RowRange::first);
   return *(behind - 1);
-}
-
-void MatMulScratch::AlignedDelete::operator()(std::byte* memory) const {
-  ::operator delete[](memory, std::align_val_t{kAlignment});
-}
-
-MatMulScratch::Memory MatMulScratch::NewMemory(size_t bytes) {
-  void* memory = ::operator new[](bytes, std::align_val_t{kAlignment}, std::nothrow);
-  if (memory == nullptr) throw NoMemory(bytes, "the inputs of a matrix product");
-  return Memory(static_cast<std::byte*>(memory));
-}
-
-void MatMulScratch::ReserveTiles(int num_threads, size_t bytes) {
-  if (bytes > tile_bytes_) {
-    tiles_.clear();
-    tile_bytes_ = bytes;
-  }
-  while (tiles_.size() < static_cast<size_t>(num_threads)) tiles_.push_back(NewMemory(tile_bytes_));
-}
-
-std::byte* MatMulScratch::Block::Reserve(size_t wanted) {
-  if (wanted > bytes) {
-    memory.reset();
-    bytes = 0;
-    memory = NewMemory(wanted);
-    bytes = wanted;
-  }
-  return memory.get();
 }
 
 bool HasPacked(const MatMulArgs& args) {

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
+#include "base/scratch_memory.h"
 #include "base/thread_pool.h"
 
 namespace headwise::cpu {
@@ -50,15 +50,13 @@ struct MatMulTask {
   int64_t num_rows = 0;
 };
 
-// Memory that matrix products keep between calls; grows to what a call needs.
+// Memory that matrix products keep between calls.
 class MatMulScratch {
  public:
   // So many bytes for each of `num_threads`.
-  void ReserveTiles(int num_threads, size_t bytes);
-  float* TileOfThread(int thread_idx) {
-    return reinterpret_cast<float*>(tiles_[static_cast<size_t>(thread_idx)].get());
-  }
-  // Room for that many floats, or runs of one kind; 64-byte aligned, each shared by all threads.
+  void ReserveTiles(int num_threads, size_t bytes) { tiles_.Reserve(num_threads, bytes); }
+  float* TileOfThread(int thread_idx) { return reinterpret_cast<float*>(tiles_.OfThread(thread_idx)); }
+  // Room for that many floats, or runs of one kind, each shared by all threads.
   float* Floats(size_t count) { return reinterpret_cast<float*>(floats_.Reserve(count * sizeof(float))); }
   float* Scales(size_t count) { return reinterpret_cast<float*>(scales_.Reserve(count * sizeof(float))); }
   template <typename Run>
@@ -68,22 +66,11 @@ class MatMulScratch {
   std::vector<MatMulTask>& tasks() { return tasks_; }
 
  private:
-  struct AlignedDelete {
-    void operator()(std::byte* memory) const;
-  };
-  using Memory = std::unique_ptr<std::byte[], AlignedDelete>;
-  static Memory NewMemory(size_t bytes);
-  struct Block {
-    std::byte* Reserve(size_t wanted);
-    Memory memory;
-    size_t bytes = 0;
-  };
-
-  std::vector<Memory> tiles_;
-  size_t tile_bytes_ = 0;
-  Block floats_;
-  Block runs_;
-  Block scales_;
+  static constexpr const char* kPurpose = "the inputs of a matrix product";
+  ThreadScratchMemory tiles_{kPurpose};
+  ScratchMemory floats_{kPurpose};
+  ScratchMemory runs_{kPurpose};
+  ScratchMemory scales_{kPurpose};
   std::vector<MatMulTask> tasks_;
 };
 

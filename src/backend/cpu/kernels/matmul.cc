@@ -115,14 +115,24 @@ struct Largest {
 };
 // Of whole vectors of elements.
 HWY_INLINE Largest LargestOf(const float* x, int64_t n) {
-  VF largest = hn::Zero(kDF);
-  VF others = hn::Zero(kDF);
-  for (int64_t i = 0; i < n; i += kLanes) {
+  // Side by side, because each waits for its last step.
+  constexpr int64_t kChains = 4;
+  VF largest[kChains], others[kChains];
+  for (int c = 0; c < kChains; ++c) largest[c] = others[c] = hn::Zero(kDF);
+  const auto take = [&](int64_t i, int64_t c) HW_INLINE_LAMBDA {
     const VF elements = hn::LoadU(kDF, x + i);
-    largest = hn::Max(largest, hn::Abs(elements));
-    others = hn::MulAdd(elements, hn::Zero(kDF), others);
+    largest[c] = hn::Max(largest[c], hn::Abs(elements));
+    others[c] = hn::MulAdd(elements, hn::Zero(kDF), others[c]);
+  };
+  int64_t i = 0;
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
+    HW_UNROLL
+    for (int64_t c = 0; c < kChains; ++c) take(i + c * kLanes, c);
   }
-  return {hn::GetLane(hn::MaxOfLanes(kDF, largest)), hn::GetLane(hn::SumOfLanes(kDF, others))};
+  for (; i < n; i += kLanes) take(i, 0);
+  const VF all_largest = hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3]));
+  const VF all_others = hn::Add(hn::Add(others[0], others[1]), hn::Add(others[2], others[3]));
+  return {hn::GetLane(hn::MaxOfLanes(kDF, all_largest)), hn::GetLane(hn::SumOfLanes(kDF, all_others))};
 }
 
 }  // namespace
@@ -167,14 +177,15 @@ void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float*
   *scale = other != 0.0f ? other : magnitude / 127.0f;
   const float inverse = other == 0.0f && magnitude > kLeastRounded ? 127.0f / magnitude : 0.0f;
   for (int64_t begin = 0; begin < n; begin += kPiece, to += stride) {
-    alignas(64) int32_t codes[kPiece] = {};
-    if (inverse != 0.0f) {
-      const int64_t end = n - begin < kPiece ? n - begin : kPiece;
-      for (int64_t i = 0; i < end; i += kLanes) {
-        hn::Store(hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + begin + i), hn::Set(kDF, inverse))), DI(), codes + i);
+    const hn::Rebind<int8_t, DF> d8;
+    HW_UNROLL
+    for (int64_t i = 0; i < kPiece; i += kLanes) {
+      VI codes = hn::Zero(DI());
+      if (inverse != 0.0f && begin + i < n) {
+        codes = hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + begin + i), hn::Set(kDF, inverse)));
       }
+      hn::StoreU(hn::DemoteTo(d8, codes), d8, to + i);
     }
-    for (int64_t i = 0; i < kPiece; ++i) to[i] = static_cast<int8_t>(codes[i]);
   }
 }
 

@@ -7,6 +7,7 @@
 // to block in scratch, in the second-level cache too, and leave their registers one by one between the next products:
 // stored as soon as they are complete, each would wait for its last product, and the next products for them.
 //
+// What the next products need is asked for beside these: sums for the first level, the next block of x for the second.
 // What binds is what goes between the two caches, 2 KiB of x for four products of registers, which take 64 cycles:
 // vectors that work in registers and in the first level are free beside that (docs/performance.md).
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_INL_H_
@@ -102,6 +103,17 @@ struct AmxPlace {
   HWY_INLINE float* Row(int64_t row) const {
     return first + row / kRegisterRows * register_stride + row % kRegisterRows * row_stride;
   }
+  // Asks the first-level cache for an eighth of it. Of one register of rows the second half asks for nothing of use.
+  template <int kPart>
+  HWY_INLINE void Ask() const {
+    if (first == nullptr) return;
+    constexpr int64_t kRows = kPairRows / 8;
+    HW_UNROLL
+    for (int64_t row = 0; row < kRows; ++row) {
+      PrefetchOfRun(Row(kPart * kRows + row));
+      PrefetchOfRun(Row(kPart * kRows + row) + panel_stride);
+    }
+  }
 };
 
 // What all rows of a task are multiplied with.
@@ -120,6 +132,8 @@ struct AmxWork {
   int64_t row_register = 0;
   AmxPlace from;  // none: they begin with 0
   AmxPlace to;
+  AmxPlace next_from = {};  // of the work after this one
+  AmxPlace next_to = {};    // if it is elsewhere
 };
 
 // The sums of kRowRegisters x 2 registers, 0 to 3, and where they belong. They stay until the next ones take their
@@ -134,6 +148,14 @@ class AmxSums {
     left_ = current_;
     current_ = work.to;
     from_ = work.from;
+    next_from_ = work.next_from;
+    next_to_ = work.next_to;
+  }
+  // Part of what is needed next.
+  template <int kPart>
+  HWY_INLINE void Ask() const {
+    next_from_.Ask<kPart>();
+    next_to_.Ask<kPart>();
   }
   template <int kSum>
   HWY_INLINE void Replace() {
@@ -156,7 +178,7 @@ class AmxSums {
  private:
   Tiles& tiles_;
   int row_registers_ = 0;
-  AmxPlace current_, left_, from_;
+  AmxPlace current_, left_, from_, next_from_, next_to_;
 };
 
 // What is done beside the products of a block, evenly.
@@ -164,6 +186,12 @@ template <typename Register>
 struct AmxBeside {
   Reordering<Register>& reordering;  // of the next block
   int64_t registers_per_group;       // of eight steps of registers, beyond the one that is filled between them
+  const float* x;                    // of the next block, what the second-level cache is not asked for yet
+  int64_t x_lines_per_step;          // of registers
+
+  HWY_INLINE void AskForX() {
+    for (int64_t i = 0; i < x_lines_per_step; ++i, x += kRegisterSteps) PrefetchToL2(x);
+  }
 };
 
 // Registers 4 and 5 hold rows of x, 6 and 7 outputs.
@@ -222,14 +250,19 @@ HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& wor
   constexpr int64_t kGroupSteps = 8 * kRegisterSteps;
   int64_t step = 0;
   for (; step + kGroupSteps <= block.num_steps; step += kGroupSteps) {
+    const auto one_part = [&]<int kPart>() HW_INLINE_LAMBDA {
+      one_step(step + kPart * kRegisterSteps);
+      sums.Ask<kPart>();
+      beside.AskForX();
+    };
     beside.reordering.Finish(beside.registers_per_group);
     if (beside.reordering.num_left() == 0) {
-      for (int64_t i = 0; i < kGroupSteps; i += kRegisterSteps) one_step(step + i);
+      ForEighths(one_part);
       continue;
     }
     const Register next = beside.reordering.Next();
     ForEighths([&]<int kPart>() HW_INLINE_LAMBDA {
-      one_step(step + kPart * kRegisterSteps);
+      one_part.template operator()<kPart>();
       next.template Fill<kPart>();
     });
   }
@@ -291,6 +324,13 @@ struct AmxPair {
     }
   }
   bool copies() const { return whole_rows_ < args_.num_rows; }
+  // Of a block, the first or the last one of K or another.
+  AmxWork Work(int64_t row_register, bool is_first, bool is_last) const {
+    const int64_t row = row_register * kRegisterRows;
+    return {.row_register = row_register,
+            .from = is_first ? Start(row) : InScratch(row),
+            .to = is_last ? End(row) : InScratch(row)};
+  }
 
  private:
   // Of outputs that the task does not have, 0.
@@ -310,19 +350,19 @@ struct AmxPair {
   int64_t whole_rows_;  // of 32 rows and 32 outputs, which registers store where they belong
 };
 
-// All rows times two panels of a block, while the next ones are reordered.
+// All rows times two panels of a block, while the next ones are reordered. `after` comes then.
 template <typename Register>
 void AmxMultiply(Tiles& tiles, const TileArgs& args, const AmxBlock& block, const AmxPair& pair, bool is_first,
-                 bool is_last, typename Register::Sums& sums, Reordering<Register>& reordering) {
+                 bool is_last, const AmxWork& after, typename Register::Sums& sums, AmxBeside<Register>& beside) {
   const int64_t num_registers = (args.num_rows + kRegisterRows - 1) / kRegisterRows;
   const int64_t groups = (num_registers + 1) / 2 * (block.num_steps / (8 * kRegisterSteps));
-  const int64_t per_group = groups > 0 ? (reordering.num_left() + groups - 1) / groups : 0;
-  AmxBeside<Register> beside = {.reordering = reordering, .registers_per_group = per_group > 0 ? per_group - 1 : 0};
+  const int64_t per_group = groups > 0 ? (beside.reordering.num_left() + groups - 1) / groups : 0;
+  beside.registers_per_group = per_group > 0 ? per_group - 1 : 0;
   for (int64_t row = 0; row < num_registers; row += 2) {
-    const int64_t first = row * kRegisterRows;
-    const AmxWork work = {.row_register = row,
-                          .from = is_first ? pair.Start(first) : pair.InScratch(first),
-                          .to = is_last ? pair.End(first) : pair.InScratch(first)};
+    AmxWork work = pair.Work(row, is_first, is_last);
+    const AmxWork next = row + 2 < num_registers ? pair.Work(row + 2, is_first, is_last) : after;
+    work.next_from = next.from;
+    if (next.to.first != next.from.first) work.next_to = next.to;
     if (row + 1 < num_registers) {
       AmxMicro<2>(tiles, block, work, sums, beside);
     } else {
@@ -367,6 +407,10 @@ void AmxTileOf(const TileArgs& args) {
     block.num_steps = steps_from(first);
     const int64_t next_first = first + block.num_steps;
     const bool is_last = next_first >= num_steps;
+    // The next block of x is asked for evenly.
+    const float* next_x = block.x + args.x_block_stride;
+    const int64_t x_lines_per_step =
+        is_last ? 0 : (2 * kRegisterRows * steps_from(next_first) / block.num_steps + num_pairs - 1) / num_pairs;
     for (int64_t pair = 0; pair < num_pairs; ++pair) {
       const bool is_last_pair = pair + 1 == num_pairs;
       block.panels = panels[turn % 2];
@@ -375,7 +419,13 @@ void AmxTileOf(const TileArgs& args) {
       Reordering<Register> reordering(
           args, is_last_pair ? 0 : (pair + 1) * kPairOutputs, is_last_pair ? next_first : first,
           is_last_pair ? steps_from(next_first) : block.num_steps, panels[turn % 2], scales[turn % 3]);
-      AmxMultiply(tiles, args, block, AmxPair(args, scratch_sums, pair), first == 0, is_last, sums, reordering);
+      const AmxWork after =
+          is_last_pair ? AmxPair(args, scratch_sums, 0).Work(0, false, next_first + kAmxBlockSteps >= num_steps)
+                       : AmxPair(args, scratch_sums, pair + 1).Work(0, first == 0, is_last);
+      AmxBeside<Register> beside = {
+          .reordering = reordering, .registers_per_group = 0, .x = next_x, .x_lines_per_step = x_lines_per_step};
+      AmxMultiply(tiles, args, block, AmxPair(args, scratch_sums, pair), first == 0, is_last, after, sums, beside);
+      next_x = beside.x;
       reordering.Finish();
     }
     block.x += args.x_block_stride;

@@ -54,6 +54,12 @@ class AmxByteSums {
     Replace<2>();
     Replace<3>();
   }
+  // Part of where the sums belong that are to be scaled beside the next group's products.
+  template <int kPart>
+  HWY_INLINE void Ask() const {
+    left_.from.Ask<kPart>();
+    if (left_.to.first != left_.from.first) left_.to.Ask<kPart>();
+  }
   // An eighth of what is to be scaled beside a group's products: half a register.
   HWY_INLINE void Scale(int part) const {
     if (part / 2 >= scaled_.row_registers * 2) return;
@@ -122,7 +128,7 @@ HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& wor
       });
     };
     beside.reordering.Finish(beside.registers_per_group);
-    if (first + kGroupSteps > block.num_steps || beside.reordering.num_left() == 0) {
+    if (first + kGroupSteps > block.num_steps) {
       if (block.num_steps == 0) sums.ReplaceAll();
       for (int part = 0; part < kGroupRegisters; ++part) {
         if (first + part * kRegisterSteps < block.num_steps) one_step(part);
@@ -130,11 +136,20 @@ HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& wor
       }
       continue;
     }
+    const auto one_part = [&]<int kPart>() HW_INLINE_LAMBDA {
+      one_step(kPart);
+      sums.Ask<kPart>();
+      beside.AskForX();
+      sums.Scale(kPart);
+    };
+    if (beside.reordering.num_left() == 0) {
+      ForEighths(one_part);
+      continue;
+    }
     const Register next = beside.reordering.Next();
     ForEighths([&]<int kPart>() HW_INLINE_LAMBDA {
-      one_step(kPart);
+      one_part.template operator()<kPart>();
       next.template Fill<kPart>();
-      sums.Scale(kPart);
     });
   }
 }
