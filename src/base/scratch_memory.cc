@@ -1,18 +1,16 @@
 #include "base/scratch_memory.h"
 
-#include <sys/mman.h>
-
+#include <cstdint>
 #include <new>
 
+#include "base/huge_pages.h"
 #include "base/no_memory.h"
 
 namespace headwise {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
-// From here on a whole huge page is worth it: what jumps about in hundreds of KiB of 4 KiB pages waits for their
-// addresses, under virtualisation longer than for the memory itself.
+// From here on a whole huge page is worth it.
 constexpr size_t kMinHugeBytes = kHugePageBytes / 4;
 
 }  // namespace
@@ -27,10 +25,10 @@ std::byte* ScratchMemory::Reserve(size_t bytes) {
   bytes_ = 0;
   const bool is_huge = bytes >= kMinHugeBytes && bytes <= SIZE_MAX - kHugePageBytes;
   const size_t alignment = is_huge ? kHugePageBytes : kLineBytes;
-  const size_t whole = is_huge ? (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes : bytes;
+  const size_t whole = is_huge ? WholeHugePages(bytes) : bytes;
   void* memory = ::operator new[](whole, std::align_val_t{alignment}, std::nothrow);
   if (memory == nullptr) throw NoMemory(bytes, purpose_);
-  if (is_huge) static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));  // a wish; without it all works, slower
+  if (is_huge) AskForHugePages(memory, whole);
   memory_ = {static_cast<std::byte*>(memory), Delete{alignment}};
   bytes_ = whole;
   return memory_.get();

@@ -9,6 +9,7 @@
 
 #include "base/cpu_info.h"
 #include "base/format_bytes.h"
+#include "base/huge_pages.h"
 #include "base/rng.h"
 
 namespace headwise {
@@ -20,8 +21,6 @@ constexpr int64_t kBankValues = 65521;
 constexpr int64_t kBankPages = 61;
 // Neighbouring pages of one head: what a chunk of 512 tokens of a prompt fills.
 constexpr int64_t kRunTokens = 512;
-// Whole multiples of this get huge pages, as the cache's own pages do.
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -131,8 +130,8 @@ Result<RandomPages> RandomPages::Make(Backend& backend, const Wanted& wanted, in
   const int64_t num_layers = std::max<int64_t>(1, CeilDiv(min_bytes, layer_bytes));
   pages.bytes_ = num_layers * layer_bytes;
   HW_RETURN_IF_ERROR(CheckMemory(backend.device(), pages.bytes_, "KV pages"));
-  const int64_t whole_pages = CeilDiv(pages.bytes_, kHugePageBytes) * kHugePageBytes;
-  HW_ASSIGN_OR_RETURN(pages.memory_, DeviceBuffer::Make(backend.device(), static_cast<size_t>(whole_pages)));
+  HW_ASSIGN_OR_RETURN(pages.memory_,  // on huge pages, as the cache's own are
+                      DeviceBuffer::Make(backend.device(), WholeHugePages(static_cast<size_t>(pages.bytes_))));
   pages.Place(num_layers);
   HW_RETURN_IF_ERROR(pages.Fill(backend, seed));
   return pages;

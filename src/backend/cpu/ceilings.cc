@@ -11,6 +11,7 @@
 #include "backend/cpu/isa.h"
 #include "base/check.h"
 #include "base/cpu_info.h"
+#include "base/huge_pages.h"
 #include "base/thread_pool.h"
 
 namespace headwise::cpu {
@@ -32,7 +33,7 @@ class Mapping {
   explicit Mapping(size_t bytes)
       : bytes_(bytes), data_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     // Pages of 4 KiB would measure the TLB as well.
-    if (ok()) static_cast<void>(::madvise(data_, bytes_, MADV_HUGEPAGE));
+    if (ok()) AskForHugePages(data_, bytes_);
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

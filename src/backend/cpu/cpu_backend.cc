@@ -15,15 +15,13 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
 #include "base/cpu_info.h"
+#include "base/huge_pages.h"
 #include "tensor/blocks.h"
 
 namespace headwise {
 namespace {
 
 using cpu::KernelTable;
-
-// Whole multiples of this are given huge pages (device/host_device.cc).
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 // Packed weights share buffers of this size, or a matrix has one of its own: rounded up to huge pages one by one, those
 // of a 1B model would take 60 MB more. Memory that is never written is not resident.
@@ -226,8 +224,8 @@ class CpuBackend final : public Backend {
   Result<std::byte*> TakePacked(size_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     if (bytes > packed_left_) {
-      const size_t whole_pages = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-      HW_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(device_, std::max(kPackedBufferBytes, whole_pages)));
+      HW_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                          DeviceBuffer::Make(device_, std::max(kPackedBufferBytes, WholeHugePages(bytes))));
       packed_left_ = buffer.size_bytes();
       packed_end_ = buffer.data();
       packed_.push_back(std::move(buffer));

@@ -8,11 +8,10 @@
 
 #include "backend/cpu/packed_weights.h"
 #include "base/check.h"
+#include "base/huge_pages.h"
 
 namespace headwise::cpu {
 namespace {
-
-constexpr size_t kHugePageBytes = size_t{2} << 20;  // whole multiples lie on huge pages (device/host_device.cc)
 
 constexpr LinearWeights ExpertWeights::*kLinears[] = {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down};
 
@@ -53,7 +52,7 @@ Status ExpertStore::Reserve(Device& device) {
     return Status::InvalidInput(
         fmt::format("expert_bytes is {}, expected at least the {} of one expert", limit_bytes_, place_bytes_));
   }
-  const size_t bytes = (num_places * place_bytes_ + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const size_t bytes = WholeHugePages(num_places * place_bytes_);
   HW_ASSIGN_OR_RETURN(places_, DeviceBuffer::Make(device, bytes));
   expert_in_.assign(num_places, kNowhere);
   last_fetch_.assign(num_places, 0);

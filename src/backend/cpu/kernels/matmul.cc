@@ -113,13 +113,12 @@ struct Largest {
   // 0, or NaN where an element is one or is infinite: neither has a code, and the largest element may be another.
   float other;
 };
-// Of whole vectors of elements.
+// Of whole vectors of elements, in so many chains side by side, because in each a vector waits for the one before.
+template <int kChains>
 HWY_INLINE Largest LargestOf(const float* x, int64_t n) {
-  // Side by side, because each waits for its last step.
-  constexpr int64_t kChains = 4;
   VF largest[kChains], others[kChains];
   for (int c = 0; c < kChains; ++c) largest[c] = others[c] = hn::Zero(kDF);
-  const auto take = [&](int64_t i, int64_t c) HW_INLINE_LAMBDA {
+  const auto take = [&](int64_t i, int c) HW_INLINE_LAMBDA {
     const VF elements = hn::LoadU(kDF, x + i);
     largest[c] = hn::Max(largest[c], hn::Abs(elements));
     others[c] = hn::MulAdd(elements, hn::Zero(kDF), others[c]);
@@ -127,19 +126,21 @@ HWY_INLINE Largest LargestOf(const float* x, int64_t n) {
   int64_t i = 0;
   for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
     HW_UNROLL
-    for (int64_t c = 0; c < kChains; ++c) take(i + c * kLanes, c);
+    for (int c = 0; c < kChains; ++c) take(i + c * kLanes, c);
   }
   for (; i < n; i += kLanes) take(i, 0);
-  const VF all_largest = hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3]));
-  const VF all_others = hn::Add(hn::Add(others[0], others[1]), hn::Add(others[2], others[3]));
-  return {hn::GetLane(hn::MaxOfLanes(kDF, all_largest)), hn::GetLane(hn::SumOfLanes(kDF, all_others))};
+  for (int c = 1; c < kChains; ++c) {
+    largest[0] = hn::Max(largest[0], largest[c]);
+    others[0] = hn::Add(others[0], others[c]);
+  }
+  return {hn::GetLane(hn::MaxOfLanes(kDF, largest[0])), hn::GetLane(hn::SumOfLanes(kDF, others[0]))};
 }
 
 }  // namespace
 
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
   for (int64_t run = 0; run < n / kRunElements; ++run, to += stride) {
-    const auto [magnitude, other] = LargestOf(x + run * kRunElements, kRunElements);
+    const auto [magnitude, other] = LargestOf<1>(x + run * kRunElements, kRunElements);
     if (other != 0.0f) {
       // What the scale is, every product is.
       for (int8_t& code : to->codes) code = 0;
@@ -173,7 +174,7 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
 
 void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale) {
   constexpr int64_t kPiece = 64;
-  const auto [magnitude, other] = LargestOf(x, n);
+  const auto [magnitude, other] = LargestOf<4>(x, n);
   *scale = other != 0.0f ? other : magnitude / 127.0f;
   const float inverse = other == 0.0f && magnitude > kLeastRounded ? 127.0f / magnitude : 0.0f;
   for (int64_t begin = 0; begin < n; begin += kPiece, to += stride) {

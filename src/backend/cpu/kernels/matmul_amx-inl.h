@@ -358,8 +358,8 @@ void AmxMultiply(Tiles& tiles, const TileArgs& args, const AmxBlock& block, cons
   const int64_t groups = (num_registers + 1) / 2 * (block.num_steps / (8 * kRegisterSteps));
   const int64_t per_group = groups > 0 ? (beside.reordering.num_left() + groups - 1) / groups : 0;
   beside.registers_per_group = per_group > 0 ? per_group - 1 : 0;
+  AmxWork work = pair.Work(0, is_first, is_last);
   for (int64_t row = 0; row < num_registers; row += 2) {
-    AmxWork work = pair.Work(row, is_first, is_last);
     const AmxWork next = row + 2 < num_registers ? pair.Work(row + 2, is_first, is_last) : after;
     work.next_from = next.from;
     if (next.to.first != next.from.first) work.next_to = next.to;
@@ -368,6 +368,7 @@ void AmxMultiply(Tiles& tiles, const TileArgs& args, const AmxBlock& block, cons
     } else {
       AmxMicro<1>(tiles, block, work, sums, beside);
     }
+    work = next;
   }
   if (!is_last || !pair.copies()) return;
   sums.Finish();
@@ -419,9 +420,12 @@ void AmxTileOf(const TileArgs& args) {
       Reordering<Register> reordering(
           args, is_last_pair ? 0 : (pair + 1) * kPairOutputs, is_last_pair ? next_first : first,
           is_last_pair ? steps_from(next_first) : block.num_steps, panels[turn % 2], scales[turn % 3]);
-      const AmxWork after =
-          is_last_pair ? AmxPair(args, scratch_sums, 0).Work(0, false, next_first + kAmxBlockSteps >= num_steps)
-                       : AmxPair(args, scratch_sums, pair + 1).Work(0, first == 0, is_last);
+      AmxWork after;  // none behind the last
+      if (!is_last_pair) {
+        after = AmxPair(args, scratch_sums, pair + 1).Work(0, first == 0, is_last);
+      } else if (!is_last) {
+        after = AmxPair(args, scratch_sums, 0).Work(0, false, next_first + kAmxBlockSteps >= num_steps);
+      }
       AmxBeside<Register> beside = {
           .reordering = reordering, .registers_per_group = 0, .x = next_x, .x_lines_per_step = x_lines_per_step};
       AmxMultiply(tiles, args, block, AmxPair(args, scratch_sums, pair), first == 0, is_last, after, sums, beside);

@@ -121,10 +121,10 @@ inline constexpr TileLimits kVectorTileLimits = {kTileOutputs, 256, kTileScratch
 // 64 by a tenth; of 128 they are slower by a fifth.
 inline constexpr int64_t kMinRegisterRows = 96;
 
-// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block. The sums of all and a block
-// of x, 768 KiB, stay in the second-level cache (2 MiB), two panels of 16 outputs, reordered, and the next two, 32 KiB,
-// in the first (48 KiB). Blocks of twice the steps take a fifth longer in bytes and as long in bf16; twice the outputs
-// as long.
+// On tile registers (matmul_amx-inl.h): outputs and rows of a task, and steps of a block. The sums of all, a block
+// of x and the next one, 1 MiB, stay in the second-level cache (2 MiB), two panels of 16 outputs, reordered, and the
+// next two, 32 KiB, in the first (48 KiB). Blocks of twice the steps take a fifth longer in bytes and as long in bf16;
+// twice the outputs as long.
 inline constexpr int64_t kAmxOutputs = 256;
 inline constexpr int64_t kAmxRows = 512;
 inline constexpr int64_t kAmxBlockSteps = 128;
