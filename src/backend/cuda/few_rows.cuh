@@ -393,27 +393,35 @@ struct TurnWeights {
 };
 
 // Sums of a tile's shares, [kNumShares][kTileOutputs][rows], rows in an order that keeps both who writes pairs of them
-// and who reads one row of all outputs in different banks.
-template <int kGroups>
+// and who reads one row of all outputs in different banks. kOneRow: of a group's columns there is the first alone.
+template <int kGroups, bool kOneRow = false>
 struct Sums {
-  static constexpr int kRows = kGroups * kRowsOfGroup;
+  static_assert(!kOneRow || kGroups == 1);
+  static constexpr int kRows = kOneRow ? 1 : kGroups * kRowsOfGroup;
   static constexpr int kFloats = kNumShares * kTileOutputs * kRows;
   static __device__ int IndexOf(int share, int output, int row) {
-    const int turned = (output % 4 / (kMaxGroups / kGroups) * 8) ^ (output / 4 * 2);
+    const int turned = kOneRow ? 0 : (output % 4 / (kMaxGroups / kGroups) * 8) ^ (output / 4 * 2);
     return (share * kTileOutputs + output) * kRows + (row ^ turned);
   }
 };
 
 // What the warp has of a tile.
-template <int kGroups>
+template <int kGroups, bool kOneRow = false>
 __device__ void StoreShare(int share, const float (&acc)[kGroups][4], float* sums) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
+  if constexpr (kOneRow) {
+    if (lane % 4 != 0) return;
+    float* const to = sums + Sums<1, true>::IndexOf(share, lane / 4, 0);
+    to[0] = acc[0][0];
+    to[kTileOutputs / 2] = acc[0][2];
+  } else {
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
+    for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int to = Sums<kGroups>::IndexOf(share, lane / 4 + half * 8, group * kRowsOfGroup + 2 * (lane % 4));
-      *reinterpret_cast<float2*>(sums + to) = {acc[group][2 * half], acc[group][2 * half + 1]};
+      for (int half = 0; half < 2; ++half) {
+        const int to = Sums<kGroups>::IndexOf(share, lane / 4 + half * 8, group * kRowsOfGroup + 2 * (lane % 4));
+        *reinterpret_cast<float2*>(sums + to) = {acc[group][2 * half], acc[group][2 * half + 1]};
+      }
     }
   }
 }
@@ -425,9 +433,10 @@ __host__ __device__ constexpr int WarpsOfTile(int num_rows) {
 
 // What a thread writes of one tile after the other. Questions that are the same for all threads are asked once for all
 // of its sums: while each sum had its own, a tile's end took two thirds of a microsecond, in which nothing streams.
-template <int kGroups>
+template <int kGroups, bool kOneRow = false>
 struct TileWriter {
-  static constexpr int kSumsOfThread = (kTileOutputs * Sums<kGroups>::kRows + kThreads - 1) / kThreads;
+  using SumsOfTile = Sums<kGroups, kOneRow>;
+  static constexpr int kSumsOfThread = (kTileOutputs * SumsOfTile::kRows + kThreads - 1) / kThreads;
   const FewRowsParams& p;
   int thread = static_cast<int>(threadIdx.x) & (kThreads - 1);  // as which this one writes
   float gates[kSumsOfThread];  // of the tile of the gate, kept until that of what it gates is there
@@ -508,7 +517,7 @@ struct TileWriter {
     for (int j = 0; j < kSumsOfThread; ++j) {
 #pragma unroll
       for (int share = 0; share < kNumShares; ++share) {
-        of_share[j][share] = sums[Sums<kGroups>::IndexOf(share, Column(), RowThere(j))];
+        of_share[j][share] = sums[SumsOfTile::IndexOf(share, Column(), RowThere(j))];
       }
     }
 #pragma unroll 1
@@ -518,7 +527,7 @@ struct TileWriter {
         const int row = RowThere(j) + part * p.num_rows;
 #pragma unroll
         for (int share = 0; share < kNumShares; ++share) {
-          of_share[j][share] += sums[Sums<kGroups>::IndexOf(share, Column(), row)];
+          of_share[j][share] += sums[SumsOfTile::IndexOf(share, Column(), row)];
         }
       }
     }

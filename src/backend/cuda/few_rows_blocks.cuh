@@ -311,12 +311,14 @@ struct Groups {
   }
 };
 
-// acc += a slice of weights times x. A slice's runs are added in their order.
-template <DType kType, int kGroups>
+// acc += a slice of weights times x. A slice's runs are added in their order. kOneRow: of sums the first column's
+// alone.
+template <DType kType, int kGroups, bool kOneRow = false>
 __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, const GroupOfX (&x)[kGroups],
                                      int first_turn, float (&acc)[kGroups][4]) {
   constexpr BlockOrder kOrder = OrderOf(kType);
   constexpr int kWords = LowWords(kOrder);
+  constexpr int kStep = kOneRow ? 2 : 1;  // from one of a lane's sums to the next that somebody reads
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int codes_stride = layout.num_columns * 64;
   const int scales_stride = layout.num_pairs() * 16;
@@ -365,14 +367,14 @@ __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, co
           MultiplyHalfRun(c, a[0], a[1], b0);
           MultiplyHalfRun(second, a[2], a[3], b1);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
+          for (int j = 0; j < 4; j += kStep) {
             const float sum = of_run.d[0][j / 2].Times(c[j]) + of_run.d[1][j / 2].Times(second[j]);
             acc[group][j] = fmaf(sum, of_x[j % 2], acc[group][j]);
           }
         } else {
           MultiplyBytes<HasSignedOperands(kOrder)>(c, a, b0, b1);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
+          for (int j = 0; j < 4; j += kStep) {
             acc[group][j] = fmaf(of_run.d[0][j / 2].Times(c[j]), of_x[j % 2], acc[group][j]);
           }
         }
@@ -380,7 +382,7 @@ __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, co
           const float4& sums = sums_of_x[group];
           const float of_sum[2] = {i == 0 ? sums.x : sums.z, i == 0 ? sums.y : sums.w};
 #pragma unroll
-          for (int j = 0; j < 4; ++j) acc[group][j] = fmaf(of_run.min[j / 2], of_sum[j % 2], acc[group][j]);
+          for (int j = 0; j < 4; j += kStep) acc[group][j] = fmaf(of_run.min[j / 2], of_sum[j % 2], acc[group][j]);
         }
       }
     }

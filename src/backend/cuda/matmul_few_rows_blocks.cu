@@ -9,7 +9,7 @@
 // by the multiply-add that scales the sum; codes stand at the top of their bytes, so that a nibble is an operand after
 // one shift and one mask, and x's scale takes the factor back.
 //
-// As in matmul_few_rows.cu a warp copies its own slices of K, 10 to 18 KiB ahead, and waits for nobody; one block a
+// As in matmul_few_rows.cu a warp copies its own slices of K, 4 to 18 KiB ahead, and waits for nobody; one block a
 // multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of their
 // own. x lies in shared memory, of few numbers rounded there by each block, norm and all, of more by a launch of its
 // own, from which it is copied as it is. Of sums that are too long for that every warp brings the part of its next
@@ -29,9 +29,9 @@ namespace {
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
 // Tiles [begin, end) of the team, whose shares are in `sums` one behind the other.
-template <int kGroups>
+template <int kGroups, bool kOneRow>
 __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, const float* sums,
-                           TileWriter<kGroups>& writer) {
+                           TileWriter<kGroups, kOneRow>& writer) {
   if constexpr (kGroups > 1) {  // of its one tile most warps have rows
     writer.LoadOld(tiles.Get(begin));
     SyncTeam(team);
@@ -46,7 +46,9 @@ __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, con
   };
   if (tiles.p.adds) for_own([&](int i) { writer.LoadOld(tiles.Get(i)); });
   SyncTeam(team);
-  for_own([&](int i) { writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups>::kFloats); });
+  for_own([&](int i) {
+    writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups, kOneRow>::kFloats);
+  });
 }
 
 // Of up to 8 rows, where a block has more than one tile. With one team of eight warps, two for each scheduler, all wait
@@ -54,16 +56,20 @@ __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, con
 // microseconds, with two teams they take 104.
 constexpr int kMostTeams = 2;
 // Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
-// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83).
-constexpr int kThreadsOfBound = 640;
-static_assert(kThreadsOfBound > kMostTeams * kThreads);
+// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83). One
+// row is rounded by a launch of its own for one product of a layer's four, and more registers are worth more to it.
+constexpr int ThreadsOfBound(int num_teams, bool is_one_row) {
+  return num_teams > 1 && !is_one_row ? 640 : num_teams * kThreads;
+}
+static_assert(ThreadsOfBound(kMostTeams, false) > kMostTeams * kThreads);
 
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
 // `rounded`: x as XBytes says, or null: each block makes it.
-template <DType kType, int kGroups, int kStages, int kTeams>
-__global__ void __launch_bounds__(kTeams == 1 ? kThreads : kThreadsOfBound, 1)
+template <DType kType, int kGroups, int kStages, int kTeams, bool kOneRow>
+__global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
     BlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, const char* rounded) {
+  using SumsOfTile = Sums<kGroups, kOneRow>;
   constexpr BlockOrder kOrder = OrderOf(kType);
   constexpr int kSliceBytes = kOrder.slice_bytes();
   constexpr int kTurnsOfSlice = kOrder.runs / 2;
@@ -86,7 +92,7 @@ __global__ void __launch_bounds__(kTeams == 1 ? kThreads : kThreadsOfBound, 1)
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
 
-  const int floats_of_team = p.num_buffers * p.tiles_at_once * Sums<kGroups>::kFloats;
+  const int floats_of_team = p.num_buffers * p.tiles_at_once * SumsOfTile::kFloats;
   auto* const first_sums = reinterpret_cast<float*>(memory + kTeams * kNumShares * kStages * kSliceBytes);
   char* const x = reinterpret_cast<char*>(first_sums + kTeams * floats_of_team);
   float* const sums = first_sums + team * floats_of_team;
@@ -107,7 +113,7 @@ __global__ void __launch_bounds__(kTeams == 1 ? kThreads : kThreadsOfBound, 1)
   }
   __syncthreads();
   const Groups<kGroups> groups(layout, x);
-  TileWriter<kGroups> writer(p);
+  TileWriter<kGroups, kOneRow> writer(p);
   int first_of_set = 0;
   float* set = sums;
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
@@ -115,16 +121,16 @@ __global__ void __launch_bounds__(kTeams == 1 ? kThreads : kThreadsOfBound, 1)
     for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
       const char* const slice = ring.Wait();
       copy_next();
-      MultiplySlice<kType, kGroups>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
+      MultiplySlice<kType, kGroups, kOneRow>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
       ring.Release();
     }
-    StoreShare<kGroups>(share, acc, set + (tile_idx - first_of_set) * Sums<kGroups>::kFloats);
+    StoreShare<kGroups, kOneRow>(share, acc, set + (tile_idx - first_of_set) * SumsOfTile::kFloats);
     if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
-    WriteTiles<kGroups>(tiles, team, first_of_set, tile_idx + 1, set, writer);
+    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, writer);
     if (p.num_buffers == 1) {
       SyncTeam(team);
     } else {
-      set = set == sums ? sums + p.tiles_at_once * Sums<kGroups>::kFloats : sums;
+      set = set == sums ? sums + p.tiles_at_once * SumsOfTile::kFloats : sums;
     }
     first_of_set = tile_idx + 1;
   }
@@ -276,6 +282,11 @@ int GroupsOf(int num_rows) {
   return num_rows <= kRowsOfGroup ? 1 : num_rows <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
 }
 
+// Whether there is a kernel for the one row alone.
+constexpr bool HasOneRow(int num_rows, int num_teams) {
+  return num_rows == 1 && num_teams == kMostTeams;
+}
+
 // Of x: of more, every block's rounding of them all is taken to last longer than a launch that rounds them once. Of one
 // row of 14,336 without a norm it was 1.1 to 1.7 microseconds longer.
 constexpr int64_t kMaxStagedNumbers = 15 << 10;
@@ -288,6 +299,13 @@ constexpr int StagesOf(DType dtype, int ring_bytes) {
   return ring_bytes / OrderOf(dtype).slice_bytes();
 }
 static_assert(StagesOf(DType::kQ6_K, kShallowRing) >= 3 && StagesOf(DType::kQ8_0, kDeepRing) == 8);
+// Of two teams, in elements of K. Twice as many warps have as much on its way with half as much each, and what is asked
+// for ahead of need stands in the way of what is needed now: with twice as many elements a token of q4_k and one row
+// took 2.0 in place of 1.9 ms.
+constexpr int kRingOfTeams = 512;
+constexpr int StagesOfTeams(DType dtype) {
+  return kRingOfTeams / OrderOf(dtype).slice_elements();
+}
 
 XBytes LayoutOfX(DType dtype, int num_rows, int64_t depth) {
   const BlockOrder order = OrderOf(dtype);
@@ -327,8 +345,8 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int
   const size_t streamed = size_t{2} * kNumShares * static_cast<size_t>(x.bytes());
   const auto fits = [&](Layout& layout) {
     const auto num_teams = static_cast<size_t>(layout.num_teams);
-    const size_t sums =
-        num_teams * sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup * static_cast<size_t>(GroupsOf(num_rows));
+    const int columns = HasOneRow(num_rows, layout.num_teams) ? 1 : kRowsOfGroup * GroupsOf(num_rows);
+    const size_t sums = num_teams * sizeof(float) * kNumShares * kTileOutputs * static_cast<size_t>(columns);
     layout.bytes = num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums +
                    (layout.is_streamed ? streamed : held);
     if (layout.bytes > limit) return false;
@@ -342,7 +360,7 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int
     }
     return true;
   };
-  Layout layout{.num_stages = StagesOf(dtype, kShallowRing), .num_teams = num_teams};
+  Layout layout{.num_stages = StagesOfTeams(dtype), .num_teams = num_teams};
   if (layout.num_teams > 1 && fits(layout) && layout.num_buffers == 2) return layout;
   for (const int ring_bytes : {kDeepRing, kShallowRing}) {
     layout = {.num_stages = StagesOf(dtype, ring_bytes)};
@@ -380,10 +398,15 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
   constexpr int kDeep = StagesOf(kType, kDeepRing);
   constexpr int kShallow = StagesOf(kType, kShallowRing);
   if constexpr (kGroups == 1) {
-    if (layout.num_teams > 1) return launch(BlocksKernel<kType, kGroups, kShallow, kMostTeams>);
+    if (HasOneRow(params.num_rows, layout.num_teams)) {
+      return launch(BlocksKernel<kType, kGroups, StagesOfTeams(kType), kMostTeams, true>);
+    }
+    if (layout.num_teams > 1) {
+      return launch(BlocksKernel<kType, kGroups, StagesOfTeams(kType), kMostTeams, false>);
+    }
   }
-  launch(layout.num_stages == kDeep ? BlocksKernel<kType, kGroups, kDeep, 1>
-                                    : BlocksKernel<kType, kGroups, kShallow, 1>);
+  launch(layout.num_stages == kDeep ? BlocksKernel<kType, kGroups, kDeep, 1, false>
+                                    : BlocksKernel<kType, kGroups, kShallow, 1, false>);
 }
 
 // `params` of rows [first_row, first_row + num_rows) alone.
