@@ -10,7 +10,8 @@ namespace headwise {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-// From here on a whole huge page is worth it.
+// From here on a whole huge page is worth it: so much in pages of 4 KiB is more of their addresses than a core keeps at
+// hand.
 constexpr size_t kMinHugeBytes = kHugePageBytes / 4;
 
 }  // namespace

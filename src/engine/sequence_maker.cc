@@ -10,6 +10,7 @@
 
 #include "base/no_memory.h"
 #include "kv/kv_bytes.h"
+#include "kv/token_marks.h"
 #include "model/rope.h"
 
 namespace headwise {
@@ -272,9 +273,7 @@ Result<std::shared_ptr<Sequence>> SequenceMaker::Fork(const Sequence& sequence, 
   const KvMemory::Hold hold(*memory_);
   HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, Reserve(options, step_tokens_));
   std::vector<ResolvedRule> rules = ResolveRules(*fork->plan, fork->limits, windows_);
-  const bool asks_for_marks = std::ranges::any_of(
-      rules, [](const ResolvedRule& rule) { return rule.select.kind == TokenSelector::Kind::kFastGen; });
-  if (asks_for_marks && !(fork->plan->tokens == sequence.plan->tokens) && sequence.cache->num_tokens() > 0) {
+  if (AskForMarks(rules) && !(fork->plan->tokens == sequence.plan->tokens) && sequence.cache->num_tokens() > 0) {
     return Status::InvalidInput(fmt::format(
         "fork: the {} tokens so far were marked by the lists of their own plan, expected the same \"tokens\"",
         sequence.cache->num_tokens()));

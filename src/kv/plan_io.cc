@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "kv/rule.h"
 #include "kv/rule_json.h"
+#include "kv/token_marks.h"
 
 namespace headwise {
 namespace {
@@ -185,8 +186,7 @@ Status CheckTokens(const HeadPlan& plan) {
         "\"tokens\": {} is among the special ones and among those of punctuation, expected one", both.front()));
   }
   const bool has_lists = !(plan.tokens == TokenLists{});
-  const bool asks = std::ranges::any_of(
-      plan.rules, [](const HeadRule& rule) { return rule.select.kind == TokenSelector::Kind::kFastGen; });
+  const bool asks = AskForMarks(plan.rules);
   if (has_lists == asks) return Status::Ok();
   return Status::InvalidInput(
       asks ? "a head selects by \"fastgen\", but the plan lists no tokens; expected \"tokens\": {\"special\": [...], "

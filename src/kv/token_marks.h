@@ -13,6 +13,12 @@
 
 namespace headwise {
 
+// Whether one of these rules, HeadRule or ResolvedRule, asks what tokens are.
+template <typename Rules>
+bool AskForMarks(const Rules& rules) {
+  return std::ranges::any_of(rules, [](const auto& rule) { return rule.select.kind == TokenSelector::Kind::kFastGen; });
+}
+
 inline TokenMark MarkOf(int32_t id, const TokenLists& lists) {
   if (std::ranges::binary_search(lists.special, id)) return TokenMark::kSpecial;
   return std::ranges::binary_search(lists.punctuation, id) ? TokenMark::kPunctuation : TokenMark::kOther;

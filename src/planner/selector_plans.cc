@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "kv/token_marks.h"
 #include "planner/base_plan.h"
 #include "planner/budget.h"
 #include "planner/methods.h"
@@ -131,8 +132,7 @@ Result<HeadPlan> SelectInPlace(HeadPlan plan, const PlannerInput& input, const H
     ++num_selecting;
   }
   LevelSharing(plan);
-  const auto asks = [](const HeadRule& rule) { return rule.select.kind == Kind::kFastGen; };
-  if (std::ranges::none_of(plan.rules, asks)) plan.tokens = {};
+  if (!AskForMarks(plan.rules)) plan.tokens = {};
   plan.notes.push_back(
       fmt::format("{} of {} KV heads of {} ({}) select by score in place of a window, with no more bytes",
                   num_selecting, plan.rules.size(), path, base_method));

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <span>
 
 #include "support/backends.h"
 #include "support/block_read_simulation.h"
@@ -91,10 +92,9 @@ TEST_F(BlockReads, TheReferenceReadsWhatThePaperReads) {
           continue;
         }
         const Row expected = head.Attend(t, read);
-        const float* const row = &out[static_cast<size_t>((t * test_case.num_kv_heads + h) * group_dim)];
-        double worst = 0;
-        for (size_t i = 0; i < expected.size(); ++i) worst = Worse(worst, row[i], expected[i]);
-        ASSERT_LE(worst, AttentionTolerance(test_case.kv_formats, test_case.compute))
+        const auto first = static_cast<size_t>((t * test_case.num_kv_heads + h) * group_dim);
+        ASSERT_LE(MaxDifference(std::span(out).subspan(first, expected.size()), expected),
+                  AttentionTolerance(test_case.kv_formats, test_case.compute))
             << "seed " << seed << " head " << h << " at " << t << " of " << blocks.from;
       }
     }
@@ -146,8 +146,7 @@ TEST_F(BlockReads, EveryInstructionSetReadsWhatTheReferenceReads) {
       const auto dim = static_cast<size_t>(test_case.head_dim);
       size_t num_other = 0;
       for (size_t row = 0; row < out.size(); row += dim) {
-        double worst = 0;
-        for (size_t i = row; i < row + dim; ++i) worst = Worse(worst, out[i], expected[i]);
+        const double worst = MaxDifference(std::span(out).subspan(row, dim), std::span(expected).subspan(row, dim));
         ASSERT_TRUE(std::isfinite(worst)) << named.name << ", seed " << seed << ", row " << row / dim;
         num_other += worst > tolerance ? 1 : 0;
       }

@@ -236,6 +236,7 @@ TEST_P(BlockWeights, IntegerProductsAreExactButForSums) {
       }
     }
     // More tiles than multiprocessors, and sums whose x does not fit beside the weights of 32 rows.
+    ExpectIntegerSums({.formats = {format}, .num_rows = 1, .num_outputs = 4500, .depth = 1024}, random);
     ExpectIntegerSums({.formats = {format}, .num_rows = 3, .num_outputs = 4500, .depth = 1024}, random);
     ExpectIntegerSums({.formats = {format}, .num_rows = 32, .num_outputs = 40, .depth = 14336}, random);
     if (HasFatalFailure()) return;
@@ -324,12 +325,12 @@ TEST_P(BlockWeights, ManyTiles) {
   }
 }
 
-// Rows that leave no room for two teams of warps, or for one tile of each at a time.
+// Rows that leave no room for two teams of warps, or for one tile of each at a time, or for all eight.
 TEST_P(BlockWeights, EightLongRows) {
   if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
   Random random(9);
   for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
-    for (const int64_t depth : {6144, 8192, 10240}) {
+    for (const int64_t depth : {6144, 10240, 16384}) {
       ExpectAsRef({.formats = {format}, .num_rows = 8, .num_outputs = 2500, .depth = depth, .has_bias = true}, random);
     }
   }
@@ -339,9 +340,13 @@ TEST_P(BlockWeights, ARowDoesNotDependOnThoseBesideIt) {
   if (!is_cuda()) GTEST_SKIP() << "promised for a GPU; of a CPU batch_invariance_test.cc tells";
   Random random(5);
   for (const DType format : BlockFormatsOf(backend().name())) {
+    // The first has more tiles than a GPU has multiprocessors.
     for (const int64_t depth : {512, 2304, 14336}) {
-      const Call call{
-          .formats = {format}, .num_rows = 32, .num_outputs = 90, .depth = depth, .has_norm = depth == 2304};
+      const Call call{.formats = {format},
+                      .num_rows = 32,
+                      .num_outputs = depth == 512 ? 2500 : 90,
+                      .depth = depth,
+                      .has_norm = depth == 2304};
       SCOPED_TRACE(call.InWords());
       const Data data(call, random);
       const Runner runner(backend(), call, data);

@@ -142,13 +142,6 @@ std::vector<float> Attend(Backend& backend, const KvLayout& layout, const Head& 
   return out;
 }
 
-// NaN counts as infinitely far.
-double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = Worse(worst, a[i], b[i]);
-  return worst;
-}
-
 constexpr double kPrefillTolerance = 2e-5;  // the same numbers enter the same sums
 
 TEST(KvQ8, EveryBackendStoresTheSameNumbers) {
@@ -308,7 +301,7 @@ TEST(KvQ8, AttentionEqualsTheReference) {
         Head head(*named.backend, layout, num_tokens);
         head.Append(texts, 0, num_tokens);
         const double tolerance = num_rows == 1 ? AttentionTolerance(KvFormat::kQ8, Compute::kF32) : kPrefillTolerance;
-        ASSERT_LE(LargestDifference(Attend(*named.backend, layout, head, texts, query), expected), tolerance)
+        ASSERT_LE(MaxDifference(Attend(*named.backend, layout, head, texts, query), expected), tolerance)
             << named.name << " seed " << seed << " rows " << num_rows << " of " << num_tokens << " D "
             << layout.head_dim << " G " << group << " sink " << query.sink << " recent " << query.recent;
       }
@@ -336,8 +329,8 @@ TEST(KvQ8, OutliersAndZerosStayWhereTheyAre) {
     for (const int64_t pos : {int64_t{20}, int64_t{149}, kTokens - 1}) {
       const Query query{.first_pos = pos};
       const double tolerance = AttentionTolerance(KvFormat::kQ8, Compute::kF32) * (pos < 150 ? 1 : 3);
-      EXPECT_LE(LargestDifference(Attend(*named.backend, layout, head, texts, query),
-                                  Attend(*ref, layout, expected_head, texts, query)),
+      EXPECT_LE(MaxDifference(Attend(*named.backend, layout, head, texts, query),
+                              Attend(*ref, layout, expected_head, texts, query)),
                 tolerance)
           << named.name << " at " << pos;
     }

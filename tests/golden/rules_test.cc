@@ -104,7 +104,7 @@ TEST(Rules, ReferenceBackendEqualsTheGolden) {
     for (size_t i = 0; i < positions.size() && positions[i] < static_cast<int32_t>(kTokens); ++i, ++num_compared) {
       const auto row = rows.logits.begin() + positions[i] * kVocabulary;
       const auto golden = logits.begin() + static_cast<int64_t>(i) * kVocabulary;
-      EXPECT_LE(MaxDifference({row, row + kVocabulary}, {golden, golden + kVocabulary}), kBundledLogitsF32) << name;
+      EXPECT_LE(MaxDifference(std::span(row, kVocabulary), std::span(golden, kVocabulary)), kBundledLogitsF32) << name;
     }
     EXPECT_GT(num_compared, 0);
   }
@@ -149,14 +149,14 @@ TEST(Rules, CompensationEqualsTheGolden) {
       const auto plan = PlanOf(rule_case.json, ("plan_" + which).c_str(), *engine);
       const ForcedRows rows = MustRunForced(*engine, ids, plan, prompt_tokens, 200);
       const auto prefill_end = rows.logits.begin() + prompt_tokens * kVocabulary;
-      EXPECT_LE(MaxDifference({prefill_end - kVocabulary, prefill_end}, rule_case.tensors.F32("logits_prefill_last")),
+      EXPECT_LE(MaxDifference(std::span(prefill_end - kVocabulary, prefill_end),
+                              rule_case.tensors.F32("logits_prefill_last")),
                 kBundledLogitsF32);
       // The file holds the last rows only: they rest on all folding before them.
       const std::vector<float> golden = rule_case.tensors.F32("logits_" + which);
       ASSERT_LE(static_cast<int64_t>(golden.size()), rows.logits.end() - prefill_end);
       ASSERT_FALSE(golden.empty());
-      EXPECT_LE(MaxDifference({rows.logits.end() - static_cast<int64_t>(golden.size()), rows.logits.end()}, golden),
-                kBundledLogitsF32)
+      EXPECT_LE(MaxDifference(std::span(rows.logits).last(golden.size()), golden), kBundledLogitsF32)
           << choice.name() << " " << which;
     }
   }

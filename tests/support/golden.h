@@ -66,14 +66,6 @@ inline std::vector<std::string> GoldenFolders(const std::string& path) {
   return folders;
 }
 
-// Largest |a - b|; infinity when the sizes differ or a number is not finite.
-inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  if (a.size() != b.size() || a.empty()) return INFINITY;
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) worst = Worse(worst, a[i], b[i]);
-  return worst;
-}
-
 }  // namespace headwise
 
 #endif  // HEADWISE_TESTS_SUPPORT_GOLDEN_H_

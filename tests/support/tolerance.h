@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <span>
 
 #include "backend/ops.h"
@@ -15,6 +16,14 @@ namespace headwise {
 inline double Worse(double worst, double a, double b) {
   const double difference = std::abs(a - b);
   return std::isfinite(difference) ? std::max(worst, difference) : INFINITY;
+}
+// The same of whole rows of numbers; infinity also where they are not as many, or none.
+template <typename A, typename B>
+double MaxDifference(const A& a, const B& b) {
+  if (std::size(a) != std::size(b) || std::empty(a)) return INFINITY;
+  double worst = 0;
+  for (size_t i = 0; i < std::size(a); ++i) worst = Worse(worst, a[i], b[i]);
+  return worst;
 }
 
 // Attention outputs of N(0,1) values, largest |difference|. In f32 only sums and exp differ. With 16-bit pages a key

@@ -3,16 +3,16 @@
 // Bound by reading the weights once, in the bits that they have in the file. x is rounded to bytes with a scale for 32
 // numbers; weights lie in the order of the operands of mma.m16n8k32 (block_order.h), so that a lane's 16 bytes are a
 // run's operand, or two runs' once nibbles are taken apart. At 4.5 TB/s a multiprocessor has 28 clocks, 112 warp
-// instructions, for a run of 16 outputs of q8_0, and half of that for 4 bits. For up to 8 rows a run takes 41 and 34,
-// for up to 32 it takes 73 and 66 (docs/performance-cuda.md has those of all formats). Three things keep it small: the
-// integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is converted; that base is taken off
-// by the multiply-add that scales the sum; codes stand at the top of their bytes, so that a nibble is an operand after
-// one shift and one mask, and x's scale takes the factor back.
+// instructions, for a run of 16 outputs of q8_0, and half of that for 4 bits. For one row a run takes 38 and 30, for up
+// to 8 rows 42 and 34, for up to 32 it takes 74 and 67 (docs/performance-cuda.md has those of all formats). Three
+// things keep it small: the integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is
+// converted; that base is taken off by the multiply-add that scales the sum; codes stand at the top of their bytes, so
+// that a nibble is an operand after one shift and one mask, and x's scale takes the factor back.
 //
-// As in matmul_few_rows.cu a warp copies its own slices of K, 4 to 18 KiB ahead, and waits for nobody; one block a
-// multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of their
-// own. x lies in shared memory, of few numbers rounded there by each block, norm and all, of more by a launch of its
-// own, from which it is copied as it is. Of sums that are too long for that every warp brings the part of its next
+// As in matmul_few_rows.cu a warp copies its own slices of K through a ring of 4 to 18 KiB, and waits for nobody; one
+// block a multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of
+// their own. x lies in shared memory, of few numbers rounded there by each block, norm and all, of more by a launch of
+// its own, from which it is copied as it is. Of sums that are too long for that every warp brings the part of its next
 // slice with its weights, for four tiles at once. Rows that do not fit even so take their turn.
 //
 // How a sum is put together depends on K and the format alone (eight shares, each in the order of its slices and runs,
@@ -300,8 +300,7 @@ constexpr int StagesOf(DType dtype, int ring_bytes) {
 }
 static_assert(StagesOf(DType::kQ6_K, kShallowRing) >= 3 && StagesOf(DType::kQ8_0, kDeepRing) == 8);
 // Of two teams, in elements of K. Twice as many warps have as much on its way with half as much each, and what is asked
-// for ahead of need stands in the way of what is needed now: with twice as many elements a token of q4_k and one row
-// took 2.0 in place of 1.9 ms.
+// for ahead of need stands in the way of what is needed now (docs/performance-cuda.md, "Short rings").
 constexpr int kRingOfTeams = 512;
 constexpr int StagesOfTeams(DType dtype) {
   return kRingOfTeams / OrderOf(dtype).slice_elements();
