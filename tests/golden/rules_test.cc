@@ -2,6 +2,8 @@
 // and the 16-bit formats within their tolerances.
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "eval/perplexity.h"
 #include "kv/rule_json.h"
 #include "support/engines.h"
