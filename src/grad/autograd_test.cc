@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "grad/grad_test_support.h"
 #include "support/golden.h"
+#include "support/tolerance.h"
 
 namespace headwise {
 namespace {
@@ -44,7 +45,7 @@ void CheckGateGradient(double tolerance, Compute compute = Compute::kF32, const 
   EXPECT_NEAR(loss / json.at("distill_loss").get<double>(), 1.0, tolerance * 10);
   std::vector<double> d_gates(gates.size());
   decoder.Backward({.d_hidden = d_hidden, .d_gates = d_gates, .influence = {}});
-  EXPECT_LE(MaxDifferenceAs(d_gates, expected) / MaxMagnitude(expected), tolerance);
+  EXPECT_LE(MaxDifference(d_gates, expected) / MaxMagnitude(expected), tolerance);
 }
 
 TEST(GateGradient, MatchesAutogradInF32) {
@@ -73,7 +74,7 @@ void CheckInfluence(double tolerance) {
   EXPECT_NEAR(loss, json.at("loss").get<double>(), tolerance);
   std::vector<double> sums;
   for (const Influence& layer : influence) sums.insert(sums.end(), layer.sums.begin(), layer.sums.end());
-  EXPECT_LE(MaxDifferenceAs(sums, expected) / MaxMagnitude(expected), tolerance);
+  EXPECT_LE(MaxDifference(sums, expected) / MaxMagnitude(expected), tolerance);
 }
 
 TEST(Influence, MatchesAutogradInF32) {
@@ -104,7 +105,7 @@ TEST(Influence, DistancesAreTheDiagonalsOfItsEntries) {
         }
       }
     }
-    EXPECT_LE(MaxDifferenceAs(found.sums, expected), 1e-12 + 1e-9 * MaxMagnitude(expected)) << layer;
+    EXPECT_LE(MaxDifference(found.sums, expected), 1e-12 + 1e-9 * MaxMagnitude(expected)) << layer;
   }
 }
 
@@ -166,7 +167,7 @@ TEST(Influence, CertainAttentionKeepsItsDigits) {
     return influence.sums;
   };
   const std::vector<double> exact = run(double{});
-  EXPECT_LE(MaxDifferenceAs(run(float{}), exact), 1e-3 * MaxMagnitude(exact));
+  EXPECT_LE(MaxDifference(run(float{}), exact), 1e-3 * MaxMagnitude(exact));
 }
 
 // ---- threads ----

@@ -8,6 +8,7 @@
 #include "model/load_config.h"
 #include "support/golden.h"
 #include "support/layered_model.h"
+#include "support/tolerance.h"
 
 namespace headwise {
 namespace {
@@ -32,7 +33,7 @@ TEST_P(FamilyTest, HiddenStatesMatchHuggingFace) {
   std::vector<double> expected = Widened(golden_.F32("final_hidden_a"));
   for (double& value : expected) value *= model().config.logit_scale;
   // The golden file holds float32.
-  EXPECT_LE(MaxDifferenceAs(hidden, expected), 2e-6);
+  EXPECT_LE(MaxDifference(hidden, expected), 2e-6);
 }
 
 TEST_P(FamilyTest, LossesMatchLogitsOfHuggingFace) {
@@ -145,7 +146,7 @@ void CheckGatesByFiniteDifferences(const Model& model, const std::vector<int32_t
     slopes.push_back((above - loss.At(moved)) / (2 * step));
   }
   EXPECT_GT(MaxMagnitude(slopes), 1e-3);  // a gradient of nothing would agree with anything
-  EXPECT_LE(MaxDifferenceAs(d_gates, slopes), 1e-6 * MaxMagnitude(slopes));
+  EXPECT_LE(MaxDifference(d_gates, slopes), 1e-6 * MaxMagnitude(slopes));
 }
 
 TEST_P(FamilyTest, GateGradientsMatchFiniteDifferences) {
@@ -158,7 +159,7 @@ TEST_P(FamilyTest, GateGradientsAreTheSameInF32) {
   GatedLoss<float> loss(model(), ids_, HeadRule::Stream(3, 6));
   GatedLoss<double> exact(model(), ids_, HeadRule::Stream(3, 6));
   const std::vector<double> expected = exact.GradientAt(exact.RandomGates());
-  EXPECT_LE(MaxDifferenceAs(loss.GradientAt(loss.RandomGates()), expected), 1e-4 * MaxMagnitude(expected));
+  EXPECT_LE(MaxDifference(loss.GradientAt(loss.RandomGates()), expected), 1e-4 * MaxMagnitude(expected));
 }
 
 // Under a rule that hides one key from the last query and nothing else, the loss rises by the key's influence as a
@@ -193,7 +194,7 @@ TEST_P(FamilyTest, InfluenceMatchesFiniteDifferences) {
     }
   }
   EXPECT_GT(MaxMagnitude(expected), 1e-4);
-  EXPECT_LE(MaxDifferenceAs(found, expected), 1e-6 * MaxMagnitude(expected));
+  EXPECT_LE(MaxDifference(found, expected), 1e-6 * MaxMagnitude(expected));
 }
 
 // Beside a bounded path too, wherever the gates stand: under a rule that hides one key from the last query and nothing
@@ -222,7 +223,7 @@ TEST_P(FamilyTest, InfluenceWithGatesIsTheSlopeTowardsTheRule) {
     }
   }
   EXPECT_GT(MaxMagnitude(expected), 1e-4);
-  EXPECT_LE(MaxDifferenceAs(found, expected), 1e-6 * MaxMagnitude(expected));
+  EXPECT_LE(MaxDifference(found, expected), 1e-6 * MaxMagnitude(expected));
 }
 
 TEST_P(FamilyTest, ForwardFromALayerIsForwardWithThoseGates) {
@@ -271,7 +272,7 @@ TEST_P(FamilyTest, TheMarginsGradientMatchesFiniteDifferences) {
     value += kStep;
   }
   EXPECT_GT(MaxMagnitude(slopes), 1e-3);
-  EXPECT_LE(MaxDifferenceAs(gradient, slopes), 1e-6 * MaxMagnitude(slopes));
+  EXPECT_LE(MaxDifference(gradient, slopes), 1e-6 * MaxMagnitude(slopes));
 }
 
 // Every matrix is counted and none twice: after a run with gates and one with influence a decoder holds it all. In
@@ -356,14 +357,14 @@ TEST(LayersThatDiffer, HiddenStatesAreThoseOfPlainLoops) {
   GradDecoder<double> decoder(*model, pool);
   std::vector<double> hidden;
   decoder.Forward({.ids = ids, .wanted = wanted, .on_attention = {}}, hidden);
-  EXPECT_LE(MaxDifferenceAs(hidden, layered.Reference(ids, plan).hidden), 1e-9);
+  EXPECT_LE(MaxDifference(hidden, layered.Reference(ids, plan).hidden), 1e-9);
   // With gates of 0 every head is bounded, by its rule and by its layer's window.
   const std::vector<double> gates(plan.rules.size());
   for (const HeadRule& bounded : {HeadRule::Stream(3, 6), HeadRule::Stream(2, 12)}) {
     for (HeadRule& rule : plan.rules) rule = bounded;
     const HeadGates head_gates{.values = gates, .bounded = bounded};
     decoder.Forward({.ids = ids, .wanted = wanted, .gates = &head_gates, .on_attention = {}}, hidden);
-    EXPECT_LE(MaxDifferenceAs(hidden, layered.Reference(ids, plan).hidden), 1e-9);
+    EXPECT_LE(MaxDifference(hidden, layered.Reference(ids, plan).hidden), 1e-9);
   }
 }
 

@@ -34,17 +34,6 @@ inline std::vector<int32_t> LastPositions(int64_t num_tokens, int64_t count) {
   return positions;
 }
 
-template <typename Real>
-double MaxDifferenceAs(const std::vector<Real>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (!(difference <= worst)) worst = std::isfinite(difference) ? difference : INFINITY;
-  }
-  return worst;
-}
-
 inline double MaxMagnitude(const std::vector<double>& values) {
   double most = 0;
   for (const double value : values) most = std::max(most, std::abs(value));
