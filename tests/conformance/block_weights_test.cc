@@ -79,8 +79,8 @@ class Runner {
     for (const HostMatrix& matrix : data.matrices) adopted_.push_back(backend.AdoptWeights(matrix.view).value());
   }
 
-  // Outputs of rows [first_row, first_row + num_rows), part behind part. `is_apart`: norm, product and activation by a
-  // call each.
+  // Outputs of rows [first_row, first_row + num_rows), part behind part. `is_apart`: every part, norm and all, and the
+  // activation by a call each.
   Floats Run(int64_t first_row, int64_t num_rows, bool is_apart = false) const {
     const auto rows = [&](const Floats& all, int64_t width) {
       return Floats(all.begin() + first_row * width, all.begin() + (first_row + num_rows) * width);
@@ -109,7 +109,13 @@ class Runner {
       args.activation = ActivateArgs{.kind = *call_.activation, .gate = parts[0].out, .x = parts[1].out};
     }
     if (is_apart) {
-      backend_.Backend::Linear(args);
+      for (const MatMulPart& part : parts) {
+        LinearArgs one = args;
+        one.product.parts = {&part, 1};
+        one.activation.reset();
+        backend_.Linear(one);
+      }
+      if (args.activation) backend_.Activate(*args.activation);
     } else {
       backend_.Linear(args);
     }
@@ -160,18 +166,28 @@ class BlockWeights : public testing::TestWithParam<size_t> {
     ExpectNear(found, expected, [&](size_t i) { return tolerances[i / part_size * num_outputs + i % num_outputs]; });
   }
 
-  // Of what few rows are rounded to: the largest of 32 becomes 127.
+  // Of what few rows are rounded to: the largest of 32 becomes 127. With a norm those are rows times its weight, and
+  // sums are divided by the root mean square.
   void ExpectIntegerSums(const Call& call, Random& random) {
     SCOPED_TRACE(call.InWords());
     const Data data(call, random);
     const Floats found = Runner(backend(), call, data).RunAll();
-    std::vector<double> seen(data.x.size());
+    Floats rows = data.x;
+    const auto depth = static_cast<size_t>(call.depth);
+    for (size_t i = 0; call.has_norm && i < rows.size(); ++i) rows[i] *= data.norm_weight[i % depth];
+    std::vector<double> seen(rows.size());
     for (size_t run = 0; run < seen.size(); run += 32) {
       float largest = 0;
-      for (size_t i = run; i < run + 32; ++i) largest = std::max(largest, std::abs(data.x[i]));
+      for (size_t i = run; i < run + 32; ++i) largest = std::max(largest, std::abs(rows[i]));
       const float inverse = 127.0f / largest;
       const float step = largest / 127.0f;
-      for (size_t i = run; i < run + 32; ++i) seen[i] = std::nearbyint(data.x[i] * inverse) * static_cast<double>(step);
+      for (size_t i = run; i < run + 32; ++i) seen[i] = std::nearbyint(rows[i] * inverse) * static_cast<double>(step);
+    }
+    std::vector<double> roots(static_cast<size_t>(call.num_rows), 1);
+    for (size_t row = 0; call.has_norm && row < roots.size(); ++row) {
+      double squares = 0;
+      for (size_t i = row * depth; i < (row + 1) * depth; ++i) squares += static_cast<double>(data.x[i]) * data.x[i];
+      roots[row] = std::sqrt(squares / static_cast<double>(depth) + static_cast<double>(NormArgs{}.eps));
     }
     const Floats& weights = data.matrices[0].values;
     for (int64_t row = 0; row < call.num_rows; ++row) {
@@ -184,9 +200,10 @@ class BlockWeights : public testing::TestWithParam<size_t> {
           expected += term;
           magnitudes += std::abs(term);
         }
-        // Formats with minima add and take away terms of up to 16 times the weight.
+        // Formats with minima add and take away terms of up to 16 times the weight. What a norm's root loses is less.
         const double tolerance = 16 * static_cast<double>(call.depth / 32 + 36) * 0x1p-24 * magnitudes;
-        ASSERT_NEAR(found[static_cast<size_t>(row * call.num_outputs + output)], expected, tolerance)
+        const double root = roots[static_cast<size_t>(row)];
+        ASSERT_NEAR(found[static_cast<size_t>(row * call.num_outputs + output)], expected / root, tolerance / root)
             << "row " << row << " output " << output;
       }
     }
@@ -239,6 +256,10 @@ TEST_P(BlockWeights, IntegerProductsAreExactButForSums) {
     ExpectIntegerSums({.formats = {format}, .num_rows = 1, .num_outputs = 4500, .depth = 1024}, random);
     ExpectIntegerSums({.formats = {format}, .num_rows = 3, .num_outputs = 4500, .depth = 1024}, random);
     ExpectIntegerSums({.formats = {format}, .num_rows = 32, .num_outputs = 40, .depth = 14336}, random);
+    for (const int64_t num_rows : {1, 3, 8, 20}) {
+      ExpectIntegerSums(
+          {.formats = {format}, .num_rows = num_rows, .num_outputs = 2200, .depth = 2304, .has_norm = true}, random);
+    }
     if (HasFatalFailure()) return;
   }
 }

@@ -3,6 +3,7 @@
 // same bits as one behind the other, now and when later tokens read what was appended.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <deque>
@@ -11,6 +12,7 @@
 
 #include "support/backends.h"
 #include "support/random_attention.h"
+#include "support/random_blocks.h"
 #include "support/random_rows.h"
 #include "support/tolerance.h"
 #include "tensor/blocks.h"
@@ -32,18 +34,24 @@ struct Batch {
   Compute products = Compute::kF32;
   Floats x;                     // [steps, B, depth]
   std::vector<Floats> weights;  // of q, k and v, [heads D, depth], and of the product behind, [kDim, Hq D]
+  DType format_behind = DType::kBF16;
+  std::vector<std::byte> blocks;  // in place of the last one, where its format is one of blocks
 
   int64_t num_rows() const { return std::ssize(lengths); }
 };
 
-// Numbers as weights in bf16 hold them.
-Floats Rounded(const Floats& values) {
+// The numbers that weights of the product behind attention hold.
+Floats WeightsBehind(const Batch& batch) {
+  const Floats& values = batch.weights[3];
   const auto size = static_cast<int64_t>(values.size());
-  std::vector<std::byte> bytes(BytesOf(DType::kBF16, size));
-  FromF32(DType::kBF16, values.data(), size, bytes.data());
-  Floats rounded(values.size());
-  ToF32(DType::kBF16, bytes.data(), size, rounded.data());
-  return rounded;
+  std::vector<std::byte> bytes = batch.blocks;
+  if (bytes.empty()) {
+    bytes.resize(BytesOf(batch.format_behind, size));
+    FromF32(batch.format_behind, values.data(), size, bytes.data());
+  }
+  Floats held(values.size());
+  ToF32(batch.format_behind, bytes.data(), size, held.data());
+  return held;
 }
 
 // What the products read.
@@ -57,7 +65,8 @@ void DrawRows(Batch& batch, Random& random) {
   batch.weights.push_back(random.Uniform(kDim * layer.num_q_heads * layer.head_dim, 0.1f));
 }
 
-Batch RandomBatch(Random& random) {
+// Products with weights in block formats: rows of x, 32 numbers at a time, as bytes.
+Batch RandomBatch(Random& random, bool are_bytes = false) {
   Batch batch;
   AttentionCase& layer = batch.layer;
   constexpr int64_t kDims[] = {64, 128, 128, 32, 256};
@@ -68,6 +77,17 @@ Batch RandomBatch(Random& random) {
   const KvFormat format = random.Coin() ? KvFormat::kBF16 : KvFormat::kF16;
   layer.kv_formats = {format, random.Between(0, 4) == 0 ? KvFormat::kQ8 : format};
   layer.compute = random.Coin() ? Compute::kBF16 : Compute::kF32;
+  if (are_bytes) {
+    layer.compute = batch.products = Compute::kInt8;
+    if (random.Between(0, 2) > 0) {
+      layer.num_kv_heads = 4;
+      layer.num_q_heads = 4 * random.Between(1, 4);
+    }
+    const bool has_large_blocks = layer.num_q_heads * layer.head_dim % 256 == 0;
+    constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K};
+    batch.format_behind = kFormats[random.Between(0, has_large_blocks ? 3 : 1)];
+    batch.blocks = RandomBlocks(batch.format_behind, {kDim, layer.num_q_heads * layer.head_dim}, random.rng());
+  }
   for (int64_t i = 0; i < layer.num_kv_heads; ++i) {
     const bool is_full = random.Coin();
     layer.rules.push_back(
@@ -151,6 +171,9 @@ Outputs Decode(Backend& backend, const Batch& batch, bool is_apart) {
   for (size_t i = 0; i < batch.weights.size(); ++i) {
     weights.push_back(AdoptedMatrix(backend, DType::kBF16, batch.weights[i], i < 3 ? batch.depth : q_dim));
   }
+  if (!batch.blocks.empty()) {
+    weights[3] = backend.AdoptWeights(ConstTensorView(batch.blocks.data(), batch.format_behind, {kDim, q_dim})).value();
+  }
   const std::vector<double> frequencies = AttentionData(layer).frequencies;
   const Held x = Held::Poisoned(backend, {num_rows, batch.depth});
   const Held q = Held::Poisoned(backend, {num_rows, q_dim});
@@ -217,21 +240,32 @@ Outputs Decode(Backend& backend, const Batch& batch, bool is_apart) {
 void ExpectProductsOfAttention(const Batch& batch, const Outputs& found) {
   const auto depth = static_cast<size_t>(batch.layer.num_q_heads * batch.layer.head_dim);
   const auto num_rows = static_cast<size_t>(batch.num_rows());
-  const Floats weight = Rounded(batch.weights[3]);
+  const Floats weight = WeightsBehind(batch);
   const auto x = std::span(found.attention).last(num_rows * depth);
   const auto behind = std::span(found.behind).last(num_rows * kDim);
   // Of each term: x is rounded to 8 bits where that is asked for, and sums lose a bit of f32 at every addition, at
-  // worst.
-  const double share = (batch.products == Compute::kBF16 ? 0x1p-9 : 0) + static_cast<double>(depth) * 0x1p-23;
+  // worst. Of bytes a step is 1/127 of the largest of 32 numbers, and formats with minima add and take away terms of up
+  // to 16 times the weight.
+  const bool are_bytes = IsBlockFormat(batch.format_behind);
+  const double share =
+      (batch.products == Compute::kBF16 ? 0x1p-9 : 0) + (are_bytes ? 16 : 1) * static_cast<double>(depth) * 0x1p-23;
+  std::vector<double> half_steps(x.size(), 0);
+  for (size_t run = 0; are_bytes && run < x.size(); run += 32) {
+    float largest = 0;
+    for (const float number : x.subspan(run, 32)) largest = std::max(largest, std::abs(number));
+    std::fill_n(half_steps.begin() + static_cast<int64_t>(run), 32, static_cast<double>(largest) / 254);
+  }
   for (size_t row = 0; row < num_rows; ++row) {
     for (size_t output = 0; output < kDim; ++output) {
-      double expected = 0, magnitudes = 0;
+      double expected = 0, magnitudes = 0, rounding = 0;
       for (size_t k = 0; k < depth; ++k) {
         const double term = static_cast<double>(x[row * depth + k]) * static_cast<double>(weight[output * depth + k]);
         expected += term;
         magnitudes += std::abs(term);
+        rounding += half_steps[row * depth + k] * std::abs(static_cast<double>(weight[output * depth + k]));
       }
-      ASSERT_NEAR(behind[row * kDim + output], expected, share * magnitudes) << "row " << row << " output " << output;
+      ASSERT_NEAR(behind[row * kDim + output], expected, share * magnitudes + 1.001 * rounding)
+          << "row " << row << " output " << output;
     }
   }
 }
@@ -245,7 +279,8 @@ void ExpectTheSameOnTheWayAndApart(const Batch& batch) {
     ASSERT_NO_FATAL_FAILURE(ExpectSameBits(together.attention, apart.attention));
     ASSERT_NO_FATAL_FAILURE(ExpectSameBits(together.behind, apart.behind));
     // Three times what attention may differ by alone: queries, keys and values come from a product here.
-    const double tolerance = 3 * AttentionTolerance(batch.layer.kv_formats, batch.layer.compute);
+    const Compute products = batch.layer.compute == Compute::kF32 ? Compute::kF32 : Compute::kBF16;
+    const double tolerance = 3 * AttentionTolerance(batch.layer.kv_formats, products);
     ASSERT_NO_FATAL_FAILURE(ExpectNear(together.attention, expected.attention, [&](size_t) { return tolerance; }));
     ASSERT_NO_FATAL_FAILURE(ExpectProductsOfAttention(batch, together));
   }
@@ -256,6 +291,14 @@ TEST(DecodeAppend, IsTheSameOnTheWayAndApart) {
   for (int i = 0; i < 40 && !testing::Test::HasFatalFailure(); ++i) {
     SCOPED_TRACE(i);
     ExpectTheSameOnTheWayAndApart(RandomBatch(random));
+  }
+}
+
+TEST(DecodeAppend, IsTheSameBeforeWeightsInBlocks) {
+  Random random(8);
+  for (int i = 0; i < 40 && !testing::Test::HasFatalFailure(); ++i) {
+    SCOPED_TRACE(i);
+    ExpectTheSameOnTheWayAndApart(RandomBatch(random, /*are_bytes=*/true));
   }
 }
 

@@ -1,8 +1,9 @@
 // Products of layers that follow one another in what a GPU is given at once, as a decoding step's do, are those that
-// are waited for one by one, bit for bit.
+// are waited for one by one with something else between them, bit for bit: what one leaves for the next does not show.
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,9 +43,9 @@ class Layers {
   }
 
   // The stream and the last keys behind what `run` does with a function that puts several layers, and behind each
-  // product calls what it is given.
+  // product calls what it is given. `then`: the product behind a gate is part of the gate's call.
   template <typename Run>
-  Floats Outputs(const Run& run) {
+  Floats Outputs(bool then, const Run& run) {
     const Shape rows{sizes_.num_rows, sizes_.hidden};
     const Shape inner{sizes_.num_rows, sizes_.inner};
     const Held attended(backend_, rows, first_q_), stream(backend_, rows, first_stream_);
@@ -55,13 +56,20 @@ class Layers {
       for (int i = 0; i < kLayers; ++i) {
         Put({.x = attended.view(), .parts = {{.weight = output_, .bias = {}, .out = stream.view()}}, .adds = true});
         behind();
-        Put({.x = stream.view(),
-             .parts = {{.weight = gate_, .bias = {}, .out = gate.view()},
-                       {.weight = up_, .bias = {}, .out = up.view()}},
-             .normed = normed.view(),
-             .is_gated = true});
-        behind();
-        Put({.x = up.view(), .parts = {{.weight = down_, .bias = {}, .out = stream.view()}}, .adds = true});
+        const Product of_gate{
+            .x = stream.view(),
+            .parts = {{.weight = gate_, .bias = {}, .out = gate.view()}, {.weight = up_, .bias = {}, .out = up.view()}},
+            .normed = normed.view(),
+            .is_gated = true};
+        const Product of_down{
+            .x = up.view(), .parts = {{.weight = down_, .bias = {}, .out = stream.view()}}, .adds = true};
+        if (then) {
+          Put(of_gate, of_down);
+        } else {
+          Put(of_gate);
+          behind();
+          Put(of_down);
+        }
         behind();
         Put({.x = stream.view(),
              .parts = {{.weight = q_, .bias = {}, .out = attended.view()}, {.weight = k_, .bias = {}, .out = k.view()}},
@@ -83,16 +91,26 @@ class Layers {
     bool adds = false;
     bool is_gated = false;
   };
-  void Put(Product product) {
-    for (MatMulPart& part : product.parts) {
-      if (sizes_.has_bias) part.bias = ConstTensorView(bias_.view().data, DType::kF32, {part.weight.shape[0]});
+  static MatMulArgs ArgsOf(const Product& product) {
+    return {.x = product.normed.present() ? ConstTensorView(product.normed) : product.x,
+            .parts = product.parts,
+            .write = product.adds ? MatMulArgs::Write::kAdd : MatMulArgs::Write::kStore,
+            .compute = Compute::kInt8};
+  }
+  void Put(Product product, std::optional<Product> then = std::nullopt) {
+    const auto add_bias = [&](Product& to) {
+      for (MatMulPart& part : to.parts) {
+        if (sizes_.has_bias) part.bias = ConstTensorView(bias_.view().data, DType::kF32, {part.weight.shape[0]});
+      }
+    };
+    add_bias(product);
+    LinearArgs args{.product = ArgsOf(product)};
+    if (then) {
+      add_bias(*then);
+      args.then = ArgsOf(*then);
     }
-    const bool has_norm = product.normed.present();
-    LinearArgs args{.product = {.x = has_norm ? ConstTensorView(product.normed) : product.x,
-                                .parts = product.parts,
-                                .write = product.adds ? MatMulArgs::Write::kAdd : MatMulArgs::Write::kStore,
-                                .compute = Compute::kInt8}};
-    if (has_norm) args.norm = NormArgs{.x = product.x, .weight = norm_.view(), .bias = {}, .out = product.normed};
+    if (product.normed.present())
+      args.norm = NormArgs{.x = product.x, .weight = norm_.view(), .bias = {}, .out = product.normed};
     if (product.is_gated) {
       args.activation =
           ActivateArgs{.kind = ActivateArgs::Kind::kGatedSilu, .gate = product.parts[0].out, .x = product.parts[1].out};
@@ -120,13 +138,19 @@ class SuccessiveProducts : public testing::Test {
   // As TimeOf does it, which puts all three times, and one by one.
   void ExpectSame(Layers& layers) {
     Device& device = backend_->device();
-    const Floats at_once = layers.Outputs([&](const auto& put) {
+    const Floats at_once = layers.Outputs(/*then=*/true, [&](const auto& put) {
       const Result<double> seconds = device.TimeOf([&] { put([] {}); });
       ASSERT_TRUE(seconds.ok()) << seconds.status().message();
     });
     if (HasFatalFailure()) return;
-    const Floats apart = layers.Outputs([&](const auto& put) {
-      for (int i = 0; i < 3; ++i) put([&] { ASSERT_TRUE(device.Wait().ok()); });
+    const Held other(*backend_, {1, 4}, Floats(4, 1.0f));
+    const Floats apart = layers.Outputs(/*then=*/false, [&](const auto& put) {
+      for (int i = 0; i < 3; ++i) {
+        put([&] {
+          backend_->Clamp({.x = other.view(), .limit = 2.0f});
+          ASSERT_TRUE(device.Wait().ok());
+        });
+      }
     });
     ExpectSameBits(at_once, apart);
   }
@@ -147,6 +171,33 @@ TEST_F(SuccessiveProducts, AreThoseThatAreWaitedFor) {
       ExpectSame(layers);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+// More tiles than multiprocessors: products leave their outputs as bytes for those behind them.
+TEST_F(SuccessiveProducts, OfMoreTilesThanMultiprocessors) {
+  Random random(3);
+  for (const DType format : BlockFormatsOf("cuda")) {
+    for (const int64_t num_rows : {1, 3, 8}) {
+      const Sizes sizes{
+          .format = format, .num_rows = num_rows, .hidden = 2304, .inner = 4608, .has_bias = random.Coin()};
+      SCOPED_TRACE(sizes.InWords());
+      Layers layers(backend(), sizes, random);
+      ExpectSame(layers);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Several sets of tiles of each team, whose outputs pass through two buffers in turns.
+TEST_F(SuccessiveProducts, OfManySetsOfTiles) {
+  Random random(4);
+  for (const int64_t num_rows : {1, 3}) {
+    const Sizes sizes{.format = DType::kQ4_0, .num_rows = num_rows, .hidden = 2304, .inner = 36096};
+    SCOPED_TRACE(sizes.InWords());
+    Layers layers(backend(), sizes, random);
+    ExpectSame(layers);
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -287,17 +287,16 @@ class CudaBackend final : public Backend {
   }
   // Returns whether `then` is done as well. Requires: HasFewRows(args).
   bool FewRows(const LinearArgs& args) {
-    if (IsBlockFormat(args.product.parts.front().weight.dtype)) {
-      cuda::MatMulFewRowsInBlocks(args, *device_);
-      return false;
-    }
-    const bool does_then = cuda::DoesThen(args);
+    const bool has_blocks = IsBlockFormat(args.product.parts.front().weight.dtype);
+    const bool does_then = has_blocks ? cuda::DoesThenInBlocks(args, *device_) : cuda::DoesThen(args);
     if (does_then) Validate(*args.then);
     NoteNorm(args);
     const MatMulArgs& last = does_then ? *args.then : args.product;
     // Of a product that is behind a norm itself x may lie where it would leave the next one's.
     const bool may_prepare = does_then || !args.norm;
-    prepared_ = cuda::MatMulFewRows(args, prepared_, may_prepare ? BehindOf(last) : cuda::NormBehind{}, *device_);
+    const cuda::NormBehind behind = may_prepare ? BehindOf(last) : cuda::NormBehind{};
+    prepared_ = has_blocks ? cuda::MatMulFewRowsInBlocks(args, prepared_, behind, *device_)
+                           : cuda::MatMulFewRows(args, prepared_, behind, *device_);
     last_sum_ = {.out = SumOf(last),
                  .weight = last.parts[0].weight.planes[0],
                  .num_outputs = last.parts[0].weight.shape[0],
@@ -459,7 +458,7 @@ class CudaBackend final : public Backend {
   // Whether attention right ahead has left x as it is multiplied.
   bool IsPrepared(const LinearArgs& args) const {
     return !args.norm && !args.activation && !args.then && !IsFp8(args.product) &&
-           prepared_.num_put == device_->num_put() && prepared_.x == args.product.x.data &&
+           prepared_.num_put == device_->num_put() && !prepared_.are_bytes && prepared_.x == args.product.x.data &&
            prepared_.norm_weight == nullptr && prepared_.num_rows == args.product.x.shape[0] &&
            prepared_.num_parts == 1;
   }

@@ -67,6 +67,7 @@ struct Prepared {
   const float* norm_weight = nullptr;  // columns are of x times this, where a norm stands in between
   int64_t num_rows = 0;
   int num_parts = 0;
+  bool are_bytes = false;  // columns: of products with block formats
   void* columns = nullptr;
   float* squares = nullptr;  // of x, where a norm stands in between
   int64_t num_put = -1;      // CudaDevice::num_put() behind it
@@ -98,9 +99,14 @@ void MatMulSomeRows(const ConstTensorView& x, const LinearArgs& args, void* gate
 // More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
 // library's product.
 inline constexpr int64_t kMaxRowsInBlocks = 96;
-// Whether MatMulFewRowsInBlocks can do all of it: weights of one block format, in integer products.
+// Whether MatMulFewRowsInBlocks can do all of it but for what comes behind the activation: weights of one block format,
+// in integer products.
 bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device);
-void MatMulFewRowsInBlocks(const LinearArgs& args, CudaDevice& device);
+// Whether it does `then` as well.
+bool DoesThenInBlocks(const LinearArgs& args, const CudaDevice& device);
+// As MatMulFewRows.
+Prepared MatMulFewRowsInBlocks(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind,
+                               CudaDevice& device);
 void Experts(const ExpertsArgs& args, ExpertTables& tables, CudaDevice& device);
 
 void CopyPages(const CopyPagesArgs& args, const StepTables& tables, CudaDevice& device);

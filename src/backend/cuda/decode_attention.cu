@@ -244,20 +244,30 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   const auto [max_states, has_pieces] = tables.decode_states();
   const int64_t state_floats = args.group() * pages.head_dim;
   const int64_t scratch_floats = max_states * (state_floats + 2 * args.group());
-  // Outputs of few rows are wanted as the product behind multiplies them, behind the states.
+  // Outputs of few rows are wanted as the product behind multiplies them, behind the states. Its weights are in block
+  // formats where products in bytes are asked for.
   const int64_t num_rows = args.out.shape[0];
   const int num_parts = PartsOfRows(args.compute);
   const bool are_all = step.sequences.size() == args.step->sequences.size();  // nobody reads several rows
   const bool prepares = are_all && step.num_rows() == num_rows &&
                         num_rows * num_parts <= (num_parts == 1 ? kMaxSomeRows : kMaxFewColumns);
+  const bool are_bytes =
+      args.compute == Compute::kInt8 && num_rows <= kMaxFewColumns && args.out.shape[1] % kPadElements == 0;
   const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;
   const size_t state_bytes = (static_cast<size_t>(scratch_floats) * sizeof(float) + 255) / 256 * 256;
   std::byte* const scratch =
       device.Scratch(state_bytes + static_cast<size_t>(out_numbers * num_parts) * sizeof(__nv_bfloat16));
   if (!device.ok()) return {};
   auto* const states = reinterpret_cast<float*>(scratch);
-  RoundedColumns rounded{.data = nullptr, .num_parts = num_parts, .part_numbers = out_numbers};
-  if (prepares) rounded.data = reinterpret_cast<__nv_bfloat16*>(scratch + state_bytes);
+  RoundedColumns rounded;
+  std::byte* const columns = prepares ? scratch + state_bytes : nullptr;
+  if (prepares && are_bytes) {
+    // As many bytes as in bf16 are enough.
+    rounded.bytes = reinterpret_cast<char*>(columns);
+    rounded.layout = BytesOfRows(static_cast<int>(num_rows), args.out.shape[1], true);
+  } else if (prepares) {
+    rounded = {.data = reinterpret_cast<__nv_bfloat16*>(columns), .num_parts = num_parts, .part_numbers = out_numbers};
+  }
   // What rotates and appends has not begun: done on the way, where nobody else reads rotated queries.
   const bool appends = appended.q != nullptr && appended.layer_idx == args.layer_idx &&
                        appended.rotated_q == args.q.data && !args.q_sink.present() && !args.lse.present() && are_all &&
@@ -297,7 +307,8 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   return {.x = args.out.data,
           .num_rows = num_rows,
           .num_parts = num_parts,
-          .columns = rounded.data,
+          .are_bytes = are_bytes,
+          .columns = columns,
           .squares = nullptr,
           .num_put = device.num_put()};
 }

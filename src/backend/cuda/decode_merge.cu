@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, kAtOnce == kFewAtOnce ? 6 : 1) Merge
   const float scale = FactorOf(p, pair, q_head, larger, sum, quad == 0);
   acc = {acc.x * scale, acc.y * scale, acc.z * scale, acc.w * scale};
   reinterpret_cast<float4*>(p.out)[pair * (kDim / 4) + quad] = acc;
-  if (p.rounded_out.data != nullptr) p.rounded_out.StoreQuad(pair * (kDim / 4) + quad, acc);
+  if (p.rounded_out.are_wanted()) p.rounded_out.StoreQuad(pair * (kDim / 4) + quad, acc);
 }
 
 template <int kDim>

@@ -360,7 +360,7 @@ __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int pie
       const float factor = FactorOf(p, pair, first_q_head + query, larger, sum, d == 0);
       const float4 scaled = {output.x * factor, output.y * factor, output.z * factor, output.w * factor};
       *reinterpret_cast<float4*>(p.out + at) = scaled;
-      if (p.rounded_out.data != nullptr) p.rounded_out.StoreQuad(at / 4, scaled);
+      if (p.rounded_out.are_wanted()) p.rounded_out.StoreQuad(at / 4, scaled);
       continue;
     }
     const int64_t state = (static_cast<int64_t>(plan.first_state) + piece) * p.group + query;

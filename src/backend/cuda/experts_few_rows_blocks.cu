@@ -28,11 +28,7 @@ constexpr int StagesOf(DType dtype, int ring_bytes) {
 static_assert(StagesOf(DType::kQ6_K, kShallowRing) >= 2);
 
 XBytes LayoutOfX(int64_t num_slots, int64_t depth, DType dtype) {
-  const BlockOrder order = OrderOf(dtype);
-  return {.num_columns = MostColumns(static_cast<int>(num_slots)),
-          .num_turns = static_cast<int>((depth + kPadElements - 1) / kPadElements) * (kPadElements / kTurnElements),
-          .has_sums = order.has_min,
-          .factor = OperandFactor(order)};
+  return BytesOfRows(MostColumns(static_cast<int>(num_slots)), depth, OrderOf(dtype).has_min);
 }
 
 // A block an expert that was chosen.
@@ -123,6 +119,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       ring.Release();
     }
     float* const buffer = tile_idx % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+    TakeFactorBack<kType>(acc);
     StoreShare<kGroups>(share, acc, buffer);
     __syncthreads();
     writer.Write(tile, slots, ExpertTiles<kGated>::IsGate(tile_idx), buffer);

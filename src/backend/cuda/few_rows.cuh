@@ -44,7 +44,8 @@ struct FewRowsParams {
   const float* squares;
   int num_parts;  // numbers in bf16 that stand for one of x, each what rounding left of the one before
   // Outputs of the last part as the product behind wants its x, in place of `out`; beside it where there is a norm in
-  // between, of whose weight they are multiples, and whose squares are left too.
+  // between, of whose weight they are multiples, and whose squares are left too. With weights in block formats in
+  // bytes.
   RoundedColumns rounded_out;
   const float* next_norm;  // [N], or null
   float* next_squares;     // [T, N / 16]
@@ -109,17 +110,20 @@ __device__ inline Tile TileOf(const FewRowsParams& p, int tile) {
 }
 
 // Which tiles a block does: every so many-th, so that blocks read beside each other, or pairs of them where gated, of
-// the gate and the same of what it gates. Teams of a block take turns.
+// the gate and the same of what it gates. Teams of a block take turns, or (`are_neighbours`) have neighbours.
 struct Tiles {
   const FewRowsParams& p;
   const int first, stride;
 
   // Without divisions, which would stand between the kernel's beginning and its first copy.
-  __device__ explicit Tiles(const FewRowsParams& params, int team = 0, int num_teams = 1)
+  __device__ explicit Tiles(const FewRowsParams& params, int team = 0, int num_teams = 1, bool are_neighbours = false)
       : p(params),
-        first(static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x)),
+        first(are_neighbours ? num_teams * static_cast<int>(blockIdx.x) + team
+                             : static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x)),
         stride(num_teams * static_cast<int>(gridDim.x)) {}
-  __device__ int UnitOf(int i) const { return first + (p.is_gated ? i >> 1 : i) * stride; }
+  __device__ int UnitOf(int i) const { return first + IndexOfUnit(i) * stride; }
+  // Of the block's.
+  __device__ int IndexOfUnit(int i) const { return p.is_gated ? i >> 1 : i; }
   __device__ bool IsThere(int i) const { return UnitOf(i) < p.num_units(); }
   __device__ bool IsGate(int i) const { return p.is_gated && (i & 1) == 0; }
   __device__ Tile Get(int i) const { return TileOf(p, UnitOf(i) + (p.is_gated && (i & 1) == 1 ? p.num_units() : 0)); }
@@ -143,25 +147,22 @@ struct RowQuads {
       if (4 * QuadOf(first, i) < end) quads[i] = reinterpret_cast<const float4*>(row)[QuadOf(first, i)];
     }
   }
-  // As kernels of norms do it, bit for bit. Of a whole row.
-  __device__ void Normalise(const RowQuads& weight, int depth, float eps) {
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < kNormQuads; ++i) squares = AddSquares(squares, quads[i]);
-    const float inverse = InverseRoot(SumOfBlock(squares), depth, eps);
-#pragma unroll
-    for (int i = 0; i < kNormQuads; ++i) quads[i] = Scaled(quads[i], inverse, weight.quads[i]);
-  }
 };
 static_assert(RowQuads::kNumbers == kMaxNormDim);
 
-// ---- squares of a row by sixteens, added up in one order wherever its numbers are at hand
-// ----------------------------
+// ---- squares of a row by sixteens, added up in one order wherever its numbers are at hand ---------------------------
 
 inline constexpr int kSquared = kTileOutputs;  // neighbouring numbers
 inline constexpr int kQuadsOfSquares = 4;      // squares by fours of a row, for a lane
 inline constexpr int kMaxSquares = static_cast<int>(kMaxNormDim) / kSquared;
 static_assert(kMaxSquares <= 4 * kQuadsOfSquares * static_cast<int>(kWarp));
+
+// Whether a norm of rows of K numbers can go into a product as FewRowsParams::divides_sums says.
+inline bool DividesSums(const NormArgs& norm, int64_t depth) {
+  const bool is_rms = norm.kind == NormArgs::Kind::kRms && !norm.bias.present();
+  const bool is_aligned = reinterpret_cast<uintptr_t>(norm.weight.data) % sizeof(float4) == 0;
+  return is_rms && is_aligned && depth <= kMaxNormDim && depth % (4 * kSquared) == 0;
+}
 
 __device__ inline float SquaresOfQuad(const float4& x) {
   return __fadd_rn(__fadd_rn(__fmul_rn(x.x, x.x), __fmul_rn(x.y, x.y)),
@@ -176,13 +177,22 @@ __device__ float AddOverLanes(float x) {
   }
   return x;
 }
-// 1 / rms of rows warp, warp + 8, ... by its warp, into shared memory, in two steps: what is loaded is on its way while
-// x is. K is a multiple of 64.
+// Quad `quad` of a row of x times the norm's; x's squares go to `squares` [T, K / 16]. By lanes of whole sixteens.
+__device__ inline float4 TakeSquares(const FewRowsParams& p, int row, int quad, const float4& x, const float4& weight,
+                                     float* squares) {
+  const float of_sixteen = AddOverLanes<1, 4>(SquaresOfQuad(x));
+  if (quad % 4 == 0 && 4 * quad < p.depth) {
+    squares[static_cast<int64_t>(row) * (p.depth / kSquared) + quad / 4] = of_sixteen;
+  }
+  return Scaled(x, 1.0f, weight);
+}
+// 1 / rms of rows warp, warp + 8, ... by its warp of eight, into shared memory, in two steps: what is loaded is on its
+// way while x is. K is a multiple of 64.
 template <int kGroups>
 struct RootsOfRows {
   float4 loaded[kGroups][kQuadsOfSquares];
 
-  static __device__ int RowOf(int i) { return static_cast<int>(threadIdx.x / kWarp) + i * kNumShares; }
+  static __device__ int RowOf(int i) { return static_cast<int>(threadIdx.x / kWarp) % kNumShares + i * kNumShares; }
   __device__ void Load(const FewRowsParams& p, const float* squares) {
     const int lane = static_cast<int>(threadIdx.x % kWarp);
     const int num_quads = p.depth / kSquared / 4;
@@ -234,11 +244,7 @@ __device__ inline void StageX(const FewRowsParams& p, const RowQuads& norm, uint
 #pragma unroll
       for (int i = 0; i < kNormQuads; ++i) {
         const int quad = RowQuads::QuadOf(first, i);
-        if (p.norm_weight != nullptr) {
-          const float of_sixteen = AddOverLanes<1, 4>(SquaresOfQuad(x.quads[i]));
-          if (quad % 4 == 0 && 4 * quad < p.depth) squares[row * (p.depth / kSquared) + quad / 4] = of_sixteen;
-          x.quads[i] = Scaled(x.quads[i], 1.0f, norm.quads[i]);
-        }
+        if (p.norm_weight != nullptr) x.quads[i] = TakeSquares(p, row, quad, x.quads[i], norm.quads[i], squares);
         if (4 * quad >= padded_depth) continue;
         const int chunk = quad / 2;
         for (int part = 0; part < p.num_parts; ++part) {
@@ -441,6 +447,7 @@ struct TileWriter {
   int thread = static_cast<int>(threadIdx.x) & (kThreads - 1);  // as which this one writes
   float gates[kSumsOfThread];  // of the tile of the gate, kept until that of what it gates is there
   float old[kSumsOfThread];    // what is added to
+  float next_weight;           // of the norm behind
 
   __device__ explicit TileWriter(const FewRowsParams& params) : p(params) {}
 
@@ -456,13 +463,16 @@ struct TileWriter {
   // Ahead of Write, and of the barrier that sums wait for.
   __device__ void LoadOld(const Tile& tile) {
     if (!p.adds) return;
+    if (p.next_norm != nullptr) next_weight = p.next_norm[min(tile.first_output + Column(), tile.part.num_outputs - 1)];
 #pragma unroll
     for (int j = 0; j < kSumsOfThread; ++j) {
       if (IsThere(tile, j)) old[j] = tile.part.out[At(tile, j)];
     }
   }
-  // Shares are added in their order, and divided by the row's root mean square where that is left to here.
-  __device__ void Write(const Tile& tile, bool is_gate, const float* sums, const float* inverses = nullptr) {
+  // Shares are added in their order, and divided by the row's root mean square where that is left to here. `left`:
+  // where what is left in bytes waits for the other half of a run, [T, 32], or null.
+  __device__ void Write(const Tile& tile, bool is_gate, const float* sums, const float* inverses = nullptr,
+                        float* left = nullptr) {
     float x[kSumsOfThread];
     AddShares(sums, x);
     if (inverses != nullptr) {
@@ -483,14 +493,18 @@ struct TileWriter {
 #pragma unroll
       for (int j = 0; j < kSumsOfThread; ++j) x[j] *= p.has_gelu ? GeluTanh(gates[j]) : Silu(gates[j]);
     }
-    if (p.rounded_out.data == nullptr || p.next_norm != nullptr) {
+    if ((p.rounded_out.data == nullptr && left == nullptr) || p.next_norm != nullptr) {
 #pragma unroll
       for (int j = 0; j < kSumsOfThread; ++j) {
         if (p.adds) x[j] = old[j] + x[j];
         if (IsThere(tile, j)) tile.part.out[At(tile, j)] = x[j];
       }
     }
-    if (p.rounded_out.data != nullptr) Round(tile, x);
+    if (left != nullptr) {
+      Leave(tile, x, [&](int j, float value) { left[Row(j) * kRunElements + Column()] = value; });
+    } else if (p.rounded_out.data != nullptr) {
+      Leave(tile, x, [&](int j, float value) { p.rounded_out.Store(At(tile, j), value); });
+    }
   }
 
  private:
@@ -539,19 +553,20 @@ struct TileWriter {
     }
   }
   // For the product behind.
-  __device__ void Round(const Tile& tile, const float (&x)[kSumsOfThread]) const {
-    const int output = tile.first_output + Column();
+  template <typename Store>
+  __device__ void Leave(const Tile& tile, const float (&x)[kSumsOfThread], const Store& store) const {
 #pragma unroll
     for (int j = 0; j < kSumsOfThread; ++j) {
       const bool is_there = IsThere(tile, j);
       if (p.next_norm == nullptr) {
-        if (is_there) p.rounded_out.Store(At(tile, j), x[j]);
+        if (is_there) store(j, x[j]);
         continue;
       }
-      if (is_there) p.rounded_out.Store(At(tile, j), __fmul_rn(x[j], p.next_norm[output]));
+      if (is_there) store(j, __fmul_rn(x[j], next_weight));
       const float squares = AddOverLanes<1, kSquared>(is_there ? __fmul_rn(x[j], x[j]) : 0.0f);
       if (is_there && Column() == 0) {
-        p.next_squares[static_cast<int64_t>(Row(j)) * (tile.part.num_outputs / kSquared) + output / kSquared] = squares;
+        p.next_squares[static_cast<int64_t>(Row(j)) * (tile.part.num_outputs / kSquared) +
+                       tile.first_output / kSquared] = squares;
       }
     }
   }

@@ -10,72 +10,23 @@ namespace headwise::cuda::few_rows {
 
 // ---- x --------------------------------------------------------------------------------------------------------------
 
-inline constexpr int kTurnElements = 2 * kRunElements;
-inline constexpr int kPadElements = 256;  // K is rounded up to whole slices of every format, with zeros
-
-// Rows of x as bytes with a scale for a run of 32, as the kernel reads them, in shared memory or on the way there:
-// codes of all turns, then their scales, then (for formats with minima) their scales times the sums of their codes.
-//   codes of a turn, two runs: of each column four lanes' 16 bytes, elements 4 q and on, 16 + 4 q and on of the one run
-//                              and of the other: right operands of mma.m16n8k32
-//   scales, or sums, of a turn: f32 of each two columns, two of the one run and two of the other
-struct XBytes {
-  int num_columns;
-  int num_turns;
-  bool has_sums;
-  float factor;  // of scales: OperandFactor
-
-  __host__ __device__ int num_pairs() const { return (num_columns + 1) / 2; }
-  __host__ __device__ int scales_at() const { return num_turns * num_columns * 64; }
-  __host__ __device__ int scales_bytes() const { return num_turns * num_pairs() * 16; }
-  __host__ __device__ int bytes() const { return scales_at() + (has_sums ? 2 : 1) * scales_bytes(); }
-};
-
-// Four numbers of a column, of which eight neighbouring lanes have a run, rounded and put where they belong. By whole
-// warps. As the CPU rounds them; what is no number makes the scale none.
-__device__ inline void PutRounded(const XBytes& layout, char* to, int column, int quad, const float4& x) {
-  constexpr int kLanes = kRunElements / 4;
-  uint32_t largest_bits = max(max(__float_as_uint(fabsf(x.x)), __float_as_uint(fabsf(x.y))),
-                              max(__float_as_uint(fabsf(x.z)), __float_as_uint(fabsf(x.w))));
-#pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) {
-    largest_bits = max(largest_bits, __shfl_xor_sync(kAllLanes, largest_bits, distance));
-  }
-  const float largest = __uint_as_float(largest_bits);
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-  const int codes[4] = {__float2int_rn(x.x * inverse), __float2int_rn(x.y * inverse), __float2int_rn(x.z * inverse),
-                        __float2int_rn(x.w * inverse)};
-  const uint32_t low = __byte_perm(static_cast<uint32_t>(codes[0]), static_cast<uint32_t>(codes[1]), 0x0040);
-  const uint32_t high = __byte_perm(static_cast<uint32_t>(codes[2]), static_cast<uint32_t>(codes[3]), 0x0040);
-  const int run = quad / kLanes;
-  const int lane = quad % kLanes;
-  const int turn = run / 2;
-  const int word = ((turn * layout.num_columns + column) * 4 + lane % 4) * 4 + run % 2 * 2 + lane / 4;
-  reinterpret_cast<uint32_t*>(to)[word] = __byte_perm(low, high, 0x5410);
-  int sum = codes[0] + codes[1] + codes[2] + codes[3];
-  if (layout.has_sums) {
-#pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
-  }
-  if (lane != 0) return;
-  const float scale = largest / 127.0f;
-  const int at = (turn * layout.num_pairs() + column / 2) * 4 + run % 2 * 2 + column % 2;
-  auto* const scales = reinterpret_cast<float*>(to + layout.scales_at());
-  scales[at] = scale * layout.factor;
-  if (layout.has_sums) scales[layout.scales_bytes() / 4 + at] = scale * static_cast<float>(sum);
-}
-
-// All rows, normalised where there is a norm, whose weights are in `norm`, by a block's first kThreads.
-__device__ inline void StageBytes(const FewRowsParams& p, const XBytes& layout, const RowQuads& norm, char* staged) {
+// All rows, or with a norm, whose weights are in `norm`, their products with those; then the squares of x too, [T, K /
+// 16]. By a block's first kThreads.
+__device__ inline void StageBytes(const FewRowsParams& p, const XBytes& layout, const RowQuads& norm, char* staged,
+                                  float* squares) {
   const int padded_depth = layout.num_turns * kTurnElements;
   for (int row = 0; row < p.num_rows; ++row) {
     for (int first = 0; 4 * first < padded_depth; first += RowQuads::kNumbers / 4) {
       RowQuads x;
       x.Load(p.x + static_cast<int64_t>(row) * p.depth, first, p.depth);
-      if (p.norm_weight != nullptr) x.Normalise(norm, p.depth, p.norm_eps);
 #pragma unroll
       for (int i = 0; i < kNormQuads; ++i) {
         const int quad = RowQuads::QuadOf(first, i);
-        if (4 * quad < padded_depth) PutRounded(layout, staged, row, quad, x.quads[i]);
+        if (4 * quad >= padded_depth) continue;
+        if (p.norm_weight != nullptr) {
+          x.quads[i] = TakeSquares(p, row, quad, x.quads[i], norm.quads[i], squares);
+        }
+        PutRounded(layout, staged, row, quad, x.quads[i]);
       }
     }
   }
@@ -240,7 +191,7 @@ struct SliceScales {
     if constexpr (kOrder.has_super && kOrder.has_min) {
       const auto halves = *reinterpret_cast<const uint2*>(slice + kOrder.halves_at() + g * 8);
       d = HalvesOf(halves.x);
-      min = HalvesOf(halves.y);
+      min = MinimaOf(halves.y);
     } else if constexpr (kOrder.has_super) {
       d = HalvesOf(*reinterpret_cast<const uint32_t*>(slice + kOrder.halves_at() + g * 4));
     }
@@ -262,7 +213,7 @@ struct SliceScales {
       found.d[0][0].Set(value.x);
       found.d[0][1].Set(value.y);
       if constexpr (kOrder.has_min) {
-        const float2 its_min = HalvesOf(Word(mins, run % 4));
+        const float2 its_min = MinimaOf(Word(mins, run % 4));
         found.min[0] = its_min.x;
         found.min[1] = its_min.y;
       }
@@ -281,6 +232,11 @@ struct SliceScales {
       found.min[1] = fmaf(Byte(Word(mins, run / 2), byte + 1), -min.y, min.y * kByteBase);
     }
     return found;
+  }
+  // As large beside products of operands as they are beside those of codes.
+  static __device__ float2 MinimaOf(uint32_t bits) {
+    const float2 minima = HalvesOf(bits);
+    return {minima.x / OperandFactor(kOrder), minima.y / OperandFactor(kOrder)};
   }
   // kByteBase and byte i.
   static __device__ float Byte(uint32_t bytes, int i) {
@@ -311,8 +267,8 @@ struct Groups {
   }
 };
 
-// acc += a slice of weights times x. A slice's runs are added in their order. kOneRow: of sums the first column's
-// alone.
+// acc += a slice of weights times x, as many times as large as operands are as codes (TakeFactorBack). A slice's runs
+// are added in their order. kOneRow: of sums the first column's alone.
 template <DType kType, int kGroups, bool kOneRow = false>
 __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, const GroupOfX (&x)[kGroups],
                                      int first_turn, float (&acc)[kGroups][4]) {
@@ -386,6 +342,16 @@ __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, co
         }
       }
     }
+  }
+}
+
+// Exact, as factors are powers of two.
+template <DType kType, int kGroups>
+__device__ inline void TakeFactorBack(float (&acc)[kGroups][4]) {
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[group][i] *= OperandFactor(OrderOf(kType));
   }
 }
 

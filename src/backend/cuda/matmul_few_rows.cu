@@ -481,11 +481,7 @@ bool HasFewRows(const LinearArgs& args) {
   const int64_t depth = product.x.shape[1];
   if (product.x.shape[0] > kMaxColumns || depth % kDepthOfTurn != 0) return false;
   if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
-  if (args.norm) {
-    const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
-    const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
-    if (!is_rms || !is_aligned || depth > kMaxNormDim || depth % (4 * kSquared) != 0) return false;
-  }
+  if (args.norm && !DividesSums(*args.norm, depth)) return false;
   const DType type = product.parts.front().weight.dtype;
   return product.parts.size() <= kMaxParts && (type == DType::kBF16 || type == DType::kF16) &&
          std::all_of(product.parts.begin(), product.parts.end(),
@@ -512,7 +508,7 @@ Prepared MatMulFewRows(const LinearArgs& linear, const Prepared& prepared, const
   params.num_parts = PartsOfRows(args.compute);
   // Exact rows are three columns each: of more than ten the weights are read again.
   const int most = MostColumns(device) / params.num_parts;
-  const bool is_prepared = prepared.num_put == device.num_put() && prepared.x == params.x &&
+  const bool is_prepared = prepared.num_put == device.num_put() && !prepared.are_bytes && prepared.x == params.x &&
                            prepared.norm_weight == params.norm_weight && prepared.num_rows == num_rows &&
                            prepared.num_parts == params.num_parts && num_rows <= most;
   const bool has_then = DoesThen(linear);

@@ -11,9 +11,10 @@
 //
 // As in matmul_few_rows.cu a warp copies its own slices of K through a ring of 4 to 18 KiB, and waits for nobody; one
 // block a multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of
-// their own. x lies in shared memory, of few numbers rounded there by each block, norm and all, of more by a launch of
-// its own, from which it is copied as it is. Of sums that are too long for that every warp brings the part of its next
-// slice with its weights, for four tiles at once. Rows that do not fit even so take their turn.
+// their own. x lies in shared memory, copied as whoever made it has left it (Prepared), or rounded there by each block,
+// or, of more numbers, by a launch of its own. Of sums that are too long for that every warp brings the part of its
+// next slice with its weights, for four tiles at once. Rows that do not fit even so take their turn. With a norm x
+// times its weight is rounded, and sums are divided by the root mean square, for which nobody waits.
 //
 // How a sum is put together depends on K and the format alone (eight shares, each in the order of its slices and runs,
 // added in their order), so its bits do not depend on who shares the step.
@@ -28,14 +29,38 @@ namespace {
 
 using namespace few_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
-// Tiles [begin, end) of the team, whose shares are in `sums` one behind the other.
+// Of up to 8 rows, where a block has more than one tile. With one team of eight warps, two for each scheduler, all wait
+// too often for what they have just asked of registers and of shared memory: the logits of q6_k and one row took 128
+// microseconds, with two teams they take 104.
+constexpr int kMostTeams = 2;
+// Of what teams leave in bytes, in shared memory: of a run of 32 outputs, and of all in two buffers.
+__host__ __device__ int FloatsOfRun(const FewRowsParams& p) {
+  return p.num_rows * kRunElements;
+}
+__host__ __device__ int LeftFloats(const FewRowsParams& p) {
+  if (p.rounded_out.bytes == nullptr) return 0;
+  const int num_runs = p.is_gated && p.tiles_at_once > 1 ? p.tiles_at_once >> 1 : p.tiles_at_once;
+  return 2 * num_runs * FloatsOfRun(p);
+}
+// Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
+// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83). One
+// row is rounded by a launch of its own for one product of a layer's four, and more registers are worth more to it.
+constexpr int ThreadsOfBound(int num_teams, bool is_one_row) {
+  return num_teams > 1 && !is_one_row ? 640 : num_teams * kThreads;
+}
+static_assert(ThreadsOfBound(kMostTeams, false) > kMostTeams * kThreads);
+
+// ---- the end of a set of tiles --------------------------------------------------------------------------------------
+
+// Tiles [begin, end) of the team, whose shares are in `sums` one behind the other. `left`: TileWriter::Write's, of one
+// unit of tiles behind the other, or null.
 template <int kGroups, bool kOneRow>
-__device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, const float* sums,
-                           TileWriter<kGroups, kOneRow>& writer) {
+__device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, const float* sums, const float* inverses,
+                           float* left, TileWriter<kGroups, kOneRow>& writer) {
   if constexpr (kGroups > 1) {  // of its one tile most warps have rows
     writer.LoadOld(tiles.Get(begin));
     SyncTeam(team);
-    writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums);
+    writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums, inverses);
     return;
   }
   const auto for_own = [&](const auto& body) {
@@ -46,22 +71,35 @@ __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, con
   };
   if (tiles.p.adds) for_own([&](int i) { writer.LoadOld(tiles.Get(i)); });
   SyncTeam(team);
+  const int first_unit = tiles.IndexOfUnit(begin);
   for_own([&](int i) {
-    writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups, kOneRow>::kFloats);
+    float* const left_of_tile =
+        left == nullptr ? nullptr
+                        : left + (tiles.IndexOfUnit(i) - first_unit) * FloatsOfRun(tiles.p) + team * kTileOutputs;
+    writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups, kOneRow>::kFloats, inverses,
+                 left_of_tile);
   });
 }
 
-// Of up to 8 rows, where a block has more than one tile. With one team of eight warps, two for each scheduler, all wait
-// too often for what they have just asked of registers and of shared memory: the logits of q6_k and one row took 128
-// microseconds, with two teams they take 104.
-constexpr int kMostTeams = 2;
-// Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
-// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83). One
-// row is rounded by a launch of its own for one product of a layer's four, and more registers are worth more to it.
-constexpr int ThreadsOfBound(int num_teams, bool is_one_row) {
-  return num_teams > 1 && !is_one_row ? 640 : num_teams * kThreads;
+// What two teams with neighbouring tiles have left of [begin, end), a half of each run of 32 outputs, as bytes for the
+// product behind. By all threads.
+__device__ void RoundRuns(const Tiles& tiles, int begin, int end, const float* left) {
+  const FewRowsParams& p = tiles.p;
+  const int first_unit = tiles.IndexOfUnit(begin);
+  const int num_runs = (tiles.IndexOfUnit(end) - first_unit) * p.num_rows;
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  // Whole warps go round, those behind the last run with that one again.
+  for (auto first = static_cast<int>(threadIdx.x) - lane; first < num_runs * kLanesOfRun;
+       first += kMostTeams * kThreads) {
+    const int run = min((first + lane) / kLanesOfRun, num_runs - 1);
+    const int unit = run / p.num_rows;
+    const int quad = lane % kLanesOfRun;
+    const int first_output = tiles.Get((first_unit + unit) << (p.is_gated ? 1 : 0)).first_output;
+    PutRounded(p.rounded_out.layout, p.rounded_out.bytes, run - unit * p.num_rows,
+               first_output / kRunElements * kLanesOfRun + quad,
+               reinterpret_cast<const float4*>(left)[run * kLanesOfRun + quad]);
+  }
 }
-static_assert(ThreadsOfBound(kMostTeams, false) > kMostTeams * kThreads);
 
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
@@ -77,7 +115,8 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
   const int warp = static_cast<int>(threadIdx.x / kWarp);
   const int team = kTeams == 1 ? 0 : warp / kNumShares;
   const int share = kTeams == 1 ? warp : warp % kNumShares;
-  const Tiles tiles(p, team, kTeams);
+  const bool leaves_bytes = kTeams == kMostTeams && p.rounded_out.bytes != nullptr;
+  const Tiles tiles(p, team, kTeams, leaves_bytes);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + warp * kStages * kSliceBytes);
   ShareCopies<decltype(ring)> copies(ring, share, num_slices);
@@ -95,13 +134,20 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
   const int floats_of_team = p.num_buffers * p.tiles_at_once * SumsOfTile::kFloats;
   auto* const first_sums = reinterpret_cast<float*>(memory + kTeams * kNumShares * kStages * kSliceBytes);
   char* const x = reinterpret_cast<char*>(first_sums + kTeams * floats_of_team);
+  auto* const behind_x = reinterpret_cast<float*>(x + layout.bytes());  // squares, or what is left in bytes
   float* const sums = first_sums + team * floats_of_team;
+  __shared__ float inverses_of_teams[kTeams][kMaxColumns];
+  float* const inverses = inverses_of_teams[team];
+  RootsOfRows<kGroups> roots;
   if (rounded == nullptr) {
     RowQuads norm;
-    if (p.norm_weight != nullptr && team == 0) norm.Load(p.norm_weight, 0, p.depth);
+    if (p.divides_sums && team == 0) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
     LetLaterBegin();
-    if (team == 0) StageBytes(p, layout, norm, x);
+    float* const squares = behind_x + LeftFloats(p);
+    if (team == 0) StageBytes(p, layout, norm, x, squares);
+    __syncthreads();
+    if (p.divides_sums) roots.Load(p, squares);
   } else {
     WaitForEarlier();
     LetLaterBegin();
@@ -109,13 +155,18 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
       CopyChunk(SharedAddress(x + at), rounded + at);
     }
     CommitCopies();
-    WaitForCopies<0>();
+    if (p.divides_sums) roots.Load(p, p.squares);
   }
-  __syncthreads();
+  if (p.divides_sums) roots.Invert(p, inverses);  // they are read behind the next barrier of the team
+  if (rounded != nullptr) {
+    WaitForCopies<0>();
+    __syncthreads();
+  }
   const Groups<kGroups> groups(layout, x);
   TileWriter<kGroups, kOneRow> writer(p);
   int first_of_set = 0;
   float* set = sums;
+  float* left = leaves_bytes ? behind_x : nullptr;
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
     float acc[kGroups][4] = {};
     for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
@@ -124,9 +175,17 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
       MultiplySlice<kType, kGroups, kOneRow>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
       ring.Release();
     }
+    TakeFactorBack<kType>(acc);
     StoreShare<kGroups, kOneRow>(share, acc, set + (tile_idx - first_of_set) * SumsOfTile::kFloats);
     if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
-    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, writer);
+    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, p.divides_sums ? inverses : nullptr,
+                                 left, writer);
+    if (leaves_bytes) {
+      __syncthreads();  // teams have as many sets
+      RoundRuns(tiles, first_of_set, tile_idx + 1, left);
+      // Of two buffers: all are behind the barrier that comes when this one's turn comes again.
+      left = left == behind_x ? behind_x + LeftFloats(p) / 2 : behind_x;
+    }
     if (p.num_buffers == 1) {
       SyncTeam(team);
     } else {
@@ -216,6 +275,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   LetLaterBegin();
 #pragma unroll 1
   for (int i = 0; i < kStreamStages - 1; ++i) copy_next();
+  __shared__ float inverses[kMaxColumns];  // read behind the next barrier
+  if (p.divides_sums) {
+    RootsOfRows<kGroups> roots;
+    roots.Load(p, p.squares);
+    roots.Invert(p, inverses);
+  }
 
   TileWriter<kGroups> writer(p);
   int x_idx = 0;
@@ -236,10 +301,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kTilesAtOnce; ++i) {
       if (!tiles.IsThere(first_tile + i)) break;
       float* const buffer = p.num_buffers == 2 && i % 2 == 1 ? sums + Sums<kGroups>::kFloats : sums;
+      TakeFactorBack<kType>(acc[i]);
       StoreShare<kGroups>(share, acc[i], buffer);
       writer.LoadOld(tiles.Get(first_tile + i));
       __syncthreads();
-      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer);
+      writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer,
+                   p.divides_sums ? inverses : nullptr);
       if (p.num_buffers == 1) __syncthreads();
     }
   }
@@ -247,30 +314,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- x is rounded ---------------------------------------------------------------------------------------------------
 
-// Numbers of a row that a block rounds where nothing is normalised.
+// Numbers of a row that a block rounds.
 constexpr int kNumbersOfPart = 2048;
 
-// x as the product reads it. A block a row, or a part of one.
+// x as the product reads it, or with a norm x times its weight, and then its squares. Parts of a row by a block each.
 __global__ void __launch_bounds__(kThreads)
-    RoundBytesKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, char* rounded) {
+    RoundBytesKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, char* rounded,
+                     float* squares) {
   LetLaterBegin();
   WaitForEarlier();
   const auto row = static_cast<int>(blockIdx.x);
   const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.depth);
   const auto* weight = reinterpret_cast<const float4*>(p.norm_weight);
-  float inverse = 1;
-  if (weight != nullptr) {
-    float squares = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < p.depth / 4; i += kThreads) squares = AddSquares(squares, x[i]);
-    inverse = InverseRoot(SumOfBlock(squares), p.depth, p.norm_eps);
-  }
   const int num_quads = layout.num_turns * kTurnElements / 4;
   const int step = static_cast<int>(gridDim.y) * kThreads;
   for (int quad = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); quad < num_quads; quad += step) {
-    float4 values = {0, 0, 0, 0};
-    if (4 * quad < p.depth) {
-      values = x[quad];
-      if (weight != nullptr) values = Scaled(values, inverse, weight[quad]);
+    const bool is_there = 4 * quad < p.depth;
+    float4 values = is_there ? x[quad] : float4{0, 0, 0, 0};
+    if (weight != nullptr) {
+      values = TakeSquares(p, row, quad, values, is_there ? weight[quad] : float4{0, 0, 0, 0}, squares);
     }
     PutRounded(layout, rounded, row, quad, values);
   }
@@ -307,11 +369,23 @@ constexpr int StagesOfTeams(DType dtype) {
 }
 
 XBytes LayoutOfX(DType dtype, int num_rows, int64_t depth) {
-  const BlockOrder order = OrderOf(dtype);
-  return {.num_columns = num_rows,
-          .num_turns = static_cast<int>((depth + kPadElements - 1) / kPadElements) * (kPadElements / kTurnElements),
-          .has_sums = order.has_min,
-          .factor = OperandFactor(order)};
+  return BytesOfRows(num_rows, depth, OrderOf(dtype).has_min);
+}
+
+// x as it is multiplied, and its squares where there is a norm.
+struct RoundedX {
+  char* bytes = nullptr;     // as XBytes says
+  float* squares = nullptr;  // [T, K / 16]
+};
+// Where they lie in memory of so many bytes, for any K that is a multiple of 16: squares ahead.
+size_t SquaresBytes(int64_t depth) {
+  return static_cast<size_t>(kMaxColumns * (depth / kSquared)) * sizeof(float);
+}
+size_t RoundedBytes(int64_t depth) {
+  return SquaresBytes(depth) + static_cast<size_t>(BytesOfRows(kMaxColumns, depth, true).bytes());
+}
+RoundedX RoundedAt(std::byte* memory, int64_t depth) {
+  return {reinterpret_cast<char*>(memory + SquaresBytes(depth)), reinterpret_cast<float*>(memory)};
 }
 
 // Tiles whose sums meet at one barrier, if there is memory for them. At a barrier all warps wait for the last one, and
@@ -325,6 +399,11 @@ int MostTilesAtOnce(const FewRowsParams& params, int num_rows) {
   return tiles;
 }
 
+bool StagesTooMany(const FewRowsParams& params) {
+  const bool is_one = params.num_rows == 1 && params.norm_weight == nullptr;
+  return int64_t{params.num_rows} * params.depth > (is_one ? kMaxStagedOfOneRow : kMaxStagedNumbers);
+}
+
 // How a product fits into shared memory.
 struct Layout {
   int num_stages = 0;  // of a warp's ring; 0: it does not fit
@@ -334,23 +413,34 @@ struct Layout {
   int tiles_at_once = 1;
   size_t bytes = 0;
 };
-Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int num_teams, const CudaDevice& device) {
-  constexpr size_t kBesides = 512;  // what a block has anyway: sums of a norm
+// Of `params` with its rows, and with what it leaves.
+Layout LayoutFor(DType dtype, FewRowsParams params, const CudaDevice& device) {
+  constexpr size_t kBesides = 1024;  // what a block has anyway: 1 / rms of rows for each team
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const BlockOrder order = OrderOf(dtype);
-  XBytes x = LayoutOfX(dtype, num_rows, depth);
-  const auto held = static_cast<size_t>(x.bytes());
+  const int num_rows = params.num_rows;
+  XBytes x = LayoutOfX(dtype, num_rows, params.depth);
+  auto held = static_cast<size_t>(x.bytes());
+  if (params.norm_weight != nullptr && !StagesTooMany(params)) {
+    held += sizeof(float) * static_cast<size_t>(num_rows * (params.depth / kSquared));
+  }
   x.num_turns = order.runs / 2;
   const size_t streamed = size_t{2} * kNumShares * static_cast<size_t>(x.bytes());
+  const int most_at_once = MostTilesAtOnce(params, num_rows);
   const auto fits = [&](Layout& layout) {
     const auto num_teams = static_cast<size_t>(layout.num_teams);
     const int columns = HasOneRow(num_rows, layout.num_teams) ? 1 : kRowsOfGroup * GroupsOf(num_rows);
     const size_t sums = num_teams * sizeof(float) * kNumShares * kTileOutputs * static_cast<size_t>(columns);
-    layout.bytes = num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums +
-                   (layout.is_streamed ? streamed : held);
+    const auto left = [&](int tiles) {
+      params.tiles_at_once = tiles;
+      return layout.num_teams == kMostTeams ? sizeof(float) * static_cast<size_t>(LeftFloats(params)) : 0;
+    };
+    const size_t least = num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums +
+                         (layout.is_streamed ? streamed : held);
+    layout.bytes = least + left(1);
     if (layout.bytes > limit) return false;
     for (int tiles = most_at_once; tiles >= 1; tiles /= 2) {
-      const size_t all = layout.bytes + (2 * static_cast<size_t>(tiles) - 1) * sums;
+      const size_t all = least + (2 * static_cast<size_t>(tiles) - 1) * sums + left(tiles);
       if (all > limit) continue;
       layout.num_buffers = 2;
       layout.tiles_at_once = tiles;
@@ -359,8 +449,9 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int
     }
     return true;
   };
-  Layout layout{.num_stages = StagesOfTeams(dtype), .num_teams = num_teams};
-  if (layout.num_teams > 1 && fits(layout) && layout.num_buffers == 2) return layout;
+  const bool has_two = num_rows <= kRowsOfGroup && params.num_units() > device.facts().num_multiprocessors;
+  Layout layout{.num_stages = StagesOfTeams(dtype), .num_teams = kMostTeams};
+  if (has_two && fits(layout) && layout.num_buffers == 2) return layout;
   for (const int ring_bytes : {kDeepRing, kShallowRing}) {
     layout = {.num_stages = StagesOf(dtype, ring_bytes)};
     if (fits(layout)) return layout;
@@ -369,23 +460,11 @@ Layout LayoutFor(DType dtype, int num_rows, int64_t depth, int most_at_once, int
   return num_rows > kRowsOfGroup && fits(layout) ? layout : Layout{};
 }
 
-bool StagesTooMany(const FewRowsParams& params) {
-  const bool is_one = params.num_rows == 1 && params.norm_weight == nullptr;
-  return int64_t{params.num_rows} * params.depth > (is_one ? kMaxStagedOfOneRow : kMaxStagedNumbers);
-}
-
 template <DType kType, int kGroups>
-void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& device) {
+void LaunchFor(const FewRowsParams& params, const Layout& layout, const char* rounded, CudaDevice& device) {
   const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
-  char* rounded = nullptr;
-  if (layout.is_streamed || StagesTooMany(params)) {
-    rounded = reinterpret_cast<char*>(device.Scratch(static_cast<size_t>(x.bytes())));
-    if (rounded == nullptr) return;
-    LaunchShape rounding = Overlapping(params.num_rows, kThreads);
-    if (params.norm_weight == nullptr) rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
-    Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, x, rounded);
-  }
-  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, params.num_units()),
+  const int num_units = params.rounded_out.bytes == nullptr ? params.num_units() : params.num_units() / kMostTeams;
+  LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units),
                                   static_cast<unsigned>(layout.num_teams) * kThreads, layout.bytes);
   shape.lets_begin_late = true;
   if constexpr (kGroups > 1) {
@@ -408,43 +487,70 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, CudaDevice& de
                                     : BlocksKernel<kType, kGroups, kShallow, 1, false>);
 }
 
-// `params` of rows [first_row, first_row + num_rows) alone.
-template <DType kType>
-void LaunchRows(FewRowsParams params, int first_row, int num_rows, const Layout& layout, CudaDevice& device) {
-  params.x += static_cast<int64_t>(first_row) * params.depth;
-  params.num_rows = num_rows;
+// A product of some rows, and where its x is rounded: by whoever made it, or on the way, through `scratch`.
+struct Rows {
+  int first = 0;
+  int count = 0;
+  RoundedX x;                    // bytes == nullptr: on the way
+  std::byte* scratch = nullptr;  // of RoundedBytes
+};
+// Requires: `params` has the rows' number, and `layout` is its.
+void LaunchRows(FewRowsParams params, const Rows& rows, DType dtype, const Layout& layout, CudaDevice& device) {
+  params.x += static_cast<int64_t>(rows.first) * params.depth;
   params.num_buffers = layout.num_buffers;
   params.tiles_at_once = layout.tiles_at_once;
   for (FewRowsParams::Part& part : params.parts) {
-    if (part.out != nullptr) part.out += static_cast<int64_t>(first_row) * part.num_outputs;
+    if (part.out != nullptr) part.out += static_cast<int64_t>(rows.first) * part.num_outputs;
   }
-  switch (GroupsOf(num_rows)) {
-    case 1:
-      return LaunchFor<kType, 1>(params, layout, device);
-    case 2:
-      return LaunchFor<kType, 2>(params, layout, device);
-    default:
-      return LaunchFor<kType, kMaxGroups>(params, layout, device);
+  RoundedX x = rows.x;
+  if (x.bytes == nullptr && (layout.is_streamed || StagesTooMany(params))) {
+    x = RoundedAt(rows.scratch, params.depth);
+    LaunchShape rounding = Overlapping(params.num_rows, kThreads);
+    rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
+    Launch(device, "MatMul: round", rounding, RoundBytesKernel, params, LayoutOfX(dtype, params.num_rows, params.depth),
+           x.bytes, x.squares);
+  }
+  params.squares = x.squares;
+  WithBlockFormat(dtype, [&](auto type) {
+    constexpr DType kType = decltype(type)::value;
+    switch (GroupsOf(params.num_rows)) {
+      case 1:
+        return LaunchFor<kType, 1>(params, layout, x.bytes, device);
+      case 2:
+        return LaunchFor<kType, 2>(params, layout, x.bytes, device);
+      default:
+        return LaunchFor<kType, kMaxGroups>(params, layout, x.bytes, device);
+    }
+  });
+}
+
+// As many of `count` rows as fit at once, and how.
+std::pair<int, Layout> MostRows(DType dtype, FewRowsParams params, int count, const CudaDevice& device) {
+  params.num_rows = std::min(kMaxColumns, count);
+  while (true) {
+    const Layout layout = LayoutFor(dtype, params, device);
+    if (layout.num_stages != 0 || params.num_rows == 1) return {params.num_rows, layout};
+    const int whole_groups = (params.num_rows - 1) / kRowsOfGroup * kRowsOfGroup;
+    params.num_rows = whole_groups > 0 ? whole_groups : params.num_rows - 1;
   }
 }
 
-// As many rows at a time as fit.
-template <DType kType>
-void LaunchAll(const FewRowsParams& params, int num_rows, CudaDevice& device) {
-  const auto layout_for = [&](int count) {
-    const bool has_two = count <= kRowsOfGroup && params.num_units() > device.facts().num_multiprocessors;
-    return LayoutFor(kType, count, params.depth, MostTilesAtOnce(params, count), has_two ? kMostTeams : 1, device);
-  };
-  for (int first = 0; first < num_rows;) {
-    int count = std::min(kMaxColumns, num_rows - first);
-    Layout layout = layout_for(count);
-    while (layout.num_stages == 0 && count > 1) {
-      count = (count - 1) / kRowsOfGroup > 0 ? (count - 1) / kRowsOfGroup * kRowsOfGroup : count - 1;
-      layout = layout_for(count);
-    }
-    LaunchRows<kType>(params, first, count, layout, device);
-    first += count;
-  }
+// `params` with what it leaves in bytes for a product behind it, where it can: of rows that go at once, by two teams.
+// Requires: one part, or a gate and what it gates, or it leaves nothing.
+bool MayLeave(FewRowsParams& params, DType dtype, int num_rows, char* bytes, const CudaDevice& device) {
+  const int num_outputs = params.parts[params.is_gated ? 1 : 0].num_outputs;
+  if (num_rows > kRowsOfGroup || num_outputs % kPadElements != 0) return false;
+  FewRowsParams leaving = params;
+  leaving.num_rows = num_rows;
+  leaving.rounded_out.bytes = bytes;
+  leaving.rounded_out.layout = BytesOfRows(num_rows, num_outputs, true);
+  if (LayoutFor(dtype, leaving, device).num_teams != kMostTeams) return false;
+  params.rounded_out = leaving.rounded_out;
+  return true;
+}
+
+DType FormatOf(const MatMulArgs& product) {
+  return product.parts.front().weight.dtype;
 }
 
 }  // namespace
@@ -455,25 +561,89 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   if (!is_asked || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) return false;
   if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
   const int64_t depth = product.x.shape[1];
-  if (args.norm) {
-    const bool is_rms = args.norm->kind == NormArgs::Kind::kRms && !args.norm->bias.present();
-    const bool is_aligned = reinterpret_cast<uintptr_t>(args.norm->weight.data) % sizeof(float4) == 0;
-    // A norm's bits are those of the kernel that does it alone.
-    if (!is_rms || !is_aligned || depth > kMaxNormDim) return false;
+  if (args.norm && !DividesSums(*args.norm, depth)) return false;
+  const DType dtype = FormatOf(product);
+  if (product.parts.size() > kMaxParts || !IsBlockFormat(dtype) ||
+      !std::all_of(product.parts.begin(), product.parts.end(),
+                   [&](const MatMulPart& part) { return part.weight.dtype == dtype; })) {
+    return false;
   }
-  const DType dtype = product.parts.front().weight.dtype;
-  return product.parts.size() <= kMaxParts && IsBlockFormat(dtype) &&
-         std::all_of(product.parts.begin(), product.parts.end(),
-                     [&](const MatMulPart& part) { return part.weight.dtype == dtype; }) &&
-         LayoutFor(dtype, 1, depth, 1, 1, device).num_stages != 0;
+  FewRowsParams params = FewRowsParamsOf(args);
+  params.num_rows = 1;
+  return LayoutFor(dtype, params, device).num_stages != 0;
 }
 
-void MatMulFewRowsInBlocks(const LinearArgs& linear, CudaDevice& device) {
+bool DoesThenInBlocks(const LinearArgs& linear, const CudaDevice& device) {
+  if (!linear.activation || !linear.then || linear.then->compute != linear.product.compute) return false;
+  if (!HasFewRowsInBlocks(linear, device) || !HasFewRowsInBlocks({.product = *linear.then}, device)) return false;
   const auto num_rows = static_cast<int>(linear.product.x.shape[0]);
-  if (!device.ok() || num_rows == 0) return;
-  const FewRowsParams params = FewRowsParamsOf(linear);
-  WithBlockFormat(linear.product.parts.front().weight.dtype,
-                  [&](auto type) { LaunchAll<decltype(type)::value>(params, num_rows, device); });
+  FewRowsParams params = FewRowsParamsOf(linear);
+  char some = 0;
+  return MayLeave(params, FormatOf(linear.product), num_rows, &some, device) &&
+         MostRows(FormatOf(*linear.then), FewRowsParamsOf({.product = *linear.then}), num_rows, device).first ==
+             num_rows;
+}
+
+Prepared MatMulFewRowsInBlocks(const LinearArgs& linear, const Prepared& prepared, const NormBehind& behind,
+                               CudaDevice& device) {
+  const MatMulArgs& args = linear.product;
+  const auto num_rows = static_cast<int>(args.x.shape[0]);
+  if (!device.ok() || num_rows == 0) return {};
+  FewRowsParams params = FewRowsParamsOf(linear);
+  params.divides_sums = params.norm_weight != nullptr;
+  const DType dtype = FormatOf(args);
+  const bool has_then = DoesThenInBlocks(linear, device);
+  const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
+  // What attention has left lies in scratch memory too.
+  const bool is_prepared = prepared.num_put == device.num_put() && prepared.are_bytes && prepared.x == params.x &&
+                           prepared.norm_weight == params.norm_weight && prepared.num_rows == num_rows &&
+                           (!has_then || params.divides_sums) && params.depth % kPadElements == 0 &&
+                           MostRows(dtype, params, num_rows, device).first == num_rows;
+  const size_t own_bytes = is_prepared ? 0 : RoundedBytes(params.depth);
+  std::byte* const scratch = device.Scratch(own_bytes + (has_then ? RoundedBytes(then_depth) : 0));
+  if (scratch == nullptr && !device.ok()) return {};
+  // The last product's outputs, for a norm behind it.
+  const MatMulArgs& last = has_then ? *linear.then : args;
+  const int64_t num_last = last.parts[0].weight.shape[0];
+  const RoundedX next = behind.weight != nullptr ? RoundedAt(behind.room, num_last) : RoundedX{};
+  bool prepares = false;
+  const auto prepare = [&](FewRowsParams& product) {
+    prepares = behind.weight != nullptr && MayLeave(product, FormatOf(last), num_rows, next.bytes, device);
+    if (!prepares) return;
+    product.next_norm = behind.weight;
+    product.next_squares = next.squares;
+  };
+  const RoundedX then_x = has_then ? RoundedAt(scratch + own_bytes, then_depth) : RoundedX{};
+  has_then ? static_cast<void>(MayLeave(params, dtype, num_rows, then_x.bytes, device)) : prepare(params);
+  for (int first = 0; first < num_rows;) {
+    const auto [count, layout] = MostRows(dtype, params, num_rows - first, device);
+    Rows rows{.first = first, .count = count, .x = {}, .scratch = scratch};
+    if (is_prepared) rows.x = {static_cast<char*>(prepared.columns), prepared.squares};  // all rows
+    params.num_rows = count;
+    LaunchRows(params, rows, dtype, layout, device);
+    first += count;
+  }
+  if (has_then) {
+    FewRowsParams then = FewRowsParamsOf({.product = last});
+    prepare(then);
+    then.num_rows = num_rows;
+    LaunchRows(then, {.first = 0, .count = num_rows, .x = {then_x.bytes, nullptr}}, FormatOf(last),
+               LayoutFor(FormatOf(last), then, device), device);
+  }
+  Prepared left{.x = params.x, .norm_weight = params.norm_weight, .num_rows = num_rows, .are_bytes = true};
+  if (prepares) {
+    left.x = last.parts[0].out.data;
+    left.norm_weight = behind.weight;
+    left.columns = next.bytes;
+    left.squares = next.squares;
+  } else if (is_prepared && !has_then) {  // as a product of the same rows with weights in another format may want it
+    left.columns = prepared.columns;
+    left.squares = prepared.squares;
+  } else {
+    return {};
+  }
+  left.num_put = device.num_put();
+  return left;
 }
 
 }  // namespace headwise::cuda
