@@ -148,8 +148,12 @@ class BlockWeights : public testing::TestWithParam<size_t> {
     const Floats expected = Runner(*ref_, call, data).RunAll();
     const Floats found = Runner(backend(), call, data).RunAll();
     // Shares of the root of the sum of squared weights, by which errors of x grow. Of bytes an error is 1/254 of the
-    // largest of 32 numbers at most, some 0.005 usually: this is eight of those. bf16 rounds both to 8 bits.
-    const double share = call.compute == Compute::kInt8 ? 0.04 : call.compute == Compute::kBF16 ? 0.02 : 1e-4;
+    // largest of 32 numbers at most, some 0.005 usually: this is eight of those. bf16 rounds both to 8 bits. A norm's
+    // weights are random too, and the largest of 32 products of two such numbers is twice as large.
+    const double share = (call.compute == Compute::kInt8   ? 0.04
+                          : call.compute == Compute::kBF16 ? 0.02
+                                                           : 1e-4) *
+                         (call.has_norm ? 2 : 1);
     const auto num_outputs = static_cast<size_t>(call.num_outputs);
     const size_t part_size = expected.size() / data.matrices.size();
     std::vector<double> tolerances;  // by part and output
@@ -380,6 +384,49 @@ TEST_P(BlockWeights, ARowDoesNotDependOnThoseBesideIt) {
                                     together.begin() + (first + count) * call.num_outputs));
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// More rows than those that are multiplied as bytes, of which a GPU makes weights bf16 on the way: tiles that
+// multiprocessors share, several parts, outputs that do not fill tiles, norms.
+TEST_P(BlockWeights, SomeRowsAreThoseOfRef) {
+  Random random(10);
+  for (const DType format : BlockFormatsOf(backend().name())) {
+    for (const int64_t num_rows : {33, 64, 65, 128, 150}) {
+      Call call{.formats = {format},
+                .num_rows = num_rows,
+                .num_outputs = random.Coin() ? 300 : 90,
+                .depth = random.Coin() ? 2560 : 768,
+                .compute = random.Coin() ? Compute::kInt8 : Compute::kBF16,
+                .has_bias = random.Coin(),
+                .has_norm = random.Coin()};
+      if (random.Coin()) call.write = MatMulArgs::Write::kAdd;
+      if (random.Coin()) call.formats.push_back(format);
+      ExpectAsRef(call, random);
+      if (HasFatalFailure()) return;
+    }
+  }
+  if (!is_cuda()) return;  // more work than others need
+  for (const DType format : {DType::kQ8_0, DType::kQ4_K}) {
+    ExpectAsRef({.formats = {format}, .num_rows = 100, .num_outputs = 36100, .depth = 256, .has_bias = true}, random);
+    ExpectAsRef({.formats = {format}, .num_rows = 40, .num_outputs = 1500, .depth = 14336}, random);
+  }
+}
+
+TEST_P(BlockWeights, ARowOfSomeDoesNotDependOnHowMany) {
+  if (!is_cuda()) GTEST_SKIP() << "promised for a GPU";
+  Random random(11);
+  for (const DType format : BlockFormatsOf(backend().name())) {
+    const Call call{.formats = {format}, .num_rows = 128, .num_outputs = 700, .depth = 2304};
+    SCOPED_TRACE(call.InWords());
+    const Data data(call, random);
+    const Runner runner(backend(), call, data);
+    const Floats all = runner.RunAll();
+    ExpectSameBits(runner.RunAll(), all);  // and twice the same
+    for (const int64_t count : {33, 64, 80}) {
+      ExpectSameBits(runner.Run(0, count), Floats(all.begin(), all.begin() + count * call.num_outputs));
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -162,6 +162,22 @@ std::vector<Case> CasesOfSomeRows() {
            .has_bias = true,
            .activation = ActivateArgs::Kind::kGatedGeluTanh,
            .num_then = 90,
+           .compute = kBF16},
+          {.num_rows = 61,
+           .depth = 512,
+           .num_outputs = {1280, 1280},
+           .has_norm = true,
+           .activation = ActivateArgs::Kind::kGatedSilu,
+           .num_then = 96,
+           .weight_type = DType::kQ8_0,
+           .compute = kBF16},
+          {.num_rows = 100,
+           .depth = 1024,
+           .num_outputs = {768, 768},
+           .has_bias = true,
+           .activation = ActivateArgs::Kind::kGatedGeluTanh,
+           .num_then = 300,
+           .weight_type = DType::kQ4_0,
            .compute = kBF16}};
 }
 

@@ -5,8 +5,10 @@
 // one behind the other, K rounded up to them with zeros: a tile is one stream. A slice is cut into runs of 32, each the
 // left operand of an integer product mma.m16n8k32. Of that operand lane 4 g + q of a warp holds four registers of four
 // bytes:
-//   register 0: output g, elements 4 q and on       register 1: output g + 8, the same elements
-//   register 2: output g, elements 16 + 4 q and on  register 3: output g + 8, those
+//   register 0: output g, elements 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q  register 1: output g + 8, the same elements
+//   register 2: output g, those of 16 and on                       register 3: output g + 8, those
+// To the product it is all the same in which order elements come, as long as x's are in the same one. This one is that
+// in which a lane holds operands of 16 bits, so that codes become those where they are (matmul_some_rows_blocks.cu).
 // A code is held as a number of its bits at the top of a byte of such a register, zeros below it: a product of codes of
 // b bits comes out 2^(8 - b) times as large, which x's scale takes back. Formats without minima have signed codes (code
 // - 2^(b - 1), in two's complement), so that nothing else is subtracted; those with minima have codes from 0 on.
@@ -16,8 +18,8 @@
 //   low bits:
 //     8 bits  per run: 32 lanes' 16 bytes, the four registers
 //     4 bits  (and the low 4 of 5 and 6) per two runs: 32 lanes' 16 bytes, of each run a word of output g and one of
-//             output g + 8; byte i of a word holds element 4 q + i in its low nibble, 16 + 4 q + i in its high one;
-//             of those with a table 4 q + i in nibble i, 16 + 4 q + i in nibble 4 + i
+//             output g + 8; byte i of a word holds in its low nibble byte i of the first register's four, in its high
+//             one that of the second's; of those with a table in nibbles i and 4 + i
 //   high bits, at the bytes of the registers:
 //     5 bits  32 lanes' 16 bytes, a word for two runs, whose bit 4 (run % 2) + j belongs to register j
 //     6 bits  per four runs: 32 lanes' 16 bytes, a word a run, whose bits 2 j and 2 j + 1 belong to register j
@@ -104,6 +106,14 @@ constexpr int64_t OrderedBytes(DType dtype, int64_t num_outputs, int64_t depth) 
 
 // ---- where the numbers of an (output, run) of a slice lie -----------------------------------------------------------
 
+// Of 16 elements, whose four q of a lane's register and which byte of it.
+constexpr int LaneOfElement(int element) {
+  return element % 8 / 2;
+}
+constexpr int ByteOfElement(int element) {
+  return element / 8 * 2 + element % 2;
+}
+
 struct CodePlace {
   int low = 0;  // the byte of the slice, and the code's place in it
   int low_shift = 0;
@@ -112,8 +122,8 @@ struct CodePlace {
 };
 // Of an element of a run. Output: of the tile.
 constexpr CodePlace PlaceOfCode(const BlockOrder& order, int output, int run, int element) {
-  const int lane = output % 8 * 4 + element % 16 / 4;
-  const int byte = element % 4;
+  const int lane = output % 8 * 4 + LaneOfElement(element % 16);
+  const int byte = ByteOfElement(element % 16);
   const int second = element / 16;
   const int reg = second * 2 + output / 8;
   if (order.bits == 8) return {.low = (run * 32 + lane) * 16 + reg * 4 + byte};

@@ -86,18 +86,25 @@ bool DoesThen(const LinearArgs& args);
 Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind, CudaDevice& device);
 // Up to so many rows are multiplied by a kernel of Hopper's that reads weights once (matmul_some_rows.cu).
 inline constexpr int64_t kMaxSomeRows = 64;
-// Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, on sm_90.
+// The same of weights in block formats, which that kernel's second one makes bf16 on the way, once for 128 rows.
+inline constexpr int64_t kMaxSomeRowsInBlocks = 256;
+// Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, or in one
+// block format, K whole slices (block_order.h), on sm_90.
 bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device);
+bool HasSomeRowsInBlocks(const MatMulArgs& args, const CudaDevice& device);
 // Whether it can do the activation too.
 bool GatesSomeRows(const LinearArgs& args, const CudaDevice& device);
 // The product, of `x` [T, K] in bf16 in place of its own; with `gated` [T, N] bf16 the activation as well: what that
 // gives is rounded to there, and the product's outputs are not written. `memory`: of SomeRowsBytes, zeros before the
 // first call, of this function alone.
 size_t SomeRowsBytes(const CudaDevice& device);
+size_t SomeRowsInBlocksBytes(const CudaDevice& device);
 void MatMulSomeRows(const ConstTensorView& x, const LinearArgs& args, void* gated, std::byte* memory,
                     CudaDevice& device);
-// More rows than 32 read the weights once for every 32; from some number on it is faster to make them bf16, once, for a
-// library's product.
+void MatMulSomeRowsInBlocks(const ConstTensorView& x, const LinearArgs& args, void* gated, std::byte* memory,
+                            CudaDevice& device);
+// Where there is no such kernel: more rows than 32 read the weights once for every 32; from some number on it is faster
+// to make them bf16, once, for a library's product.
 inline constexpr int64_t kMaxRowsInBlocks = 96;
 // Whether MatMulFewRowsInBlocks can do all of it but for what comes behind the activation: weights of one block format,
 // in integer products.

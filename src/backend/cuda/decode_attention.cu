@@ -250,7 +250,9 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   const int num_parts = PartsOfRows(args.compute);
   const bool are_all = step.sequences.size() == args.step->sequences.size();  // nobody reads several rows
   const bool prepares = are_all && step.num_rows() == num_rows &&
-                        num_rows * num_parts <= (num_parts == 1 ? kMaxSomeRows : kMaxFewColumns);
+                        num_rows * num_parts <= (num_parts > 1                    ? kMaxFewColumns
+                                                 : args.compute == Compute::kInt8 ? kMaxSomeRowsInBlocks
+                                                                                  : kMaxSomeRows);
   const bool are_bytes =
       args.compute == Compute::kInt8 && num_rows <= kMaxFewColumns && args.out.shape[1] % kPadElements == 0;
   const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(const __grid_consta
   for (int i = 0; i < 4; ++i) {
     const int output = lane / 4 + i % 2 * 8;
     const int64_t row = int64_t{blockIdx.x} * kOrderOutputs + output;
+    const uint32_t lanes = __ballot_sync(kAllLanes, row < p.num_outputs);
     if (row >= p.num_outputs) continue;
     const ScalePlace place = PlaceOfScales(kOrder, output, run, i / 2);
     float scale = ScaleToFloat(kOrder, *reinterpret_cast<const uint16_t*>(slice + place.d));
@@ -82,7 +83,14 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(const __grid_consta
       const int level = HasSignedOperands(kOrder) ? static_cast<int8_t>(byte) : byte;
       values[j] = scale * (static_cast<float>(level) * OperandFactor(kOrder)) + min;
     }
-    StoreFour(static_cast<T*>(p.rows) + row * p.depth + run_of_row * kRunElements + i / 2 * 16 + lane % 4 * 4, values);
+    // Two lanes have a half of each other's four neighbours: elements 2 q, 2 q + 1, and 8 further on.
+    const bool is_second = lane % 2 == 1;
+    const float other[2] = {__shfl_xor_sync(lanes, is_second ? values[0] : values[2], 1),
+                            __shfl_xor_sync(lanes, is_second ? values[1] : values[3], 1)};
+    const float four[4] = {is_second ? other[0] : values[0], is_second ? other[1] : values[1],
+                           is_second ? values[2] : other[0], is_second ? values[3] : other[1]};
+    const int element = i / 2 * 16 + lane % 4 / 2 * 4 + (is_second ? 8 : 0);
+    StoreFour(static_cast<T*>(p.rows) + row * p.depth + run_of_row * kRunElements + element, four);
   }
 }
 

@@ -209,9 +209,11 @@ class Weights<std::integral_constant<DType, kType>, kGated> {
         values[j] = scale * (static_cast<float>(level) * OperandFactor(kOrder)) + min;
       }
       const int row = Warp() * kOrderOutputs + lane / 4 + upper * 8;
-      const int number = half * 16 + lane % 4 * 4;
-      *reinterpret_cast<uint2*>(stage + TileChunkAt(row, number / 8) + number % 8 * 2) = {
-          Pack<Bf16>(values[0], values[1]), Pack<Bf16>(values[2], values[3])};
+#pragma unroll
+      for (int eighth = 0; eighth < 2; ++eighth) {
+        *reinterpret_cast<uint32_t*>(stage + TileChunkAt(row, 2 * half + eighth) + lane % 4 * 4) =
+            Pack<Bf16>(values[2 * eighth], values[2 * eighth + 1]);
+      }
     }
   }
 

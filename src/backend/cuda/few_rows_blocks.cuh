@@ -244,6 +244,34 @@ struct SliceScales {
   }
 };
 
+// A lane's registers of runs of a slice.
+template <DType kType>
+struct SliceOperands {
+  static constexpr BlockOrder kOrder = OrderOf(kType);
+  const char* const of_lane;
+  uint4 words, high_words = {};  // of several runs
+
+  __device__ explicit SliceOperands(const char* slice) : of_lane(slice + static_cast<int>(threadIdx.x % kWarp) * 16) {
+    if constexpr (kOrder.bits == 5) high_words = LoadChunk(of_lane + kOrder.high_at());
+  }
+  // In order of runs, from the first on.
+  __device__ void Of(int run, uint32_t (&a)[4]) {
+    constexpr int kWords = LowWords(kOrder);
+    if constexpr (kOrder.bits == 6) {
+      if (run % 4 == 0) high_words = LoadChunk(of_lane + kOrder.high_at() + run / 4 * 512);
+    }
+    uint32_t low[kWords];
+    if constexpr (kWords == 4) {
+      words = LoadChunk(of_lane + run * 512);
+      low[0] = words.x, low[1] = words.y, low[2] = words.z, low[3] = words.w;
+    } else {
+      if (run % 2 == 0) words = LoadChunk(of_lane + run / 2 * 512);
+      low[0] = run % 2 == 0 ? words.x : words.z, low[1] = run % 2 == 0 ? words.y : words.w;
+    }
+    OperandsOf<kType>(low, Word(high_words, kOrder.bits == 5 ? run / 2 : run % 4), run, a);
+  }
+};
+
 // x of a lane, of one group of columns. Lanes of columns that are not there read the last one: sums that nobody reads.
 struct GroupOfX {
   const char* codes;  // [turns][its chunk of 16 bytes]
@@ -273,15 +301,12 @@ template <DType kType, int kGroups, bool kOneRow = false>
 __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, const GroupOfX (&x)[kGroups],
                                      int first_turn, float (&acc)[kGroups][4]) {
   constexpr BlockOrder kOrder = OrderOf(kType);
-  constexpr int kWords = LowWords(kOrder);
   constexpr int kStep = kOneRow ? 2 : 1;  // from one of a lane's sums to the next that somebody reads
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int codes_stride = layout.num_columns * 64;
   const int scales_stride = layout.num_pairs() * 16;
   const int sums_at = layout.scales_bytes();
   SliceScales<kType> scales(slice);
-  uint4 high_words = {};
-  if constexpr (kOrder.bits == 5) high_words = LoadChunk(slice + kOrder.high_at() + lane * 16);
+  SliceOperands<kType> operands(slice);
 #pragma unroll
   for (int turn = 0; turn < kOrder.runs / 2; ++turn) {
     uint4 codes_of_x[kGroups];
@@ -293,22 +318,11 @@ __device__ inline void MultiplySlice(const char* slice, const XBytes& layout, co
       scales_of_x[group] = *reinterpret_cast<const float4*>(its_scales);
       if constexpr (kOrder.has_min) sums_of_x[group] = *reinterpret_cast<const float4*>(its_scales + sums_at);
     }
-    uint4 words = LoadChunk(slice + ((kWords == 4 ? 2 * turn : turn) * 32 + lane) * 16);
-    if constexpr (kOrder.bits == 6) {
-      if (turn % 2 == 0) high_words = LoadChunk(slice + kOrder.high_at() + (turn / 2 * 32 + lane) * 16);
-    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int run = 2 * turn + i;
-      uint32_t low[kWords];
-      if constexpr (kWords == 4) {
-        if (i == 1) words = LoadChunk(slice + (run * 32 + lane) * 16);
-        low[0] = words.x, low[1] = words.y, low[2] = words.z, low[3] = words.w;
-      } else {
-        low[0] = i == 0 ? words.x : words.z, low[1] = i == 0 ? words.y : words.w;
-      }
       uint32_t a[4];
-      OperandsOf<kType>(low, Word(high_words, kOrder.bits == 5 ? turn : run % 4), run, a);
+      operands.Of(run, a);
       const RunScales of_run = scales.Of(run);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {

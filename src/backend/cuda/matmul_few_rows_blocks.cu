@@ -559,6 +559,7 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   const MatMulArgs& product = args.product;
   const bool is_asked = product.compute == Compute::kInt8 || product.compute == Compute::kFp8;
   if (!is_asked || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) return false;
+  if (product.x.shape[0] > kMaxColumns && HasSomeRowsInBlocks(product, device)) return false;
   if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
   const int64_t depth = product.x.shape[1];
   if (args.norm && !DividesSums(*args.norm, depth)) return false;

@@ -5,56 +5,23 @@
 // product's 64 rows, rows of x its columns, both as they lie in shared memory, so that nothing passes through registers
 // but sums. Four warps copy, some slices ahead, weights ahead of WaitForEarlier; a warpgroup multiplies.
 //
-// Few matrices have tiles in numbers that multiprocessors divide. So slices of all tiles stand in one row, of which
-// each block takes an equal run (slice_runs.h); of a tile that several have begun or ended, each leaves its sums, and
-// who is last adds them up in the order of K.
-//
 // Of a gate and what it gates a tile has 32 outputs each, by eights in turn: so a thread has the sums of both.
-#include "backend/cuda/activation.cuh"
-#include "backend/cuda/cuda_ops.h"
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/slice_runs.h"
-#include "backend/cuda/wgmma.cuh"
+#include <algorithm>
+
+#include "backend/cuda/some_rows.cuh"
 
 namespace headwise::cuda {
 namespace {
 
-using Bf16 = __nv_bfloat16;
+using namespace some_rows;  // NOLINT(google-build-using-namespace): what this file is made of
 
-constexpr int kMaxParts = 4;
 constexpr int kTileOutputs = 64;
 constexpr int kColumns = kMaxSomeRows;
 constexpr int kSums = kTileOutputs * kColumns / kWarpgroup;  // of a thread
-constexpr int kQuads = kSums / 4;
 constexpr int kCopyThreads = 128;
 constexpr int kThreads = kWarpgroup + kCopyThreads;
-constexpr int kRowBytes = 128;  // of a panel, 64 numbers of K: what products take
-constexpr int kPanelDepth = kRowBytes / 2;
-constexpr int kChunksOfPanel = kRowBytes / 16;
 constexpr int kPanelBytes = kTileOutputs * kRowBytes;  // of weights, and of x
 static_assert(kTileOutputs == kColumns);
-constexpr int kDepthOfProduct = 16;
-constexpr int kMaxTickets = 8192;
-constexpr int kTicketBytes = kMaxTickets * static_cast<int>(sizeof(unsigned));
-
-struct SomeRowsParams {
-  const Bf16* x;  // [T, K]
-  int num_rows, depth;
-  bool adds;
-  bool has_gelu;  // what is gated: else by silu
-  Bf16* gated;    // [T, N] act(first part) * second part as the product behind wants it, in place of `out`; or null
-  SliceRuns runs;
-  float4* partials;   // [2 blocks][kQuads][kWarpgroup]
-  unsigned* tickets;  // [tiles], zeros before and after
-  struct Part {
-    const Bf16* weight;  // [N, K]
-    const float* bias;   // or null
-    float* out;          // [T, N]
-    int num_outputs;
-    int end_tile;
-  } parts[kMaxParts];
-};
-
 // A slice of K. Of single panels, 128 bytes of each of 64 rows that lie far apart, small matrices came a tenth
 // to a twentieth slower.
 constexpr int kPanels = 2;
@@ -68,25 +35,6 @@ constexpr int kChunksOfRow = kPanels * kChunksOfPanel;
 constexpr int kRowsAtOnce = kCopyThreads / kChunksOfRow;  // that copying threads copy
 static_assert(kRowsAtOnce == 8);                          // so that a thread's chunks are swizzled alike
 constexpr int kEights = kTileOutputs / kRowsAtOnce;
-
-struct TileOfPart {
-  SomeRowsParams::Part part;
-  int first_output;
-};
-__device__ TileOfPart TileAt(const SomeRowsParams& p, int tile) {
-  if (p.gated != nullptr) return {p.parts[0], tile * (kTileOutputs / 2)};
-  int i = 0;
-  while (tile >= p.parts[i].end_tile) ++i;
-  return {p.parts[i], (tile - (i == 0 ? 0 : p.parts[i - 1].end_tile)) * kTileOutputs};
-}
-
-// A place in the ring, and how often it was passed.
-struct RingPlace {
-  int at = 0, round = 0;
-  __device__ void Advance() {
-    if (++at == kStages) at = 0, ++round;
-  }
-};
 
 #if HW_HAS_WGMMA
 
@@ -111,11 +59,11 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
   const Bf16* odd = nullptr;
   int num_rows = 0;
   const auto find_tile = [&] {
-    const TileOfPart found = TileAt(p, tile);
+    const TileOfPart found = TileAt<kTileOutputs>(p, tile);
     num_rows = found.part.num_outputs - found.first_output - line;
     const int64_t first = static_cast<int64_t>(found.first_output + line) * p.depth + slice * kSliceDepth + chunk * 8;
-    even = found.part.weight + first;
-    odd = p.gated != nullptr ? p.parts[1].weight + first : even + step;
+    even = static_cast<const Bf16*>(found.part.weight) + first;
+    odd = p.gated != nullptr ? static_cast<const Bf16*>(p.parts[1].weight) + first : even + step;
   };
   find_tile();
   const auto copy_weights = [&](int at) {
@@ -158,7 +106,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
   WaitForEarlier();
   LetLaterBegin();
   for (int i = 0; i < first_count; ++i) copy_x(i);
-  RingPlace place;
+  RingPlace<kStages> place;
   for (int i = 0; i < first_count; ++i) place.Advance();
   for (int i = first_count; i < count; ++i) {
     // Slice i - kAhead is there, and goes to those who multiply, before anybody waits for them.
@@ -205,65 +153,18 @@ struct Outputs {
   }
 };
 
-// Leaves the block's sums of a tile that others have a part of. Returns whether it was the last one: then `d` is the
-// sums of all.
-__device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
-  __shared__ bool is_last_of_all;
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto at = [&](int block) {
-    return p.partials + static_cast<int64_t>(p.runs.PlaceOf(block, tile)) * kQuads * kWarpgroup + thread;
-  };
-  const auto own = static_cast<int>(blockIdx.x);
-  const int first = p.runs.FirstBlockOf(tile);
-  const int last = p.runs.LastBlockOf(tile);
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    __stcg(at(own) + i * kWarpgroup, float4{d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]});
-  }
-  SyncThreads(1, kWarpgroup);
-  if (thread == 0) {
-    __threadfence();
-    const bool is_last = atomicAdd(p.tickets + tile, 1) == static_cast<unsigned>(last - first);
-    if (is_last) p.tickets[tile] = 0;
-    is_last_of_all = is_last;
-    __threadfence();
-  }
-  SyncThreads(1, kWarpgroup);
-  if (!is_last_of_all) return false;
-  float sums[kSums] = {};
-#pragma unroll 1
-  for (int block = first; block <= last; ++block) {
-    float4 quads[kQuads];
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      quads[i] = {d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]};
-      if (block != own) quads[i] = __ldcg(at(block) + i * kWarpgroup);
-    }
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      sums[4 * i] += quads[i].x;
-      sums[4 * i + 1] += quads[i].y;
-      sums[4 * i + 2] += quads[i].z;
-      sums[4 * i + 3] += quads[i].w;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) d[i] = sums[i];
-  return true;
-}
-
 __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, uint64_t* full, uint64_t* empty, int64_t begin,
                             int64_t end) {
   const uint32_t base = SharedAddress(memory);
   WaitForEarlier();
   LetLaterBegin();
-  RingPlace place;
+  RingPlace<kStages> place;
   for (int64_t next = begin; next < end;) {
     const auto tile = static_cast<int>(next / p.runs.slices_of_tile);
     const int64_t tile_begin = static_cast<int64_t>(tile) * p.runs.slices_of_tile;
     const int64_t tile_end = tile_begin + p.runs.slices_of_tile;
     const auto count = static_cast<int>(min(tile_end, end) - next);
-    const TileOfPart its = TileAt(p, tile);
+    const TileOfPart its = TileAt<kTileOutputs>(p, tile);
     const Outputs outputs(p, its);
     float d[kSums] = {};
     float old[kSums] = {};
@@ -291,7 +192,7 @@ __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, uint64_
     }
     const bool is_whole = next == tile_begin && next + count == tile_end;
     next += count;
-    if (!is_whole && !AddUp(p, tile, d)) continue;
+    if (!is_whole && !AddUp<kWarpgroup>(p, tile, d)) continue;
     float bias[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -341,6 +242,7 @@ __global__ void __launch_bounds__(kThreads, 1) SomeRowsKernel(const __grid_const
 }  // namespace
 
 bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device) {
+  if (HasSomeRowsInBlocks(args, device)) return true;
 #if HEADWISE_HAS_SM90A
   int64_t num_tiles = 0;
   for (const MatMulPart& part : args.parts) {
@@ -361,35 +263,19 @@ bool GatesSomeRows(const LinearArgs& args, const CudaDevice& device) {
 }
 
 size_t SomeRowsBytes(const CudaDevice& device) {
-  return kTicketBytes +
-         2 * static_cast<size_t>(device.facts().num_multiprocessors) * kQuads * kWarpgroup * sizeof(float4);
+  const size_t bytes =
+      kTicketBytes + 2 * static_cast<size_t>(device.facts().num_multiprocessors) * kSums * kWarpgroup * sizeof(float);
+  return std::max(bytes, SomeRowsInBlocksBytes(device));
 }
 
 void MatMulSomeRows(const ConstTensorView& x, const LinearArgs& linear, void* gated, std::byte* memory,
                     CudaDevice& device) {
   if (!device.ok()) return;
-  const MatMulArgs& args = linear.product;
-  SomeRowsParams params{.x = static_cast<const Bf16*>(x.data),
-                        .num_rows = static_cast<int>(x.shape[0]),
-                        .depth = static_cast<int>(x.shape[1]),
-                        .adds = args.write == MatMulArgs::Write::kAdd,
-                        .has_gelu = gated != nullptr && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
-                        .gated = static_cast<Bf16*>(gated),
-                        .runs = {},
-                        .partials = reinterpret_cast<float4*>(memory + kTicketBytes),
-                        .tickets = reinterpret_cast<unsigned*>(memory),
-                        .parts = {}};
-  int num_tiles = 0;
-  for (size_t i = 0; i < args.parts.size(); ++i) {
-    const MatMulPart& part = args.parts[i];
-    num_tiles += static_cast<int>(Blocks(part.weight.shape[0], kTileOutputs));
-    params.parts[i] = {.weight = static_cast<const Bf16*>(part.weight.rows().data),
-                       .bias = F32(part.bias),
-                       .out = F32(part.out),
-                       .num_outputs = static_cast<int>(part.weight.shape[0]),
-                       .end_tile = num_tiles};
+  if (IsBlockFormat(linear.product.parts[0].weight.dtype)) {
+    return MatMulSomeRowsInBlocks(x, linear, gated, memory, device);
   }
-  if (gated != nullptr) num_tiles = static_cast<int>(Blocks(args.parts[0].weight.shape[0], kTileOutputs / 2));
+  SomeRowsParams params = SomeRowsParamsOf(x, linear, gated, memory, kTileOutputs);
+  const int num_tiles = NumTiles(linear, params, kTileOutputs);
   if (num_tiles == 0 || params.num_rows == 0 || params.depth == 0) return;
   params.runs = RunsFor(num_tiles, params.depth / kSliceDepth, device.facts().num_multiprocessors);
   LaunchShape shape = Overlapping(params.runs.num_blocks(), kThreads, kRingBytes);

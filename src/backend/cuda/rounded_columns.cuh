@@ -20,8 +20,8 @@ inline constexpr int kPadElements = 256;  // K is rounded up to whole slices of 
 
 // Rows of x as bytes with a scale for a run of 32, as products with block formats read them: codes of all turns, then
 // their scales, then (for formats with minima) their scales times the sums of their codes.
-//   codes of a turn, two runs: of each column four lanes' 16 bytes, elements 4 q and on, 16 + 4 q and on of the one run
-//                              and of the other: right operands of mma.m16n8k32
+//   codes of a turn, two runs: of each column four lanes' 16 bytes, two registers' of the one run and two of the other:
+//                              right operands of mma.m16n8k32, elements in the order of the left ones' (block_order.h)
 //   scales, or sums, of a turn: f32 of each two columns, two of the one run and two of the other
 struct XBytes {
   int num_columns;
@@ -61,8 +61,13 @@ __device__ inline void PutRounded(const XBytes& layout, char* to, int column, in
   const int run = quad / kLanesOfRun;
   const int lane = quad % kLanesOfRun;
   const int turn = run / 2;
-  const int word = ((turn * layout.num_columns + column) * 4 + lane % 4) * 4 + run % 2 * 2 + lane / 4;
-  reinterpret_cast<uint32_t*>(to)[word] = __byte_perm(low, high, 0x5410);
+  // Of 16 elements two quads have a half of each operand; who has the first ones takes two operands' whole.
+  const bool is_second = lane / 2 % 2 == 1;
+  const uint32_t other = __shfl_xor_sync(lanes, is_second ? low : high, 2);
+  const uint32_t bytes = is_second ? __byte_perm(other, high, 0x5410) : __byte_perm(low, other, 0x5410);
+  const int operand = lane % 2 * 2 + (is_second ? 1 : 0);
+  const int word = ((turn * layout.num_columns + column) * 4 + operand) * 4 + run % 2 * 2 + lane / 4;
+  reinterpret_cast<uint32_t*>(to)[word] = bytes;
   int sum = codes[0] + codes[1] + codes[2] + codes[3];
   if (layout.has_sums) {
 #pragma unroll

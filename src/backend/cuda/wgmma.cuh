@@ -125,6 +125,15 @@ __device__ inline void MultiplyRows(float (&d)[64], const uint32_t* a, uint64_t 
     HW_WGMMA_128("bf16", "0");
   }
 }
+// d [64, 64] (+)= a [64, 16] b^T, b [64, 16] by rows.
+template <typename T>
+__device__ inline void MultiplyRows(float (&d)[32], const uint32_t* a, uint64_t b, int keeps) {
+  if constexpr (std::is_same_v<T, __half>) {
+    HW_WGMMA_64("f16", "0");
+  } else {
+    HW_WGMMA_64("bf16", "0");
+  }
+}
 // d [64, 128] += a [64, 16] b, b [16, 128] by columns.
 template <typename T>
 __device__ inline void MultiplyColumns(float (&d)[64], const uint32_t* a, uint64_t b) {

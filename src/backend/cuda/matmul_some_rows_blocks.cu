@@ -1,0 +1,465 @@
+// Products of more rows than matmul_few_rows_blocks.cu takes with weights in block formats, out = x W^T + bias, by
+// Hopper's warpgroups: decoding of many sequences. x is in bf16, weights become so on the way.
+//
+// Bound by reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's 64
+// rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which lie
+// in the right lanes for both (block_order.h). x is the second one, in shared memory. At 4.5 TB/s a multiprocessor has
+// some 60 clocks for 64 outputs and 32 numbers of K of 4 bits, 110 for those of 8; four schedulers issue 200 to 260
+// instructions for them.
+//
+// A code is a number in bf16 when it stands in the right byte, as 128 and what it is: one subtraction, exact. Its scale
+// is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are.
+//
+// Two warpgroups multiply, for 64 outputs each, or for those of a gate and for what it gates; four warps copy, weights
+// ahead of WaitForEarlier. Slices of weights pass through one ring, of x through another one.
+#include <algorithm>
+
+#include "backend/cuda/block_formats.cuh"
+#include "backend/cuda/few_rows_blocks.cuh"
+#include "backend/cuda/some_rows.cuh"
+
+namespace headwise::cuda {
+namespace {
+
+using namespace some_rows;  // NOLINT(google-build-using-namespace): what this file is made of
+using few_rows::RunScales;
+using few_rows::SliceOperands;
+using few_rows::SliceScales;
+
+constexpr int kTileOutputs = 128;
+constexpr int kPackedTiles = kTileOutputs / kOrderOutputs;  // of a tile: a warp's each
+constexpr int kMultiplyThreads = 2 * kWarpgroup;
+constexpr int kCopyThreads = 128;
+constexpr int kThreads = kMultiplyThreads + kCopyThreads;
+static_assert(kPackedTiles * static_cast<int>(kWarp) == kMultiplyThreads);
+
+// x comes in steps of K, slices of weights in one or two of them.
+constexpr int kPanels = 2;
+constexpr int kStepDepth = kPanels * kPanelDepth;
+constexpr int kRunsOfStep = kStepDepth / kRunElements;
+constexpr int kChunksOfRow = kPanels * kChunksOfPanel;
+constexpr int kRowsAtOnce = kCopyThreads / kChunksOfRow;  // that copying threads copy
+static_assert(kRowsAtOnce == 8);                          // so that a thread's chunks are swizzled alike
+constexpr int kThreadsOfTile = kCopyThreads / kPackedTiles;
+
+constexpr int kMostColumns = 128;
+constexpr int kMaxSums = 64 * kMostColumns / kWarpgroup;
+// Gates on their way from the one warpgroup to the other.
+constexpr int kGatesAtOnce = 16;
+constexpr int kGateBytes = kGatesAtOnce * kWarpgroup * static_cast<int>(sizeof(float));
+// Of a block, for both rings: what Hopper has, less gates, and barriers, which are rounded up as rings are aligned.
+constexpr int kRingBytes = (227 << 10) - kGateBytes - 2048;
+
+template <DType kType_, int kColumns_>
+struct BlocksShape {
+  static constexpr DType kType = kType_;
+  static constexpr int kColumns = kColumns_;  // rows of x
+  static constexpr BlockOrder kOrder = OrderOf(kType);
+  static constexpr int kSums = 64 * kColumns / kWarpgroup;  // of a thread
+  static constexpr int kSteps = kOrder.slice_elements() / kStepDepth;
+  static constexpr int kSliceBytes = kOrder.slice_bytes();
+  static constexpr int kWeightBytes = kPackedTiles * kSliceBytes;  // a stage of weights
+  static constexpr int kPanelBytes = kColumns * kRowBytes;
+  static constexpr int kXBytes = kPanels * kPanelBytes;  // a stage of x
+  // Slices of weights that so many steps of x can be of.
+  static constexpr int WeightStages(int stages) { return stages / kSteps + (kSteps > 1 ? 1 : 0); }
+  static constexpr int BytesOf(int stages) { return stages * kXBytes + WeightStages(stages) * kWeightBytes; }
+  static constexpr int MostStages() {
+    int stages = 8;
+    while (BytesOf(stages) > kRingBytes) --stages;
+    return stages;
+  }
+  static constexpr int kStages = MostStages();  // of x
+  static constexpr int kWeightStages = WeightStages(kStages);
+  static constexpr int kBytes = BytesOf(kStages);
+  static_assert(kStages >= 3);
+};
+
+// A block's barriers in shared memory. A step of x brings the slice of weights that it is the first one of.
+template <typename Shape>
+struct Barriers {
+  uint64_t full[Shape::kStages], empty[Shape::kStages], empty_weights[Shape::kWeightStages];
+};
+
+#if HW_HAS_WGMMA
+
+// What copying threads do for a run. Rows that a tile or x does not have stay what they were in the ring: what comes of
+// them nobody reads.
+template <typename Shape>
+__device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& barriers, int64_t begin, int64_t end) {
+  constexpr int kAhead = Shape::kStages - 1;  // steps on their way
+  constexpr int kSteps = Shape::kSteps;
+  const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
+
+  const int packed = thread / kThreadsOfTile;
+  const int lane_at = thread % kThreadsOfTile * 16;
+  const uint32_t weights_place =
+      SharedAddress(memory) + Shape::kStages * Shape::kXBytes + packed * Shape::kSliceBytes + lane_at;
+  int tile = static_cast<int>(begin / p.runs.slices_of_tile);
+  auto slice = static_cast<int>(begin % p.runs.slices_of_tile);
+  const char* from = nullptr;  // null: the part has no such outputs
+  const auto find_tile = [&] {
+    const TileOfPart found = TileAt<kTileOutputs>(p, tile);
+    const bool is_gated = p.gated != nullptr && packed >= kPackedTiles / 2;
+    const int first_output = found.first_output + (is_gated ? packed - kPackedTiles / 2 : packed) * kOrderOutputs;
+    const auto* const weight = static_cast<const char*>(is_gated ? p.parts[1].weight : found.part.weight);
+    const int64_t at = static_cast<int64_t>(first_output / kOrderOutputs) * p.runs.slices_of_tile + slice;
+    from = first_output < found.part.num_outputs ? weight + at * Shape::kSliceBytes + lane_at : nullptr;
+  };
+  find_tile();
+  const auto copy_weights = [&](int at) {
+    constexpr int kStride = kThreadsOfTile * 16;
+    constexpr int kWhole = Shape::kSliceBytes / kStride * kStride;
+    if (from != nullptr) {
+      const uint32_t to = weights_place + at * Shape::kWeightBytes;
+#pragma unroll
+      for (int i = 0; i < kWhole; i += kStride) CopyChunkOnce(to + i, from + i);
+      if (lane_at < Shape::kSliceBytes - kWhole) CopyChunkOnce(to + kWhole, from + kWhole);
+      from += Shape::kSliceBytes;
+    }
+    if (++slice == p.runs.slices_of_tile) {
+      slice = 0;
+      if (++tile < p.runs.num_tiles) find_tile();
+    }
+  };
+
+  const int line = thread / kChunksOfRow;
+  const int chunk = thread % kChunksOfRow;
+  const uint32_t x_place = SharedAddress(memory) + chunk / kChunksOfPanel * Shape::kPanelBytes + line * kRowBytes +
+                           ((chunk % kChunksOfPanel) ^ (line % 8)) * 16;
+  const int steps_of_tile = p.runs.slices_of_tile * kSteps;
+  int x_step = slice * kSteps;
+  const Bf16* const x = p.x + static_cast<int64_t>(line) * p.depth + chunk * 8;
+  const int64_t eight_rows = static_cast<int64_t>(kRowsAtOnce) * p.depth;
+  const auto copy_x = [&](int at) {
+    const uint32_t to = x_place + at * Shape::kXBytes;
+    const Bf16* row = x + x_step * kStepDepth;
+#pragma unroll
+    for (int i = 0; i < Shape::kColumns / kRowsAtOnce; ++i, row += eight_rows) {
+      if (line + i * kRowsAtOnce < p.num_rows) CopyChunk(to + i * kRowsAtOnce * kRowBytes, row);
+    }
+    if (++x_step == steps_of_tile) x_step = 0;
+    CommitCopies();
+  };
+
+  int arrived_at = 0;
+  const auto arrive = [&] {
+    FenceSharedWrites();
+    Arrive(&barriers.full[arrived_at]);
+    if (++arrived_at == Shape::kStages) arrived_at = 0;
+  };
+  const auto count = static_cast<int>(end - begin) * kSteps;
+  const int first_count = min(count, kAhead);
+  RingPlace<Shape::kWeightStages> weights;
+  for (int i = 0; i < first_count; i += kSteps, weights.Advance()) copy_weights(weights.at);
+  WaitForEarlier();
+  LetLaterBegin();
+  RingPlace<Shape::kStages> place;
+  for (int i = 0; i < first_count; ++i, place.Advance()) copy_x(place.at);
+  for (int i = first_count; i < count; ++i) {
+    // Step i - kAhead is there, and goes to those who multiply, before anybody waits for them.
+    WaitForCopies<kAhead - 1>();
+    arrive();
+    if (place.round > 0) WaitFor(&barriers.empty[place.at], (place.round - 1) & 1);
+    if (i % kSteps == 0) {
+      if (weights.round > 0) WaitFor(&barriers.empty_weights[weights.at], (weights.round - 1) & 1);
+      copy_weights(weights.at);
+      weights.Advance();
+    }
+    copy_x(place.at);
+    place.Advance();
+  }
+  // The last ones in two turns.
+  WaitForCopies<kAhead / 2>();
+  for (int i = 0; i < first_count - kAhead / 2; ++i) arrive();
+  WaitForCopies<0>();
+  for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
+}
+
+// Two operands of integer products, bytes 2 which and 2 which + 1, as numbers in bf16: exact. Those of less than 8 bits
+// are half as large: kOperandShare.
+template <DType kType>
+constexpr bool kIsNarrow = OperandBits(OrderOf(kType)) < 8;
+template <DType kType>
+constexpr float kOperandShare = kIsNarrow<kType> ? 0.5f : 1.0f;
+template <DType kType>
+__device__ __nv_bfloat162 NumbersOf(uint32_t operands, int which) {
+  constexpr uint32_t k128 = 0x43434343;  // upper bytes of 128, to whose last seven bits one adds
+  const auto pair_of = [&](uint32_t bytes) { return __byte_perm(bytes, k128, which == 0 ? 0x4140 : 0x4342); };
+  const auto as_numbers = [](uint32_t bits) { return reinterpret_cast<const __nv_bfloat162&>(bits); };
+  if constexpr (kIsNarrow<kType>) {
+    constexpr bool kSigned = HasSignedOperands(OrderOf(kType));
+    const uint32_t seven_bits = (kSigned ? operands ^ 0x80808080u : operands) >> 1;  // the lowest ones are zeros
+    return __hsub2(as_numbers(pair_of(seven_bits)), __float2bfloat162_rn(kSigned ? 192.0f : 128.0f));
+  } else {
+    // 128 and the lower seven bits, less 128, or 256 where there is a sign.
+    const uint32_t pair = pair_of(operands);
+    return __hsub2(as_numbers(pair & 0xFF7FFF7Fu), as_numbers(pair & 0xFF80FF80u));
+  }
+}
+
+// Two runs' halves of 16 numbers, of which each is the first operand of a product of a warp's 16 outputs.
+template <DType kType>
+__device__ void MakeNumbers(const uint32_t (&operands)[4], const RunScales& scales, uint32_t (&a)[8]) {
+  constexpr BlockOrder kOrder = OrderOf(kType);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int upper = i % 2;  // outputs g + 8
+    const int half = i / 2;   // of the run
+    const float d = scales.d[kOrder.has_half_runs ? half : 0][upper].d * (OperandFactor(kOrder) / kOperandShare<kType>);
+    const __nv_bfloat162 high = __float2bfloat162_rn(d);
+    const __nv_bfloat162 low = __float2bfloat162_rn(d - __low2float(high));
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const __nv_bfloat162 numbers = NumbersOf<kType>(operands[i], which);
+      __nv_bfloat162 rest;
+      if constexpr (kOrder.has_min) {
+        rest = __hfma2(numbers, low, __float2bfloat162_rn(scales.min[upper] * OperandFactor(kOrder)));
+      } else {
+        rest = __hmul2(numbers, low);
+      }
+      const __nv_bfloat162 weights = __hfma2(numbers, high, rest);
+      a[half * 4 + which * 2 + upper] = reinterpret_cast<const uint32_t&>(weights);
+    }
+  }
+}
+
+// d += a step of a slice of weights times x, whose address is given.
+template <typename Shape>
+__device__ void MultiplyStep(SliceOperands<Shape::kType>& operands, SliceScales<Shape::kType>& scales, int step,
+                             uint32_t x, float (&d)[Shape::kSums]) {
+  uint32_t a[2][8];
+  KeepInPlace(d);
+#pragma unroll
+  for (int i = 0; i < kRunsOfStep; ++i) {
+    const int run = step * kRunsOfStep + i;
+    if (i >= 2) WaitForProducts<1>();  // those that read a[i % 2]
+    uint32_t bytes[4];
+    operands.Of(run, bytes);
+    MakeNumbers<Shape::kType>(bytes, scales.Of(run), a[i % 2]);
+    KeepInPlace(a[i % 2]);
+    BeginProducts();
+    const uint64_t columns = DescribeRows(x + i / 2 * Shape::kPanelBytes) + i % 2 * 4;
+    MultiplyRows<Bf16>(d, a[i % 2], columns, 1);
+    MultiplyRows<Bf16>(d, a[i % 2] + 4, columns + 2, 1);
+    CommitProducts();
+  }
+  WaitForProducts<0>();
+  KeepInPlace(d);
+}
+
+// Where a thread's sums belong, of two outputs.
+struct Outputs {
+  int at[2];         // in row 0
+  bool is_there[2];  // whether the part has them
+  int column;        // its first of two in each eight
+  __device__ Outputs(const SomeRowsParams& p, const TileOfPart& tile) {
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int warp = static_cast<int>(threadIdx.x / kWarp) % (p.gated != nullptr ? kPackedTiles / 2 : kPackedTiles);
+    column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      at[half] = tile.first_output + warp * kOrderOutputs + lane / 4 + half * 8;
+      is_there[half] = at[half] < tile.part.num_outputs;
+    }
+  }
+  // body(i, at) for sums [kBegin, kEnd) whose row and output there are.
+  template <int kBegin, int kEnd, typename Body>
+  __device__ void ForEach(const SomeRowsParams& p, const TileOfPart& tile, const Body& body) const {
+#pragma unroll
+    for (int i = kBegin; i < kEnd; ++i) {
+      const int row = i / 4 * 8 + column + i % 2;
+      const int half = i / 2 % 2;
+      if (row < p.num_rows && is_there[half]) {
+        body(i, static_cast<int64_t>(row) * tile.part.num_outputs + at[half]);
+      }
+    }
+  }
+};
+
+// What the first warpgroup has is gates, in turns on their way to the second.
+template <int kBegin, int kSums>
+__device__ void WriteGated(const SomeRowsParams& p, const TileOfPart& tile, const Outputs& outputs,
+                           const float (&d)[kSums], float* gates) {
+  if constexpr (kBegin < kSums) {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    const bool are_gates = threadIdx.x < kWarpgroup;
+#pragma unroll
+    for (int i = 0; i < kGatesAtOnce; ++i) {
+      if (are_gates) gates[i * kWarpgroup + thread] = d[kBegin + i];
+    }
+    SyncThreads(1, kMultiplyThreads);
+    if (!are_gates) {
+      outputs.ForEach<kBegin, kBegin + kGatesAtOnce>(p, tile, [&](int i, int64_t at) {
+        const float gate = gates[(i - kBegin) * kWarpgroup + thread];
+        p.gated[at] = __float2bfloat16_rn((p.has_gelu ? GeluTanh(gate) : Silu(gate)) * d[i]);
+      });
+    }
+    SyncThreads(1, kMultiplyThreads);
+    WriteGated<kBegin + kGatesAtOnce>(p, tile, outputs, d, gates);
+  }
+}
+
+// So many loads of what is added to are on their way at once.
+constexpr int kSumsAtOnce = 16;
+template <int kBegin, int kSums>
+__device__ void WriteSums(const SomeRowsParams& p, const TileOfPart& tile, const Outputs& outputs, float (&d)[kSums]) {
+  if constexpr (kBegin < kSums) {
+    constexpr int kEnd = kBegin + kSumsAtOnce;
+    if (p.adds) {
+      outputs.ForEach<kBegin, kEnd>(p, tile, [&](int i, int64_t at) { d[i] = __ldcg(tile.part.out + at) + d[i]; });
+    }
+    outputs.ForEach<kBegin, kEnd>(p, tile, [&](int i, int64_t at) { tile.part.out[at] = d[i]; });
+    WriteSums<kEnd>(p, tile, outputs, d);
+  }
+}
+
+template <int kSums>
+__device__ void WriteTile(const SomeRowsParams& p, const TileOfPart& tile, float (&d)[kSums], float* gates) {
+  const Outputs outputs(p, tile);
+  const auto part = p.gated != nullptr ? static_cast<int>(threadIdx.x) / kWarpgroup : 0;
+  const float* const bias = p.gated != nullptr ? p.parts[part].bias : tile.part.bias;
+  float of_outputs[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (bias != nullptr && outputs.is_there[half]) of_outputs[half] = bias[outputs.at[half]];
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) d[i] += of_outputs[i / 2 % 2];
+  if (p.gated != nullptr) return WriteGated<0>(p, tile, outputs, d, gates);
+  WriteSums<0>(p, tile, outputs, d);
+}
+
+template <typename Shape>
+__device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barriers<Shape>& barriers, int64_t begin,
+                            int64_t end, float* gates) {
+  const uint32_t x = SharedAddress(memory);
+  const char* const own_slices = memory + Shape::kStages * Shape::kXBytes + threadIdx.x / kWarp * Shape::kSliceBytes;
+  const bool is_first_lane = threadIdx.x % kWarp == 0;
+  WaitForEarlier();
+  LetLaterBegin();
+  RingPlace<Shape::kStages> place;
+  RingPlace<Shape::kWeightStages> weights;
+  for (int64_t next = begin; next < end;) {
+    const auto tile = static_cast<int>(next / p.runs.slices_of_tile);
+    const int64_t tile_begin = static_cast<int64_t>(tile) * p.runs.slices_of_tile;
+    const int64_t tile_end = tile_begin + p.runs.slices_of_tile;
+    const auto count = static_cast<int>(min(tile_end, end) - next);
+    float d[Shape::kSums] = {};
+    for (int i = 0; i < count; ++i) {
+      WaitFor(&barriers.full[place.at], place.round & 1);
+      const char* const slice = own_slices + weights.at * Shape::kWeightBytes;
+      SliceOperands<Shape::kType> operands(slice);
+      SliceScales<Shape::kType> scales(slice);
+#pragma unroll
+      for (int step = 0; step < Shape::kSteps; ++step) {
+        if (step > 0) WaitFor(&barriers.full[place.at], place.round & 1);
+        MultiplyStep<Shape>(operands, scales, step, x + place.at * Shape::kXBytes, d);
+        __syncwarp();
+        if (is_first_lane) Arrive(&barriers.empty[place.at]);
+        place.Advance();
+      }
+      if (is_first_lane) Arrive(&barriers.empty_weights[weights.at]);
+      weights.Advance();
+    }
+    const bool is_whole = next == tile_begin && next + count == tile_end;
+    next += count;
+    if (!is_whole && !AddUp<kMultiplyThreads>(p, tile, d)) continue;
+    WriteTile(p, TileAt<kTileOutputs>(p, tile), d, gates);
+  }
+}
+
+#endif  // HW_HAS_WGMMA
+
+template <typename Shape>
+__global__ void __launch_bounds__(kThreads, 1) SomeRowsBlocksKernel(const __grid_constant__ SomeRowsParams p) {
+#if HW_HAS_WGMMA
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ Barriers<Shape> barriers;
+  __shared__ float gates[kGatesAtOnce * kWarpgroup];
+  if (threadIdx.x == 0) {
+    constexpr int kMultiplyWarps = kMultiplyThreads / static_cast<int>(kWarp);
+    for (int i = 0; i < Shape::kStages; ++i) {
+      InitBarrier(&barriers.full[i], kCopyThreads);
+      InitBarrier(&barriers.empty[i], kMultiplyWarps);
+    }
+    for (uint64_t& barrier : barriers.empty_weights) InitBarrier(&barrier, kMultiplyWarps);
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  const auto block = static_cast<int>(blockIdx.x);
+  const int64_t begin = p.runs.Begin(block);
+  const int64_t end = p.runs.Begin(block + 1);
+  if (threadIdx.x >= kMultiplyThreads) {
+    CopyRun<Shape>(p, memory, barriers, begin, end);
+  } else {
+    MultiplyRun<Shape>(p, memory, barriers, begin, end, gates);
+  }
+#endif
+}
+
+// Of rows [first, first + count).
+template <DType kType>
+void LaunchRows(SomeRowsParams params, int first, int count, CudaDevice& device) {
+  params.x += static_cast<int64_t>(first) * params.depth;
+  params.num_rows = count;
+  for (SomeRowsParams::Part& part : params.parts) {
+    if (part.out != nullptr) part.out += static_cast<int64_t>(first) * part.num_outputs;
+  }
+  if (params.gated != nullptr) params.gated += static_cast<int64_t>(first) * params.parts[0].num_outputs;
+  const auto launch = [&](auto kernel, int bytes) {
+    LaunchShape shape = Overlapping(params.runs.num_blocks(), kThreads, static_cast<size_t>(bytes));
+    shape.lets_begin_late = true;
+    Launch(device, "MatMul", shape, kernel, params);
+  };
+  if (count <= kMostColumns / 2) {
+    using Shape = BlocksShape<kType, kMostColumns / 2>;
+    return launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
+  }
+  using Shape = BlocksShape<kType, kMostColumns>;
+  launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
+}
+
+}  // namespace
+
+bool HasSomeRowsInBlocks(const MatMulArgs& args, const CudaDevice& device) {
+#if HEADWISE_HAS_SM90A
+  if (args.parts.empty() || args.parts.size() > kMaxParts || args.compute == Compute::kF32) return false;
+  const DType dtype = args.parts[0].weight.dtype;
+  int64_t num_tiles = 0;
+  for (const MatMulPart& part : args.parts) {
+    if (part.weight.dtype != dtype) return false;
+    num_tiles += Blocks(part.weight.shape[0], kTileOutputs);
+  }
+  return IsBlockFormat(dtype) && device.facts().major == 9 && device.facts().minor == 0 &&
+         args.x.shape[0] <= kMaxSomeRowsInBlocks && args.x.shape[1] % OrderOf(dtype).slice_elements() == 0 &&
+         num_tiles <= kMaxTickets;
+#else
+  return false;
+#endif
+}
+
+size_t SomeRowsInBlocksBytes(const CudaDevice& device) {
+  return kTicketBytes +
+         2 * static_cast<size_t>(device.facts().num_multiprocessors) * kMaxSums * kMultiplyThreads * sizeof(float);
+}
+
+void MatMulSomeRowsInBlocks(const ConstTensorView& x, const LinearArgs& linear, void* gated, std::byte* memory,
+                            CudaDevice& device) {
+  if (!device.ok()) return;
+  SomeRowsParams params = SomeRowsParamsOf(x, linear, gated, memory, kTileOutputs);
+  const int num_tiles = NumTiles(linear, params, kTileOutputs);
+  const DType dtype = linear.product.parts[0].weight.dtype;
+  const int64_t num_slices = OrderOf(dtype).NumSlices(params.depth);
+  const int num_rows = params.num_rows;
+  if (num_tiles == 0 || num_rows == 0 || num_slices == 0) return;
+  params.runs = RunsFor(num_tiles, static_cast<int>(num_slices), device.facts().num_multiprocessors);
+  // Weights are read as often for a few rows as for many.
+  for (int first = 0; first < num_rows; first += kMostColumns) {
+    WithBlockFormat(dtype, [&](auto type) {
+      LaunchRows<decltype(type)::value>(params, first, std::min(kMostColumns, num_rows - first), device);
+    });
+  }
+}
+
+}  // namespace headwise::cuda
