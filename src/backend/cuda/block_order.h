@@ -5,7 +5,7 @@
 // one behind the other, K rounded up to them with zeros: a tile is one stream. A slice is cut into runs of 32, each the
 // left operand of an integer product mma.m16n8k32. Of that operand lane 4 g + q of a warp holds four registers of four
 // bytes:
-//   register 0: output g, elements 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q  register 1: output g + 8, the same elements
+//   register 0: output g, elements 2 q, 8 + 2 q, 2 q + 1, 9 + 2 q  register 1: output g + 8, the same elements
 //   register 2: output g, those of 16 and on                       register 3: output g + 8, those
 // To the product it is all the same in which order elements come, as long as x's are in the same one. This one is that
 // in which a lane holds operands of 16 bits, so that codes become those where they are (matmul_some_rows_blocks.cu).
@@ -111,7 +111,7 @@ constexpr int LaneOfElement(int element) {
   return element % 8 / 2;
 }
 constexpr int ByteOfElement(int element) {
-  return element / 8 * 2 + element % 2;
+  return element % 2 * 2 + element / 8;
 }
 
 struct CodePlace {

@@ -119,7 +119,7 @@ void ExpectOperands() {
       OperandsOf<kType>(low, high, run, a);
       for (int i = 0; i < 16; ++i) {
         const int output = lane / 4 + i / 4 % 2 * 8;
-        const int element = i / 8 * 16 + i % 4 / 2 * 8 + lane % 4 * 2 + i % 2;
+        const int element = i / 8 * 16 + i % 2 * 8 + lane % 4 * 2 + i % 4 / 2;
         const int level =
             TermsOf(kOrder, reinterpret_cast<const uint8_t*>(slice.data()), output, run * kRunElements + element).level;
         const auto byte = static_cast<uint8_t>(a[i / 4] >> (i % 4 * 8));

@@ -85,10 +85,10 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(const __grid_consta
     }
     // Two lanes have a half of each other's four neighbours: elements 2 q, 2 q + 1, and 8 further on.
     const bool is_second = lane % 2 == 1;
-    const float other[2] = {__shfl_xor_sync(lanes, is_second ? values[0] : values[2], 1),
-                            __shfl_xor_sync(lanes, is_second ? values[1] : values[3], 1)};
-    const float four[4] = {is_second ? other[0] : values[0], is_second ? other[1] : values[1],
-                           is_second ? values[2] : other[0], is_second ? values[3] : other[1]};
+    const float other[2] = {__shfl_xor_sync(lanes, is_second ? values[0] : values[1], 1),
+                            __shfl_xor_sync(lanes, is_second ? values[2] : values[3], 1)};
+    const float four[4] = {is_second ? other[0] : values[0], is_second ? other[1] : values[2],
+                           is_second ? values[1] : other[0], is_second ? values[3] : other[1]};
     const int element = i / 2 * 16 + lane % 4 / 2 * 4 + (is_second ? 8 : 0);
     StoreFour(static_cast<T*>(p.rows) + row * p.depth + run_of_row * kRunElements + element, four);
   }

@@ -212,7 +212,7 @@ class Weights<std::integral_constant<DType, kType>, kGated> {
 #pragma unroll
       for (int eighth = 0; eighth < 2; ++eighth) {
         *reinterpret_cast<uint32_t*>(stage + TileChunkAt(row, 2 * half + eighth) + lane % 4 * 4) =
-            Pack<Bf16>(values[2 * eighth], values[2 * eighth + 1]);
+            Pack<Bf16>(values[eighth], values[eighth + 2]);
       }
     }
   }

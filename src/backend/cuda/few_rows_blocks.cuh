@@ -254,20 +254,22 @@ struct SliceOperands {
   __device__ explicit SliceOperands(const char* slice) : of_lane(slice + static_cast<int>(threadIdx.x % kWarp) * 16) {
     if constexpr (kOrder.bits == 5) high_words = LoadChunk(of_lane + kOrder.high_at());
   }
-  // In order of runs, from the first on.
-  __device__ void Of(int run, uint32_t (&a)[4]) {
-    constexpr int kWords = LowWords(kOrder);
-    if constexpr (kOrder.bits == 6) {
-      if (run % 4 == 0) high_words = LoadChunk(of_lane + kOrder.high_at() + run / 4 * 512);
-    }
-    uint32_t low[kWords];
-    if constexpr (kWords == 4) {
+  // Both in order of runs, from the first on.
+  __device__ void Words(int run, uint32_t (&low)[LowWords(kOrder)]) {
+    if constexpr (LowWords(kOrder) == 4) {
       words = LoadChunk(of_lane + run * 512);
       low[0] = words.x, low[1] = words.y, low[2] = words.z, low[3] = words.w;
     } else {
       if (run % 2 == 0) words = LoadChunk(of_lane + run / 2 * 512);
       low[0] = run % 2 == 0 ? words.x : words.z, low[1] = run % 2 == 0 ? words.y : words.w;
     }
+  }
+  __device__ void Of(int run, uint32_t (&a)[4]) {
+    if constexpr (kOrder.bits == 6) {
+      if (run % 4 == 0) high_words = LoadChunk(of_lane + kOrder.high_at() + run / 4 * 512);
+    }
+    uint32_t low[LowWords(kOrder)];
+    Words(run, low);
     OperandsOf<kType>(low, Word(high_words, kOrder.bits == 5 ? run / 2 : run % 4), run, a);
   }
 };

@@ -7,8 +7,8 @@
 // some 60 clocks for 64 outputs and 32 numbers of K of 4 bits, 110 for those of 8; four schedulers issue 200 to 260
 // instructions for them.
 //
-// A code is a number in bf16 when it stands in the right byte, as 128 and what it is: one subtraction, exact. Its scale
-// is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are.
+// A code is a number in bf16 when it stands in the last bits of 128, as 128 and what it is: one subtraction, exact. Its
+// scale is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are.
 //
 // Two warpgroups multiply, for 64 outputs each, or for those of a gate and for what it gates; four warps copy, weights
 // ahead of WaitForEarlier. Slices of weights pass through one ring, of x through another one.
@@ -37,6 +37,7 @@ static_assert(kPackedTiles * static_cast<int>(kWarp) == kMultiplyThreads);
 constexpr int kPanels = 2;
 constexpr int kStepDepth = kPanels * kPanelDepth;
 constexpr int kRunsOfStep = kStepDepth / kRunElements;
+constexpr int kRunsOfPanel = kPanelDepth / kRunElements;
 constexpr int kChunksOfRow = kPanels * kChunksOfPanel;
 constexpr int kRowsAtOnce = kCopyThreads / kChunksOfRow;  // that copying threads copy
 static_assert(kRowsAtOnce == 8);                          // so that a thread's chunks are swizzled alike
@@ -176,42 +177,69 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& 
   for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
 }
 
-// Two operands of integer products, bytes 2 which and 2 which + 1, as numbers in bf16: exact. Those of less than 8 bits
-// are half as large: kOperandShare.
-template <DType kType>
-constexpr bool kIsNarrow = OperandBits(OrderOf(kType)) < 8;
-template <DType kType>
-constexpr float kOperandShare = kIsNarrow<kType> ? 0.5f : 1.0f;
-template <DType kType>
-__device__ __nv_bfloat162 NumbersOf(uint32_t operands, int which) {
-  constexpr uint32_t k128 = 0x43434343;  // upper bytes of 128, to whose last seven bits one adds
-  const auto pair_of = [&](uint32_t bytes) { return __byte_perm(bytes, k128, which == 0 ? 0x4140 : 0x4342); };
-  const auto as_numbers = [](uint32_t bits) { return reinterpret_cast<const __nv_bfloat162&>(bits); };
-  if constexpr (kIsNarrow<kType>) {
-    constexpr bool kSigned = HasSignedOperands(OrderOf(kType));
-    const uint32_t seven_bits = (kSigned ? operands ^ 0x80808080u : operands) >> 1;  // the lowest ones are zeros
-    return __hsub2(as_numbers(pair_of(seven_bits)), __float2bfloat162_rn(kSigned ? 192.0f : 128.0f));
-  } else {
-    // 128 and the lower seven bits, less 128, or 256 where there is a sign.
-    const uint32_t pair = pair_of(operands);
-    return __hsub2(as_numbers(pair & 0xFF7FFF7Fu), as_numbers(pair & 0xFF80FF80u));
-  }
+// 128 in bf16, twice, to whose last seven bits one adds. The assembler must not know it: it would move the constant
+// into a register at each use.
+__device__ inline uint32_t Bits128() {
+  uint32_t bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return 0x43004300u | bytes >> 31;
 }
-
-// Two runs' halves of 16 numbers, of which each is the first operand of a product of a warp's 16 outputs.
+__device__ inline __nv_bfloat162 AsNumbers(uint32_t bits) {
+  return reinterpret_cast<const __nv_bfloat162&>(bits);
+}
+// Bits of a run's codes as two numbers in bf16, exact: of register i those of bytes `which` and which + 2.
 template <DType kType>
-__device__ void MakeNumbers(const uint32_t (&operands)[4], const RunScales& scales, uint32_t (&a)[8]) {
+struct Numbers {
+  static constexpr BlockOrder kOrder = OrderOf(kType);
+  static constexpr bool kSigned = HasSignedOperands(kOrder);
+  static constexpr bool kAreNibbles = kOrder.bits == 4 && !kOrder.has_levels;
+  static constexpr bool kAreBytes = OperandBits(kOrder) == 8;  // else as operands, but half as large
+  // By which a number is a code.
+  static constexpr float kFactor = kAreNibbles ? 1.0f : OperandFactor(kOrder) * (kAreBytes ? 1 : 2);
+  const uint32_t bits_128;
+  uint32_t words[4];  // of nibbles two, else the operands of integer products
+
+  __device__ Numbers(SliceOperands<kType>& operands, int run, uint32_t bits) : bits_128(bits) {
+    if constexpr (kAreNibbles) {
+      uint32_t low[2];
+      operands.Words(run, low);
+      for (int row = 0; row < 2; ++row) words[row] = kSigned ? low[row] ^ 0x88888888u : low[row];
+    } else {
+      operands.Of(run, words);
+      if constexpr (!kAreBytes && kSigned) {
+        for (uint32_t& word : words) word ^= 0x80808080u;
+      }
+    }
+  }
+  __device__ __nv_bfloat162 Of(int i, int which) const {
+    if constexpr (kAreNibbles) {
+      const uint32_t codes = words[i % 2] >> (i / 2 * 4 + which * 8) & 0x000F000Fu;
+      return __hsub2(AsNumbers(codes | bits_128), __float2bfloat162_rn(kSigned ? 136.0f : 128.0f));
+    } else if constexpr (kAreBytes) {
+      // 128 and the lower seven bits, less 128, or 256 where there is a sign.
+      const uint32_t codes = words[i] >> (which * 8);
+      return __hsub2(AsNumbers((codes & 0x007F007Fu) | bits_128), AsNumbers((codes & 0x00800080u) | bits_128));
+    } else {
+      const uint32_t codes = words[i] >> (1 + which * 8) & 0x007F007Fu;
+      return __hsub2(AsNumbers(codes | bits_128), __float2bfloat162_rn(kSigned ? 192.0f : 128.0f));
+    }
+  }
+};
+
+// A run's two halves of 16 numbers, each the first operand of a product of a warp's 16 outputs.
+template <DType kType>
+__device__ void MakeNumbers(const Numbers<kType>& run, const RunScales& scales, uint32_t (&a)[8]) {
   constexpr BlockOrder kOrder = OrderOf(kType);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int upper = i % 2;  // outputs g + 8
     const int half = i / 2;   // of the run
-    const float d = scales.d[kOrder.has_half_runs ? half : 0][upper].d * (OperandFactor(kOrder) / kOperandShare<kType>);
+    const float d = scales.d[kOrder.has_half_runs ? half : 0][upper].d * Numbers<kType>::kFactor;
     const __nv_bfloat162 high = __float2bfloat162_rn(d);
     const __nv_bfloat162 low = __float2bfloat162_rn(d - __low2float(high));
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      const __nv_bfloat162 numbers = NumbersOf<kType>(operands[i], which);
+      const __nv_bfloat162 numbers = run.Of(i, which);
       __nv_bfloat162 rest;
       if constexpr (kOrder.has_min) {
         rest = __hfma2(numbers, low, __float2bfloat162_rn(scales.min[upper] * OperandFactor(kOrder)));
@@ -224,28 +252,33 @@ __device__ void MakeNumbers(const uint32_t (&operands)[4], const RunScales& scal
   }
 }
 
-// d += a step of a slice of weights times x, whose address is given.
+// d += a step of a slice of weights times x, whose address is given. Numbers of two runs are made beside the products
+// of the two before; that the last ones go on beside the next step was slower.
 template <typename Shape>
 __device__ void MultiplyStep(SliceOperands<Shape::kType>& operands, SliceScales<Shape::kType>& scales, int step,
-                             uint32_t x, float (&d)[Shape::kSums]) {
-  uint32_t a[2][8];
+                             uint32_t x, uint32_t bits_128, float (&d)[Shape::kSums]) {
+  uint32_t a[kRunsOfStep][8];
   KeepInPlace(d);
 #pragma unroll
   for (int i = 0; i < kRunsOfStep; ++i) {
     const int run = step * kRunsOfStep + i;
-    if (i >= 2) WaitForProducts<1>();  // those that read a[i % 2]
-    uint32_t bytes[4];
-    operands.Of(run, bytes);
-    MakeNumbers<Shape::kType>(bytes, scales.Of(run), a[i % 2]);
-    KeepInPlace(a[i % 2]);
+    const Numbers<Shape::kType> numbers(operands, run, bits_128);
+    MakeNumbers<Shape::kType>(numbers, scales.Of(run), a[i]);
+    KeepInPlace(a[i]);
+    if (i % kRunsOfPanel < kRunsOfPanel - 1) continue;
     BeginProducts();
-    const uint64_t columns = DescribeRows(x + i / 2 * Shape::kPanelBytes) + i % 2 * 4;
-    MultiplyRows<Bf16>(d, a[i % 2], columns, 1);
-    MultiplyRows<Bf16>(d, a[i % 2] + 4, columns + 2, 1);
+#pragma unroll
+    for (int j = 0; j < kRunsOfPanel; ++j) {
+      const uint32_t columns = x + i / kRunsOfPanel * Shape::kPanelBytes + j * kRunElements * 2;
+      const uint32_t(&halves)[8] = a[i - kRunsOfPanel + 1 + j];
+      MultiplyRows<Bf16>(d, halves, DescribeRows(columns), 1);
+      MultiplyRows<Bf16>(d, halves + 4, DescribeRows(columns + kDepthOfProduct * 2), 1);
+    }
     CommitProducts();
   }
   WaitForProducts<0>();
   KeepInPlace(d);
+  __syncwarp();
 }
 
 // Where a thread's sums belong, of two outputs.
@@ -336,6 +369,7 @@ __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barrier
   const uint32_t x = SharedAddress(memory);
   const char* const own_slices = memory + Shape::kStages * Shape::kXBytes + threadIdx.x / kWarp * Shape::kSliceBytes;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
+  const uint32_t bits_128 = Bits128();
   WaitForEarlier();
   LetLaterBegin();
   RingPlace<Shape::kStages> place;
@@ -354,8 +388,7 @@ __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barrier
 #pragma unroll
       for (int step = 0; step < Shape::kSteps; ++step) {
         if (step > 0) WaitFor(&barriers.full[place.at], place.round & 1);
-        MultiplyStep<Shape>(operands, scales, step, x + place.at * Shape::kXBytes, d);
-        __syncwarp();
+        MultiplyStep<Shape>(operands, scales, step, x + place.at * Shape::kXBytes, bits_128, d);
         if (is_first_lane) Arrive(&barriers.empty[place.at]);
         place.Advance();
       }

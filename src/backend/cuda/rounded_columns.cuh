@@ -64,7 +64,7 @@ __device__ inline void PutRounded(const XBytes& layout, char* to, int column, in
   // Of 16 elements two quads have a half of each operand; who has the first ones takes two operands' whole.
   const bool is_second = lane / 2 % 2 == 1;
   const uint32_t other = __shfl_xor_sync(lanes, is_second ? low : high, 2);
-  const uint32_t bytes = is_second ? __byte_perm(other, high, 0x5410) : __byte_perm(low, other, 0x5410);
+  const uint32_t bytes = is_second ? __byte_perm(other, high, 0x5140) : __byte_perm(low, other, 0x5140);
   const int operand = lane % 2 * 2 + (is_second ? 1 : 0);
   const int word = ((turn * layout.num_columns + column) * 4 + operand) * 4 + run % 2 * 2 + lane / 4;
   reinterpret_cast<uint32_t*>(to)[word] = bytes;
