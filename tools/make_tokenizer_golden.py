@@ -100,8 +100,12 @@ def save(name, tok, seed):
     write_cases(folder, encode, decode)
 
 
+def compact(case):
+    return json.dumps(case, separators=(",", ":"))
+
+
 def write_cases(folder, encode, decode):
-    lines = ["{\"encode\": [", ",\n".join(json.dumps(c) for c in encode), "], \"decode\": [", ",\n".join(json.dumps(c) for c in decode), "]}"]
+    lines = ["{\"encode\": [", ",\n".join(compact(c) for c in encode), "], \"decode\": [", ",\n".join(compact(c) for c in decode), "]}"]
     (folder / "cases.json").write_text("\n".join(lines) + "\n")
 
 

@@ -3,12 +3,13 @@
 //
 // Bound by reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's 64
 // rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which lie
-// in the right lanes for both (block_order.h). x is the second one, in shared memory. At 4.5 TB/s a multiprocessor has
-// some 60 clocks for 64 outputs and 32 numbers of K of 4 bits, 110 for those of 8; four schedulers issue 200 to 260
-// instructions for them.
+// in the right lanes for both (block_order.h). x is the second one, in shared memory. Half of the bound is reached: a
+// product whose first operand comes from registers takes some 40 clocks more than its sums do, and making numbers, 80
+// to 120 instructions of a warp for a run, is not hidden behind products (docs/performance-cuda.md).
 //
 // A code is a number in bf16 when it stands in the last bits of 128, as 128 and what it is: one subtraction, exact. Its
-// scale is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are.
+// scale is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are. Minima are rounded
+// before they are added.
 //
 // Two warpgroups multiply, for 64 outputs each, or for those of a gate and for what it gates; four warps copy, weights
 // ahead of WaitForEarlier. Slices of weights pass through one ring, of x through another one.
@@ -226,7 +227,7 @@ struct Numbers {
   }
 };
 
-// A run's two halves of 16 numbers, each the first operand of a product of a warp's 16 outputs.
+// A run's two halves of 16 weights, each the first operand of a product of a warp's 16 outputs.
 template <DType kType>
 __device__ void MakeNumbers(const Numbers<kType>& run, const RunScales& scales, uint32_t (&a)[8]) {
   constexpr BlockOrder kOrder = OrderOf(kType);
@@ -310,6 +311,10 @@ struct Outputs {
   }
 };
 
+// Not inline: it would be there for each of 64 sums.
+__device__ __noinline__ float Gated(float gate, float x, bool has_gelu) {
+  return (has_gelu ? GeluTanh(gate) : Silu(gate)) * x;
+}
 // What the first warpgroup has is gates, in turns on their way to the second.
 template <int kBegin, int kSums>
 __device__ void WriteGated(const SomeRowsParams& p, const TileOfPart& tile, const Outputs& outputs,
@@ -325,7 +330,7 @@ __device__ void WriteGated(const SomeRowsParams& p, const TileOfPart& tile, cons
     if (!are_gates) {
       outputs.ForEach<kBegin, kBegin + kGatesAtOnce>(p, tile, [&](int i, int64_t at) {
         const float gate = gates[(i - kBegin) * kWarpgroup + thread];
-        p.gated[at] = __float2bfloat16_rn((p.has_gelu ? GeluTanh(gate) : Silu(gate)) * d[i]);
+        p.gated[at] = __float2bfloat16_rn(Gated(gate, d[i], p.has_gelu));
       });
     }
     SyncThreads(1, kMultiplyThreads);

@@ -1,5 +1,5 @@
-// The root mean square of a row by a block of 256 threads, in one order: a norm's bits are the same in a kernel of its
-// own and on the way into a product with a block format. (Those with plain weights divide their sums: few_rows.cuh.)
+// The root mean square of a row by a block of 256 threads, in one order: a norm's bits are the same whatever is done
+// with its rows on the way. (Products of few rows divide their sums by it: few_rows.cuh.)
 #ifndef HEADWISE_BACKEND_CUDA_NORM_CUH_
 #define HEADWISE_BACKEND_CUDA_NORM_CUH_
 
