@@ -109,7 +109,7 @@ Batch RandomBatch(Random& random, bool are_bytes = false) {
 
 // So many that a device may have kernels of their own for their products, whose tiles its processors share, in a layer
 // as such kernels want it.
-Batch ManySequences(int64_t num_rows, int64_t head_dim, Random& random) {
+Batch ManySequences(int64_t num_rows, int64_t head_dim, Random& random, bool are_bytes = false) {
   Batch batch;
   batch.depth = 512;
   batch.products = Compute::kBF16;
@@ -120,6 +120,11 @@ Batch ManySequences(int64_t num_rows, int64_t head_dim, Random& random) {
   layer.page_tokens = 64;
   layer.kv_formats = {KvFormat::kBF16, KvFormat::kBF16};
   layer.compute = Compute::kBF16;
+  if (are_bytes) {
+    layer.compute = batch.products = Compute::kInt8;
+    batch.format_behind = DType::kQ8_0;
+    batch.blocks = RandomBlocks(DType::kQ8_0, {kDim, layer.num_q_heads * head_dim}, random.rng());
+  }
   layer.rules.assign(4, ResolveRule(HeadRule::Full(), {}));
   layer.rules[1] = layer.rules[3] = ResolveRule(HeadRule::Stream(4, 40), {});
   const int64_t kv_dim = layer.num_kv_heads * head_dim;
@@ -308,6 +313,7 @@ TEST(DecodeAppend, IsTheSameOfManySequences) {
     SCOPED_TRACE(num_rows);
     ExpectTheSameOnTheWayAndApart(ManySequences(num_rows, num_rows == 33 ? 64 : 128, random));
   }
+  ExpectTheSameOnTheWayAndApart(ManySequences(40, 64, random, /*are_bytes=*/true));
 }
 
 // Without which the test above would compare a thing with itself.

@@ -19,6 +19,7 @@ struct Sizes {
   DType format;
   int64_t num_rows, hidden, inner;
   bool has_bias = false;
+  std::optional<DType> k_format = std::nullopt;  // where it is another one
 
   std::string InWords() const {
     return std::string(NameOf(format)) + " rows " + std::to_string(num_rows) + " hidden " + std::to_string(hidden) +
@@ -35,7 +36,8 @@ class Layers {
         norm_(backend, {sizes.hidden}, random.Normal(sizes.hidden)),
         bias_(backend, {sizes.inner}, random.Normal(sizes.inner)) {
     const int64_t hidden = sizes.hidden;
-    for (WeightMatrix* matrix : {&output_, &q_, &k_}) *matrix = Adopt({hidden, hidden}, random);
+    for (WeightMatrix* matrix : {&output_, &q_}) *matrix = Adopt({hidden, hidden}, random);
+    k_ = Adopt({hidden, hidden}, random, sizes.k_format);
     for (WeightMatrix* matrix : {&gate_, &up_}) *matrix = Adopt({sizes.inner, hidden}, random);
     down_ = Adopt({hidden, sizes.inner}, random);
     first_q_ = random.Normal(sizes.num_rows * hidden);
@@ -117,9 +119,10 @@ class Layers {
     }
     backend_.Linear(args);
   }
-  WeightMatrix Adopt(const Shape& shape, Random& random) {
-    const std::vector<std::byte> bytes = RandomBlocks(sizes_.format, shape, random.rng());
-    return backend_.AdoptWeights(ConstTensorView(bytes.data(), sizes_.format, shape)).value();
+  WeightMatrix Adopt(const Shape& shape, Random& random, std::optional<DType> other_format = std::nullopt) {
+    const DType format = other_format.value_or(sizes_.format);
+    const std::vector<std::byte> bytes = RandomBlocks(format, shape, random.rng());
+    return backend_.AdoptWeights(ConstTensorView(bytes.data(), format, shape)).value();
   }
 
   Backend& backend_;
@@ -199,6 +202,28 @@ TEST_F(SuccessiveProducts, OfManySetsOfTiles) {
     ExpectSame(layers);
     if (HasFatalFailure()) return;
   }
+}
+
+// Both read what was left for the norm ahead of them.
+TEST_F(SuccessiveProducts, OfQueriesAndKeysInTwoFormats) {
+  Random random(5);
+  for (const int64_t num_rows : {1, 8}) {
+    const Sizes sizes{
+        .format = DType::kQ4_K, .num_rows = num_rows, .hidden = 2304, .inner = 4608, .k_format = DType::kQ6_K};
+    SCOPED_TRACE(sizes.InWords());
+    Layers layers(backend(), sizes, random);
+    ExpectSame(layers);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Rows so long that a gate and what it gates are sets of one tile each.
+TEST_F(SuccessiveProducts, OfGatesThatAreWrittenByThemselves) {
+  Random random(6);
+  const Sizes sizes{.format = DType::kQ8_0, .num_rows = 8, .hidden = 7168, .inner = 4608};
+  SCOPED_TRACE(sizes.InWords());
+  Layers layers(backend(), sizes, random);
+  ExpectSame(layers);
 }
 
 // More tiles than teams of warps, x that a launch of its own rounds, and (8 rows of q8_0) sums that leave no room for

@@ -19,7 +19,7 @@ namespace headwise::cuda {
 constexpr int OperandBits(const BlockOrder& order) {
   return order.has_levels ? 8 : order.bits;
 }
-// By which x's scale takes that back.
+// By which sums of products take that back.
 constexpr float OperandFactor(const BlockOrder& order) {
   return 1.0f / static_cast<float>(1 << (8 - OperandBits(order)));
 }

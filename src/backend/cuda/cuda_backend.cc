@@ -238,7 +238,7 @@ class CudaBackend final : public Backend {
   void Attention(const AttentionArgs& args) override {
     Validate(args);
     const bool has_decode = cuda::DecodesFast(args, tables_, *device_);
-    if (has_decode) prepared_ = cuda::DecodeAttention(args, appended_, tables_, *device_);
+    if (has_decode) prepared_ = cuda::DecodeAttention(args, appended_, attention_leaves_bytes_, tables_, *device_);
     if (has_decode && decodes_alone_) return;
     puts_alike_ = false;  // it is cut by positions
     cuda::Attention(args, tables_, has_decode, *device_);
@@ -294,6 +294,7 @@ class CudaBackend final : public Backend {
     const MatMulArgs& last = does_then ? *args.then : args.product;
     // Of a product that is behind a norm itself x may lie where it would leave the next one's.
     const bool may_prepare = does_then || !args.norm;
+    if (IsOfAttention(args)) attention_leaves_bytes_ = has_blocks;
     const cuda::NormBehind behind = may_prepare ? BehindOf(last) : cuda::NormBehind{};
     prepared_ = has_blocks ? cuda::MatMulFewRowsInBlocks(args, prepared_, behind, *device_)
                            : cuda::MatMulFewRows(args, prepared_, behind, *device_);
@@ -455,11 +456,14 @@ class CudaBackend final : public Backend {
     if (made.ok()) sums_of_tiles_ = *std::move(made);
     return made.ok();
   }
-  // Whether attention right ahead has left x as it is multiplied.
+  // Whether attention right ahead has left its x.
+  bool IsOfAttention(const LinearArgs& args) const {
+    return !args.norm && prepared_.num_put == device_->num_put() && prepared_.x == args.product.x.data &&
+           prepared_.norm_weight == nullptr && prepared_.num_rows == args.product.x.shape[0];
+  }
+  // The same, as it is multiplied in bf16.
   bool IsPrepared(const LinearArgs& args) const {
-    return !args.norm && !args.activation && !args.then && !IsFp8(args.product) &&
-           prepared_.num_put == device_->num_put() && !prepared_.are_bytes && prepared_.x == args.product.x.data &&
-           prepared_.norm_weight == nullptr && prepared_.num_rows == args.product.x.shape[0] &&
+    return IsOfAttention(args) && !args.activation && !args.then && !IsFp8(args.product) && !prepared_.are_bytes &&
            prepared_.num_parts == 1;
   }
   // Rows that are rounded first. What a norm or an activation gives is rounded where it is computed. Requires:
@@ -511,6 +515,8 @@ class CudaBackend final : public Backend {
   StepChecker checker_;
   cuda::Appended appended_;
   cuda::Prepared prepared_;  // by the last attention or product of few rows
+  // As the product behind attention wanted it the last time.
+  bool attention_leaves_bytes_ = true;
   struct Sum {
     const void* out = nullptr;     // what was added to
     const void* weight = nullptr;  // of the product

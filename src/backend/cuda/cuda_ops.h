@@ -72,7 +72,8 @@ struct Prepared {
   float* squares = nullptr;  // of x, where a norm stands in between
   int64_t num_put = -1;      // CudaDevice::num_put() behind it
 };
-// The norm that reads what a product leaves, where one is known to, and where its product's x may be left.
+// The norm that reads what a product leaves, where one is known to, and where its product's x may be left: in bf16, or
+// in bytes, which take less.
 struct NormBehind {
   const float* weight = nullptr;
   std::byte* room = nullptr;  // of ColumnsBytes
@@ -86,7 +87,7 @@ bool DoesThen(const LinearArgs& args);
 Prepared MatMulFewRows(const LinearArgs& args, const Prepared& prepared, const NormBehind& behind, CudaDevice& device);
 // Up to so many rows are multiplied by a kernel of Hopper's that reads weights once (matmul_some_rows.cu).
 inline constexpr int64_t kMaxSomeRows = 64;
-// The same of weights in block formats, which that kernel's second one makes bf16 on the way, once for 128 rows.
+// Of weights in block formats another one makes them bf16 on the way, once for 128 rows (matmul_some_rows_blocks.cu).
 inline constexpr int64_t kMaxSomeRowsInBlocks = 256;
 // Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, or in one
 // block format, K whole slices (block_order.h), on sm_90.
@@ -148,8 +149,9 @@ void PrefillAttention(const AttentionArgs& args, const LayerBlocks& blocks, cons
 void PlanDecode(const KvStep& step, StepTables& tables, CudaDevice& device);
 // Whether DecodeAttention can take the sequences with one row, and does for them what Attention does.
 bool DecodesFast(const AttentionArgs& args, const StepTables& tables, const CudaDevice& device);
-Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,
-                         CudaDevice& device);
+// `leaves_bytes`: for a product with weights in block formats, where products in bytes are asked for, else in bf16.
+Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, bool leaves_bytes,
+                         const StepTables& tables, CudaDevice& device);
 void Compensate(const CompensateArgs& args, const StepTables& tables, CudaDevice& device);
 
 }  // namespace headwise::cuda

@@ -235,8 +235,8 @@ bool DecodesFast(const AttentionArgs& args, const StepTables& tables, const Cuda
          (!pages.has_codes || decode::HasRoomForCodes(pages, args.group(), device));
 }
 
-Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, const StepTables& tables,
-                         CudaDevice& device) {
+Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, bool leaves_bytes,
+                         const StepTables& tables, CudaDevice& device) {
   const KvStep step = tables.Decoding(*args.step);
   const FastPages pages = FastPagesOf(step);
   const int num_blocks = device.facts().num_multiprocessors;
@@ -244,8 +244,7 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
   const auto [max_states, has_pieces] = tables.decode_states();
   const int64_t state_floats = args.group() * pages.head_dim;
   const int64_t scratch_floats = max_states * (state_floats + 2 * args.group());
-  // Outputs of few rows are wanted as the product behind multiplies them, behind the states. Its weights are in block
-  // formats where products in bytes are asked for.
+  // Outputs of few rows are wanted as the product behind multiplies them, behind the states.
   const int64_t num_rows = args.out.shape[0];
   const int num_parts = PartsOfRows(args.compute);
   const bool are_all = step.sequences.size() == args.step->sequences.size();  // nobody reads several rows
@@ -253,8 +252,8 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, co
                         num_rows * num_parts <= (num_parts > 1                    ? kMaxFewColumns
                                                  : args.compute == Compute::kInt8 ? kMaxSomeRowsInBlocks
                                                                                   : kMaxSomeRows);
-  const bool are_bytes =
-      args.compute == Compute::kInt8 && num_rows <= kMaxFewColumns && args.out.shape[1] % kPadElements == 0;
+  const bool are_bytes = leaves_bytes && args.compute == Compute::kInt8 && num_rows <= kMaxFewColumns &&
+                         args.out.shape[1] % kPadElements == 0;
   const int64_t out_numbers = prepares ? args.out.shape.num_elements() : 0;
   const size_t state_bytes = (static_cast<size_t>(scratch_floats) * sizeof(float) + 255) / 256 * 256;
   std::byte* const scratch =

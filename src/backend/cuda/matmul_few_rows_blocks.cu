@@ -7,7 +7,7 @@
 // to 8 rows 42 and 34, for up to 32 it takes 74 and 67 (docs/performance-cuda.md has those of all formats). Three
 // things keep it small: the integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is
 // converted; that base is taken off by the multiply-add that scales the sum; codes stand at the top of their bytes, so
-// that a nibble is an operand after one shift and one mask, and x's scale takes the factor back.
+// that a nibble is an operand after one shift and one mask, and what that multiplies sums by is taken back in the end.
 //
 // As in matmul_few_rows.cu a warp copies its own slices of K through a ring of 4 to 18 KiB, and waits for nobody; one
 // block a multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of
@@ -44,8 +44,9 @@ __host__ __device__ int LeftFloats(const FewRowsParams& p) {
   return 2 * num_runs * FloatsOfRun(p);
 }
 // Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
-// RoundBytesKernel beside theirs, which the next product waits for (8 rows of q8_0, a token: 3.02 ms became 2.83). One
-// row is rounded by a launch of its own for one product of a layer's four, and more registers are worth more to it.
+// RoundBytesKernel beside theirs, which the next product waits for where nobody has left it x (8 rows of q8_0, a token:
+// 3.02 ms became 2.83, when each product did). To one row, of which every block rounds most by itself, more registers
+// are worth more.
 constexpr int ThreadsOfBound(int num_teams, bool is_one_row) {
   return num_teams > 1 && !is_one_row ? 640 : num_teams * kThreads;
 }
@@ -443,7 +444,9 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   const MatMulArgs& product = args.product;
   const bool is_asked = product.compute == Compute::kInt8 || product.compute == Compute::kFp8;
   if (!is_asked || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) return false;
-  if (product.x.shape[0] > kMaxColumns && HasSomeRowsInBlocks(product, device)) return false;
+  // FP8 is for prompts alone: such rows would be rounded to it.
+  const bool has_some = product.compute == Compute::kInt8 && HasSomeRowsInBlocks(product, device);
+  if (product.x.shape[0] > kMaxColumns && has_some) return false;
   if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
   const int64_t depth = product.x.shape[1];
   if (args.norm && !DividesSums(*args.norm, depth)) return false;

@@ -1,5 +1,6 @@
 // The root mean square of a row by a block of 256 threads, in one order: a norm's bits are the same whatever is done
-// with its rows on the way. (Products of few rows divide their sums by it: few_rows.cuh.)
+// with its rows on the way. (Products of few rows, which divide their sums by it, add up squares in another one:
+// few_rows.cuh.)
 #ifndef HEADWISE_BACKEND_CUDA_NORM_CUH_
 #define HEADWISE_BACKEND_CUDA_NORM_CUH_
 
@@ -18,7 +19,7 @@ __device__ inline void SyncTeam(int team) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kNormThreads) : "memory");
 }
 
-// The same in all threads; of a larger block the first ones'.
+// The same in all threads.
 __device__ inline float SumOfBlock(float x) {
   __shared__ float sums[kNormThreads / kWarp];
   x = SumOfWarp(x);
