@@ -10,9 +10,9 @@
 // To the product it is all the same in which order elements come, as long as x's are in the same one. This one is that
 // in which a lane holds operands of 16 bits, so that codes become those where they are (matmul_some_rows_blocks.cu).
 // A code is held as a number of its bits at the top of a byte of such a register, zeros below it: a product of codes of
-// b bits comes out 2^(8 - b) times as large, which is taken back from its sums. Formats without minima have signed codes
-// (code - 2^(b - 1), in two's complement), so that nothing else is subtracted; those with minima have codes from 0 on.
-// iq4_nl's and mxfp4's codes are places in a table of signed bytes.
+// b bits comes out 2^(8 - b) times as large, which is taken back from its sums. Formats without minima have signed
+// codes (code - 2^(b - 1), in two's complement), so that nothing else is subtracted; those with minima have codes from
+// 0 on. iq4_nl's and mxfp4's codes are places in a table of signed bytes.
 //
 //   slice:  low bits | high bits | scales
 //   low bits:

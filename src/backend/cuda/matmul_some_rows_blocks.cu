@@ -1,6 +1,6 @@
-// Products of more rows than matmul_few_rows_blocks.cu takes, and of any number in --compute bf16, with weights in block
-// formats, out = x W^T + bias, by Hopper's warpgroups: decoding of many sequences. x is in bf16, weights become so on
-// the way.
+// Products of more rows than matmul_few_rows_blocks.cu takes, and of any number in --compute bf16, with weights in
+// block formats, out = x W^T + bias, by Hopper's warpgroups: decoding of many sequences. x is in bf16, weights become
+// so on the way.
 //
 // Bound by reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's 64
 // rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which lie
