@@ -38,9 +38,8 @@ struct FewRowsParams {
   bool adds;
   bool is_gated;  // out of the second part = act(first) * second; both have as many tiles
   bool has_gelu;  // act: else silu
-  // x * weight is multiplied in place of the normed x, and sums by 1 / rms(x), so that nobody waits for that. `squares`
-  // of x [T, K / 16] where x comes rounded, null where the kernel rounds it.
-  bool divides_sums;
+  // With a norm x * weight is multiplied in place of the normed x, and sums by 1 / rms(x), so that nobody waits for
+  // that. `squares` of x [T, K / 16] where x comes rounded, null where the kernel rounds it.
   const float* squares;
   int num_parts;  // numbers in bf16 that stand for one of x, each what rounding left of the one before
   // Outputs of the last part as the product behind wants its x, in place of `out`; beside it where there is a norm in
@@ -54,6 +53,7 @@ struct FewRowsParams {
   int num_buffers;
   int tiles_at_once = 1;  // whose sums meet at one barrier
   int num_tiles;
+  __host__ __device__ bool divides_sums() const { return norm_weight != nullptr; }
   // Rows that are multiplied: those of x as rounded, then those of what rounding left.
   __host__ __device__ int num_columns() const { return num_parts * num_rows; }
   // What blocks share out: tiles, or pairs of them where gated.
@@ -78,7 +78,6 @@ inline FewRowsParams FewRowsParamsOf(const LinearArgs& linear) {
                        .adds = args.write == MatMulArgs::Write::kAdd,
                        .is_gated = linear.activation.has_value(),
                        .has_gelu = linear.activation && linear.activation->kind == ActivateArgs::Kind::kGatedGeluTanh,
-                       .divides_sums = false,
                        .squares = nullptr,
                        .num_parts = 1,
                        .rounded_out = {},
@@ -157,7 +156,7 @@ inline constexpr int kQuadsOfSquares = 4;      // squares by fours of a row, for
 inline constexpr int kMaxSquares = static_cast<int>(kMaxNormDim) / kSquared;
 static_assert(kMaxSquares <= 4 * kQuadsOfSquares * static_cast<int>(kWarp));
 
-// Whether a norm of rows of K numbers can go into a product as FewRowsParams::divides_sums says.
+// Whether a norm of rows of K numbers can go into a product as FewRowsParams says.
 inline bool DividesSums(const NormArgs& norm, int64_t depth) {
   const bool is_rms = norm.kind == NormArgs::Kind::kRms && !norm.bias.present();
   const bool is_aligned = reinterpret_cast<uintptr_t>(norm.weight.data) % sizeof(float4) == 0;

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (int i = 0; i < kStreamStages - 1; ++i) copy_next();
   __shared__ float inverses[kMaxColumns];  // read behind the next barrier
-  if (p.divides_sums) {
+  if (p.divides_sums()) {
     RootsOfRows<kGroups> roots;
     roots.Load(p, p.squares);
     roots.Invert(p, inverses);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       writer.LoadOld(tiles.Get(first_tile + i));
       __syncthreads();
       writer.Write(tiles.Get(first_tile + i), tiles.IsGate(first_tile + i), buffer,
-                   p.divides_sums ? inverses : nullptr);
+                   p.divides_sums() ? inverses : nullptr);
       if (p.num_buffers == 1) __syncthreads();
     }
   }

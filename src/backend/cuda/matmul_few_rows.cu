@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (rounded != nullptr) {
     WaitForEarlier();
     LetLaterBegin();
-    if (p.divides_sums) roots.Load(p, p.squares);
+    if (p.divides_sums()) roots.Load(p, p.squares);
     StageRounded(rounded, p.num_columns(), p.depth, staged);
   } else {
     RowQuads norm;
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     WaitForEarlier();
     LetLaterBegin();
     StageX(p, norm, staged, squares);
-    if (p.divides_sums) roots.Load(p, squares);
+    if (p.divides_sums()) roots.Load(p, squares);
   }
-  if (p.divides_sums) roots.Invert(p, inverses);  // they are read behind the next barrier
+  if (p.divides_sums()) roots.Invert(p, inverses);  // they are read behind the next barrier
   const StagedX layout(p.num_columns());
   const uint32_t lane_x = SharedAddress(staged);
   const int lane_offset = TurnWeights<Weight>::LaneOffset();
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     StoreShare<kGroups>(share, acc, buffer);
     writer.LoadOld(tiles.Get(tile_idx));
     __syncthreads();
-    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer, p.divides_sums ? inverses : nullptr);
+    writer.Write(tiles.Get(tile_idx), tiles.IsGate(tile_idx), buffer, p.divides_sums() ? inverses : nullptr);
     if (p.num_buffers == 1) __syncthreads();
   }
 }
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int i = 0; i < kXSlices; ++i) copies.Copy(i);
   CommitCopies();
   __shared__ float inverses[kMaxColumns];  // read behind the next barrier
-  if (p.divides_sums) {
+  if (p.divides_sums()) {
     RootsOfRows<kGroups> roots;
     roots.Load(p, p.squares);
     roots.Invert(p, inverses);
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Tile tile = tiles.Get(first_tile + i);
       writer.LoadOld(tile);
       __syncthreads();
-      writer.Write(tile, tiles.IsGate(first_tile + i), buffer, p.divides_sums ? inverses : nullptr);
+      writer.Write(tile, tiles.IsGate(first_tile + i), buffer, p.divides_sums() ? inverses : nullptr);
       if (p.num_buffers == 1) __syncthreads();
     }
   }
@@ -461,7 +461,6 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType weight_type, CudaD
   const int tiles_of_block = (params.num_tiles + num_blocks - 1) / num_blocks;
   const Layout layout = LayoutFor(params.num_columns(), params.depth, tiles_of_block, device);
   params.num_buffers = layout.num_buffers;
-  params.divides_sums = params.norm_weight != nullptr;
   Columns x = rows.x;
   if (x.columns == nullptr && !layout.is_staged) {
     x = ColumnsAt(rows.scratch, params.depth);

@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
   RootsOfRows<kGroups> roots;
   if (rounded == nullptr) {
     RowQuads norm;
-    if (p.divides_sums && team == 0) norm.Load(p.norm_weight, 0, p.depth);
+    if (p.divides_sums() && team == 0) norm.Load(p.norm_weight, 0, p.depth);
     WaitForEarlier();
     LetLaterBegin();
     float* const squares = behind_x + LeftFloats(p);
     if (team == 0) StageBytes(p, layout, norm, x, squares);
     __syncthreads();
-    if (p.divides_sums) roots.Load(p, squares);
+    if (p.divides_sums()) roots.Load(p, squares);
   } else {
     WaitForEarlier();
     LetLaterBegin();
@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
       CopyChunk(SharedAddress(x + at), rounded + at);
     }
     CommitCopies();
-    if (p.divides_sums) roots.Load(p, p.squares);
+    if (p.divides_sums()) roots.Load(p, p.squares);
   }
-  if (p.divides_sums) roots.Invert(p, inverses);  // they are read behind the next barrier of the team
+  if (p.divides_sums()) roots.Invert(p, inverses);  // they are read behind the next barrier of the team
   if (rounded != nullptr) {
     WaitForCopies<0>();
     __syncthreads();
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
     TakeFactorBack<kType>(acc);
     StoreShare<kGroups, kOneRow>(share, acc, set + (tile_idx - first_of_set) * SumsOfTile::kFloats);
     if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
-    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, p.divides_sums ? inverses : nullptr,
+    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, p.divides_sums() ? inverses : nullptr,
                                  left, writer);
     if (leaves_bytes) {
       __syncthreads();  // teams have as many sets
@@ -444,9 +444,10 @@ bool HasFewRowsInBlocks(const LinearArgs& args, const CudaDevice& device) {
   const MatMulArgs& product = args.product;
   const bool is_asked = product.compute == Compute::kInt8 || product.compute == Compute::kFp8;
   if (!is_asked || product.x.shape[0] > kMaxRowsInBlocks || product.parts.empty()) return false;
-  // FP8 is for prompts alone: such rows would be rounded to it.
-  const bool has_some = product.compute == Compute::kInt8 && HasSomeRowsInBlocks(product, device);
-  if (product.x.shape[0] > kMaxColumns && has_some) return false;
+  // Not where FP8 is asked for, which is for prompts alone: such rows would be rounded to it.
+  if (product.x.shape[0] > kMaxColumns && product.compute == Compute::kInt8 && HasSomeRowsInBlocks(product, device)) {
+    return false;
+  }
   if (args.activation && !GoesWithProduct(args.activation->kind)) return false;
   const int64_t depth = product.x.shape[1];
   if (args.norm && !DividesSums(*args.norm, depth)) return false;
@@ -478,14 +479,13 @@ Prepared MatMulFewRowsInBlocks(const LinearArgs& linear, const Prepared& prepare
   const auto num_rows = static_cast<int>(args.x.shape[0]);
   if (!device.ok() || num_rows == 0) return {};
   FewRowsParams params = FewRowsParamsOf(linear);
-  params.divides_sums = params.norm_weight != nullptr;
   const DType dtype = FormatOf(args);
   const bool has_then = DoesThenInBlocks(linear, device);
   const int64_t then_depth = has_then ? linear.then->x.shape[1] : 0;
   // What attention has left lies in scratch memory too.
   const bool is_prepared = prepared.num_put == device.num_put() && prepared.are_bytes && prepared.x == params.x &&
                            prepared.norm_weight == params.norm_weight && prepared.num_rows == num_rows &&
-                           (!has_then || params.divides_sums) && params.depth % kPadElements == 0 &&
+                           (!has_then || params.divides_sums()) && params.depth % kPadElements == 0 &&
                            MostRows(dtype, params, num_rows, device).first == num_rows;
   const size_t own_bytes = is_prepared ? 0 : RoundedBytes(params.depth);
   std::byte* const scratch = device.Scratch(own_bytes + (has_then ? RoundedBytes(then_depth) : 0));
@@ -502,7 +502,11 @@ Prepared MatMulFewRowsInBlocks(const LinearArgs& linear, const Prepared& prepare
     product.next_squares = next.squares;
   };
   const RoundedX then_x = has_then ? RoundedAt(scratch + own_bytes, then_depth) : RoundedX{};
-  has_then ? static_cast<void>(MayLeave(params, dtype, num_rows, then_x.bytes, device)) : prepare(params);
+  if (has_then) {
+    MayLeave(params, dtype, num_rows, then_x.bytes, device);
+  } else {
+    prepare(params);
+  }
   for (int first = 0; first < num_rows;) {
     const auto [count, layout] = MostRows(dtype, params, num_rows - first, device);
     Rows rows{.first = first, .count = count, .x = {}, .scratch = scratch};

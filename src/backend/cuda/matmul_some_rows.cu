@@ -29,7 +29,6 @@ constexpr int kSliceDepth = kPanels * kPanelDepth;
 constexpr int kXOffset = kPanels * kPanelBytes;
 constexpr int kStageBytes = 2 * kXOffset;
 constexpr int kStages = 6;
-constexpr int kAhead = kStages - 1;  // slices on their way
 constexpr int kRingBytes = kStages * kStageBytes;
 constexpr int kChunksOfRow = kPanels * kChunksOfPanel;
 constexpr int kRowsAtOnce = kCopyThreads / kChunksOfRow;  // that copying threads copy
@@ -48,7 +47,6 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
   const uint32_t lane_place = SharedAddress(memory) + chunk / kChunksOfPanel * kPanelBytes + line * kRowBytes +
                               ((chunk % kChunksOfPanel) ^ (line % 8)) * 16;
   const int64_t step = static_cast<int64_t>(kRowsAtOnce) * p.depth;
-  const auto count = static_cast<int>(end - begin);
 
   // Rows of a tile's eights, even ones and odd ones: of both parts, or of one in turn.
   const int odd_row = p.gated != nullptr ? 0 : kRowsAtOnce;
@@ -66,7 +64,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
     odd = p.gated != nullptr ? static_cast<const Bf16*>(p.parts[1].weight) + first : even + step;
   };
   find_tile();
-  const auto copy_weights = [&](int at) {
+  const auto copy_weights = [&](int /*slice*/, int at) {
     const uint32_t to = lane_place + at * kStageBytes;
 #pragma unroll
     for (int i = 0; i < kEights; ++i) {
@@ -94,34 +92,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
     if (++x_slice == p.runs.slices_of_tile) x_slice = 0;
     CommitCopies();
   };
-  int arrived_at = 0;
-  const auto arrive = [&] {
-    FenceSharedWrites();
-    Arrive(&full[arrived_at]);
-    if (++arrived_at == kStages) arrived_at = 0;
-  };
-
-  const int first_count = min(count, kAhead);
-  for (int i = 0; i < first_count; ++i) copy_weights(i);
-  WaitForEarlier();
-  LetLaterBegin();
-  for (int i = 0; i < first_count; ++i) copy_x(i);
-  RingPlace<kStages> place;
-  for (int i = 0; i < first_count; ++i) place.Advance();
-  for (int i = first_count; i < count; ++i) {
-    // Slice i - kAhead is there, and goes to those who multiply, before anybody waits for them.
-    WaitForCopies<kAhead - 1>();
-    arrive();
-    if (place.round > 0) WaitFor(&empty[place.at], (place.round - 1) & 1);
-    copy_weights(place.at);
-    copy_x(place.at);
-    place.Advance();
-  }
-  // The last ones in two turns.
-  WaitForCopies<kAhead / 2>();
-  for (int i = 0; i < first_count - kAhead / 2; ++i) arrive();
-  WaitForCopies<0>();
-  for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
+  CopyAhead<kStages>(static_cast<int>(end - begin), full, empty, copy_weights, copy_x);
 }
 
 // Where a thread's sums belong: of two outputs, or of one and its gate.

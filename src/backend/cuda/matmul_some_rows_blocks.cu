@@ -90,7 +90,6 @@ struct Barriers {
 // them nobody reads.
 template <typename Shape>
 __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& barriers, int64_t begin, int64_t end) {
-  constexpr int kAhead = Shape::kStages - 1;  // steps on their way
   constexpr int kSteps = Shape::kSteps;
   const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
 
@@ -110,16 +109,20 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& 
     from = first_output < found.part.num_outputs ? weight + at * Shape::kSliceBytes + lane_at : nullptr;
   };
   find_tile();
-  const auto copy_weights = [&](int at) {
+  RingPlace<Shape::kWeightStages> weights;
+  const auto copy_weights = [&](int step, int /*at*/) {
+    if (step % kSteps != 0) return;
+    if (weights.round > 0) WaitFor(&barriers.empty_weights[weights.at], (weights.round - 1) & 1);
     constexpr int kStride = kThreadsOfTile * 16;
     constexpr int kWhole = Shape::kSliceBytes / kStride * kStride;
     if (from != nullptr) {
-      const uint32_t to = weights_place + at * Shape::kWeightBytes;
+      const uint32_t to = weights_place + weights.at * Shape::kWeightBytes;
 #pragma unroll
       for (int i = 0; i < kWhole; i += kStride) CopyChunkOnce(to + i, from + i);
       if (lane_at < Shape::kSliceBytes - kWhole) CopyChunkOnce(to + kWhole, from + kWhole);
       from += Shape::kSliceBytes;
     }
+    weights.Advance();
     if (++slice == p.runs.slices_of_tile) {
       slice = 0;
       if (++tile < p.runs.num_tiles) find_tile();
@@ -145,38 +148,8 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& 
     CommitCopies();
   };
 
-  int arrived_at = 0;
-  const auto arrive = [&] {
-    FenceSharedWrites();
-    Arrive(&barriers.full[arrived_at]);
-    if (++arrived_at == Shape::kStages) arrived_at = 0;
-  };
-  const auto count = static_cast<int>(end - begin) * kSteps;
-  const int first_count = min(count, kAhead);
-  RingPlace<Shape::kWeightStages> weights;
-  for (int i = 0; i < first_count; i += kSteps, weights.Advance()) copy_weights(weights.at);
-  WaitForEarlier();
-  LetLaterBegin();
-  RingPlace<Shape::kStages> place;
-  for (int i = 0; i < first_count; ++i, place.Advance()) copy_x(place.at);
-  for (int i = first_count; i < count; ++i) {
-    // Step i - kAhead is there, and goes to those who multiply, before anybody waits for them.
-    WaitForCopies<kAhead - 1>();
-    arrive();
-    if (place.round > 0) WaitFor(&barriers.empty[place.at], (place.round - 1) & 1);
-    if (i % kSteps == 0) {
-      if (weights.round > 0) WaitFor(&barriers.empty_weights[weights.at], (weights.round - 1) & 1);
-      copy_weights(weights.at);
-      weights.Advance();
-    }
-    copy_x(place.at);
-    place.Advance();
-  }
-  // The last ones in two turns.
-  WaitForCopies<kAhead / 2>();
-  for (int i = 0; i < first_count - kAhead / 2; ++i) arrive();
-  WaitForCopies<0>();
-  for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
+  CopyAhead<Shape::kStages>(static_cast<int>(end - begin) * kSteps, barriers.full, barriers.empty, copy_weights,
+                            copy_x);
 }
 
 // 128 in bf16, twice, to whose last seven bits one adds. The assembler must not know it: it would move the constant

@@ -97,6 +97,40 @@ struct RingPlace {
   }
 };
 
+// What copying threads do for `count` slices of x, which pass through a ring of kStages: copy_weights(i, place) for
+// slice i, and copy_x(place), behind which CommitCopies. All of a thread's copies of a slice are one group: it arrives
+// at full[place] when they are there, and waits at empty[place] for those who multiply.
+template <int kStages, typename CopyWeights, typename CopyX>
+__device__ void CopyAhead(int count, uint64_t* full, uint64_t* empty, const CopyWeights& copy_weights,
+                          const CopyX& copy_x) {
+  constexpr int kAhead = kStages - 1;  // slices on their way
+  int arrived_at = 0;
+  const auto arrive = [&] {
+    FenceSharedWrites();
+    Arrive(&full[arrived_at]);
+    if (++arrived_at == kStages) arrived_at = 0;
+  };
+  const int first_count = min(count, kAhead);
+  for (int i = 0; i < first_count; ++i) copy_weights(i, i);
+  WaitForEarlier();
+  LetLaterBegin();
+  RingPlace<kStages> place;
+  for (int i = 0; i < first_count; ++i, place.Advance()) copy_x(place.at);
+  for (int i = first_count; i < count; ++i, place.Advance()) {
+    // Slice i - kAhead is there, and goes to those who multiply, before anybody waits for them.
+    WaitForCopies<kAhead - 1>();
+    arrive();
+    if (place.round > 0) WaitFor(&empty[place.at], (place.round - 1) & 1);
+    copy_weights(i, place.at);
+    copy_x(place.at);
+  }
+  // The last ones in two turns.
+  WaitForCopies<kAhead / 2>();
+  for (int i = 0; i < first_count - kAhead / 2; ++i) arrive();
+  WaitForCopies<0>();
+  for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
+}
+
 // Leaves the block's sums of a tile that others have a part of. Returns whether it was the last one: then `d` is the
 // sums of all. By the block's first kThreads.
 template <int kThreads, int kSums>
