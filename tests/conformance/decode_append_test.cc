@@ -74,8 +74,9 @@ Batch RandomBatch(Random& random, bool are_bytes = false) {
   layer.num_kv_heads = random.Between(1, 3);
   layer.num_q_heads = layer.num_kv_heads * random.Between(1, 8);
   layer.page_tokens = random.Coin() ? 32 : 64;
-  const KvFormat format = random.Coin() ? KvFormat::kBF16 : KvFormat::kF16;
-  layer.kv_formats = {format, random.Between(0, 4) == 0 ? KvFormat::kQ8 : format};
+  constexpr KvFormat kKvFormats[] = {KvFormat::kBF16, KvFormat::kF16, KvFormat::kQ8, KvFormat::kQ4};
+  const KvFormat format = kKvFormats[random.Between(0, 3)];
+  layer.kv_formats = {format, random.Between(0, 4) == 0 ? kKvFormats[random.Between(0, 3)] : format};
   layer.compute = random.Coin() ? Compute::kBF16 : Compute::kF32;
   if (are_bytes) {
     layer.compute = batch.products = Compute::kInt8;
@@ -320,12 +321,18 @@ TEST(DecodeAppend, IsTheSameOfManySequences) {
 TEST(DecodeAppend, OnAGpuAttentionDoesItOnTheWay) {
   if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
   Random random(6);
-  Batch batch = RandomBatch(random);
-  while (batch.layer.head_dim != 128 || batch.layer.kv_formats.bounded == KvFormat::kQ8) batch = RandomBatch(random);
   const NamedBackend named = std::move(AllBackends()[0]);
-  const Outputs together = Decode(*named.backend, batch, false);
-  const Outputs apart = Decode(*named.backend, batch, true);
-  EXPECT_NE(together.queries, apart.queries) << "rotated queries were written";
+  for (const KvFormats& formats : {KvFormats{KvFormat::kF16, KvFormat::kF16}, KvFormats{KvFormat::kQ8, KvFormat::kQ8},
+                                   KvFormats{KvFormat::kQ4, KvFormat::kBF16}}) {
+    for (const int64_t head_dim : {64, 128}) {
+      Batch batch = RandomBatch(random);
+      while (batch.layer.head_dim != head_dim) batch = RandomBatch(random);
+      batch.layer.kv_formats = formats;
+      const Outputs together = Decode(*named.backend, batch, false);
+      const Outputs apart = Decode(*named.backend, batch, true);
+      EXPECT_NE(together.queries, apart.queries) << "rotated queries were written";
+    }
+  }
 }
 
 }  // namespace

@@ -51,12 +51,11 @@ __device__ void StoreRow(const SpaceView& space, std::byte* page, int row, const
     }
     largest = __any_sync(kAllLanes, has_nan) ? NAN : MaxOfWarp(largest);
     auto* scales = reinterpret_cast<__half*>(page + CodeBytes(space.format, dim, space.page_tokens));
-    const __half stored = __float2half_rn(__fdiv_rn(largest, 127.0f));
+    const __half stored = Q8Scale(largest);
     if (lane == 0) scales[row] = stored;
     const float scale = __half2float(stored);
     for (int d = lane; d < dim; d += kWarp) {
-      const float code = HasCodes(scale) ? fminf(fmaxf(rintf(__fdiv_rn(x[d], scale)), -127.0f), 127.0f) : 0.0f;
-      reinterpret_cast<int8_t*>(page)[Q8Byte(dim, space.page_tokens, row, d)] = static_cast<int8_t>(code);
+      reinterpret_cast<int8_t*>(page)[Q8Byte(dim, space.page_tokens, row, d)] = Q8Code(x[d], scale);
     }
     return;
   }
@@ -210,17 +209,14 @@ __device__ void RotateToken(const Rotation& rotation, int dim, const Place* plac
         static_cast<int64_t>(rotation.rows[token * rotation.rows_per_token + head / heads_per_row]) * half * 2 + 2 * d;
     const float4 first = QuadAt(angles, 0);  // cosine, sine, cosine, sine
     const float4 second = QuadAt(angles, 4);
-    const float4 low = QuadAt(rotation.x, at);
-    const float4 high = QuadAt(rotation.x, at + half);
-    const float2 pairs[] = {Rotated(low.x, high.x, {first.x, first.y}), Rotated(low.y, high.y, {first.z, first.w}),
-                            Rotated(low.z, high.z, {second.x, second.y}), Rotated(low.w, high.w, {second.z, second.w})};
-    const float4 new_low = {pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x};
-    const float4 new_high = {pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y};
-    QuadAt(rotation.out, at) = new_low;
-    QuadAt(rotation.out, at + half) = new_high;
+    float4 low = QuadAt(rotation.x, at);
+    float4 high = QuadAt(rotation.x, at + half);
+    RotateQuads(low, high, first, second);
+    QuadAt(rotation.out, at) = low;
+    QuadAt(rotation.out, at + half) = high;
     if (places == nullptr) continue;
-    StoreQuad(places[head], places[head].row, d, new_low);
-    StoreQuad(places[head], places[head].row, d + half, new_high);
+    StoreQuad(places[head], places[head].row, d, low);
+    StoreQuad(places[head], places[head].row, d + half, high);
   }
   // What is not rotated.
   const int rest = dim / 4 - 2 * quads;

@@ -1,6 +1,6 @@
 // The newest token of a head, which decode attention rotates and appends on its way (append.cu does it elsewhere, with
 // the same bits): a launch less in every layer, and the pages of the tokens before are on their way beside the product
-// that makes this one.
+// that makes this one. A warp of its own does it (AppendNewest in decode_ring.cuh).
 #ifndef HEADWISE_BACKEND_CUDA_DECODE_APPEND_CUH_
 #define HEADWISE_BACKEND_CUDA_DECODE_APPEND_CUH_
 
@@ -14,92 +14,124 @@ namespace headwise::cuda::decode {
 constexpr bool Appends(int64_t dim) {
   return dim <= 128;
 }
+template <int kDim>
+__device__ bool Appends(const DecodeParams& p) {
+  return Appends(kDim) && p.new_rows.angles != nullptr;
+}
 
-// A warp's way to it in pages of 16-bit numbers: numbers d and d + 1 of each half of a row a lane.
-template <typename T, int kDim, int kPageTokens>
-class Appender16 {
+// What a row of the step is rotated by, [D / 2] cosines with sines; null where queries and pages come as they are read.
+template <int kDim>
+__device__ const float* AnglesOf(const DecodeParams& p, const StepRows& rows) {
+  if (!Appends<kDim>(p)) return nullptr;
+  return p.new_rows.angles + static_cast<int64_t>(p.new_rows.angle_rows[rows.first_row]) * kDim;
+}
+
+// The key and the value of one KV head by one warp, numbers d to d + 3 of each half of a row a lane: of the key the
+// first 16 lanes', of the value the others'.
+template <int kDim>
+class NewestToken {
  public:
-  __device__ explicit Appender16(const DecodeParams& params) : p_(params) {}
-  // Else pages hold all tokens, and queries are rotated.
-  __device__ bool is_on() const { return p_.new_rows.angles != nullptr; }
+  __device__ explicit NewestToken(const float* angles) {
+    if (!HasNumbers()) return;
+    first_angles_ = *reinterpret_cast<const float4*>(angles + 2 * dim());
+    last_angles_ = *reinterpret_cast<const float4*>(angles + 2 * dim() + 4);
+  }
+  // Behind WaitForEarlier: of row `row` of [B Hkv, D].
+  __device__ void Load(const NewRows& rows, int64_t row) {
+    if (!HasNumbers()) return;
+    const float* const at = (IsOfValue() ? rows.v : rows.k) + row * kDim + dim();
+    low_ = *reinterpret_cast<const float4*>(at);
+    high_ = *reinterpret_cast<const float4*>(at + kHalf);
+    if (!IsOfValue()) RotateQuads(low_, high_, first_angles_, last_angles_);
+  }
 
-  // Ahead of WaitForEarlier: what the step began with. `stores`: the block's pieces have the newest token.
-  __device__ void BeginHead(int head_idx, const StepRows& rows, bool stores) {
-    page_ = nullptr;
-    if (!is_on()) return;
-    angles_ = p_.new_rows.angles + static_cast<int64_t>(p_.new_rows.angle_rows[rows.first_row]) * kDim;
-    const int lane = static_cast<int>(threadIdx.x % kWarp);
-    if (lane < kDim / 32) PrefetchLine(angles_ + lane * 32);  // held, they would cost registers
-    if (!stores) return;
-    slot_ = static_cast<int>(rows.first_pos % kPageTokens);
-    KvFormat format;
-    page_ = DeviceHead(p_.step, p_.layer_idx, head_idx).Page(rows.first_pos / kPageTokens, format);
-  }
-  // Behind it: row `row` of [B Hkv, D].
-  __device__ void Load(int64_t row) {
-    if (page_ == nullptr || DimOfLane() >= kHalf) return;
-    const int64_t at = row * kDim + DimOfLane();
-    const Pairs key = Rotated(PairsAt(p_.new_rows.k + at), AnglesOf(DimOfLane()));
-    const Pairs value = PairsAt(p_.new_rows.v + at);
-    key_ = {Pack<T>(key.low.x, key.low.y), Pack<T>(key.high.x, key.high.y)};
-    value_ = {Pack<T>(value.low.x, value.low.y), Pack<T>(value.high.x, value.high.y)};
-  }
-  // Into the page, and into its copy in shared memory, where tokens [first_slot, first_slot + num_tokens) of it are the
-  // warp's.
-  __device__ void Store(char* copy, int first_slot, int num_tokens) const {
-    if (slot_ < first_slot || slot_ >= first_slot + num_tokens) return;
-    if (DimOfLane() < kHalf) {
-      Put(copy, slot_, key_);
-      Put(copy, kPageTokens + slot_, value_);
-    }
-    FenceSharedWrites();
-    __syncwarp();
-  }
-  __device__ bool stores() const { return page_ != nullptr; }
+ protected:
+  static constexpr int kHalf = kDim / 2;
+  static constexpr int kLanes = kWarp / 2;  // of a row
+  static __device__ int LaneOfRow() { return static_cast<int>(threadIdx.x) % kLanes; }
+  static __device__ int dim() { return 4 * LaneOfRow(); }
+  static __device__ bool HasNumbers() { return dim() < kHalf; }
+  static __device__ bool IsOfValue() { return (threadIdx.x & kLanes) != 0; }
+  // In a page, whose keys come first.
+  static __device__ int RowOf(int slot, int page_tokens) { return IsOfValue() ? page_tokens + slot : slot; }
 
-  // Two pairs of a row: numbers d and d + 1 of its first half and of its second.
-  struct Pairs {
-    float2 low, high;
-  };
-  static __device__ Pairs PairsAt(const float* x) {
-    return {*reinterpret_cast<const float2*>(x), *reinterpret_cast<const float2*>(x + kHalf)};
-  }
-  static __device__ Pairs Rotated(const Pairs& x, const float4& angles) {
-    const float2 first = cuda::Rotated(x.low.x, x.high.x, {angles.x, angles.y});
-    const float2 second = cuda::Rotated(x.low.y, x.high.y, {angles.z, angles.w});
-    return {{first.x, second.x}, {first.y, second.y}};
-  }
-  // Of numbers d and d + 1 of the first half.
-  __device__ float4 AnglesOf(int d) const { return *reinterpret_cast<const float4*>(angles_ + 2 * d); }
+  __device__ const float4& low() const { return low_; }
+  __device__ const float4& high() const { return high_; }
 
  private:
-  static constexpr int kHalf = kDim / 2;
-  static __device__ int DimOfLane() { return 2 * static_cast<int>(threadIdx.x % kWarp); }
-  __device__ void Put(char* copy, int row, const uint2& numbers) const {
-    const int low = PlainIndex(KvFormat::kF16, kDim, kPageTokens, row, DimOfLane()) * 2;
-    const int high = PlainIndex(KvFormat::kF16, kDim, kPageTokens, row, DimOfLane() + kHalf) * 2;
-    *reinterpret_cast<uint32_t*>(copy + low) = numbers.x;
-    *reinterpret_cast<uint32_t*>(copy + high) = numbers.y;
-    *reinterpret_cast<uint32_t*>(page_ + low) = numbers.x;
-    *reinterpret_cast<uint32_t*>(page_ + high) = numbers.y;
+  float4 low_ = {}, high_ = {};
+  float4 first_angles_, last_angles_;
+};
+
+// In pages of 16-bit numbers.
+template <typename T, int kDim, int kPageTokens>
+class Appender16 : public NewestToken<kDim> {
+ public:
+  using Base = NewestToken<kDim>;
+  using Base::Base;
+  // Into slot `slot` of the page, and into its copy in shared memory.
+  __device__ void Store(std::byte* page, char* copy, int slot) const {
+    if (!Base::HasNumbers()) return;
+    const int row = Base::RowOf(slot, kPageTokens);
+    Put(page, copy, row, Base::dim(), Base::low());
+    Put(page, copy, row, Base::dim() + Base::kHalf, Base::high());
   }
 
-  const DecodeParams& p_;
-  const float* angles_ = nullptr;  // of the head's row
-  uint2 key_, value_;
-  std::byte* page_ = nullptr;
-  int slot_ = 0;  // of the newest token in it
+ private:
+  static __device__ void Put(std::byte* page, char* copy, int row, int d, const float4& x) {
+    const int at = PlainIndex(KvFormat::kF16, kDim, kPageTokens, row, d) * 2;
+    const uint2 numbers = {Pack<T>(x.x, x.y), Pack<T>(x.z, x.w)};
+    *reinterpret_cast<uint2*>(page + at) = numbers;
+    *reinterpret_cast<uint2*>(copy + at) = numbers;
+  }
+};
+
+// In pages of q8, copies of which have kCopyTokens tokens.
+template <int kDim, int kPageTokens, int kCopyTokens>
+class Appender8 : public NewestToken<kDim> {
+ public:
+  using Base = NewestToken<kDim>;
+  using Base::Base;
+  __device__ void Store(std::byte* page, char* copy, int slot) const {
+    float largest = MaxOrNan(LargestOf(Base::low()), LargestOf(Base::high()));
+#pragma unroll
+    for (int distance = Base::kLanes / 2; distance > 0; distance /= 2) {
+      largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    }
+    const __half scale = Q8Scale(largest);
+    const uint32_t codes[] = {CodesOf(Base::low(), __half2float(scale)), CodesOf(Base::high(), __half2float(scale))};
+    Put<kPageTokens>(reinterpret_cast<char*>(page), slot, codes, scale);
+    Put<kCopyTokens>(copy, slot % kCopyTokens, codes, scale);
+  }
+
+ private:
+  static __device__ uint32_t CodesOf(const float4& x, float scale) {
+    return PackBytes(static_cast<uint32_t>(Q8Code(x.x, scale)), static_cast<uint32_t>(Q8Code(x.y, scale)),
+                     static_cast<uint32_t>(Q8Code(x.z, scale)), static_cast<uint32_t>(Q8Code(x.w, scale)));
+  }
+  template <int kTokens>
+  static __device__ void Put(char* page, int slot, const uint32_t (&codes)[2], __half scale) {
+    const int row = Base::RowOf(slot, kTokens);
+    if (Base::LaneOfRow() == 0) reinterpret_cast<__half*>(page + 2 * kTokens * kDim)[row] = scale;
+    if (!Base::HasNumbers()) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int d = Base::dim() + half * Base::kHalf;
+      if (Base::IsOfValue()) {  // each in another lane's chunk
+#pragma unroll
+        for (int i = 0; i < 4; ++i) page[Q8Byte(kDim, kTokens, row, d + i)] = static_cast<char>(codes[half] >> (8 * i));
+      } else {
+        *reinterpret_cast<uint32_t*>(page + Q8Byte(kDim, kTokens, row, d)) = codes[half];
+      }
+    }
+  }
 };
 
 // Where pages hold all tokens.
 struct NoAppender {
-  __device__ NoAppender() {}
-  __device__ explicit NoAppender(const DecodeParams& /*params*/) {}
-  static constexpr bool is_on() { return false; }
-  static constexpr bool stores() { return false; }
-  __device__ void BeginHead(int, const StepRows&, bool) {}
-  __device__ void Load(int64_t) {}
-  __device__ void Store(char*, int, int) const {}
+  __device__ explicit NoAppender(const float*) {}
+  __device__ void Load(const NewRows&, int64_t) {}
+  __device__ void Store(std::byte*, char*, int) const {}
 };
 
 }  // namespace headwise::cuda::decode

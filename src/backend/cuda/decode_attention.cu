@@ -54,18 +54,20 @@ __device__ void Split(float x, float& high, float& low) {
 template <typename T, int kDim>
 class Queries {
  public:
-  __device__ void Load(const float* q, int group) {
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) Set(i, At(q, group, i));
-  }
-  template <typename Appender>
-  __device__ void LoadRotated(const float* q, int group, const Appender& appender) {
+  __device__ void Load(const float* q, int group, const float* angles) {
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) {
-      const auto rotated =
-          Appender::Rotated({At(q, group, i), At(q, group, i + kDim / 16)}, appender.AnglesOf(i * 8 + FirstOfLane()));
-      Set(i, rotated.low);
-      Set(i + kDim / 16, rotated.high);
+      float2 low = At(q, group, i);
+      float2 high = At(q, group, i + kDim / 16);
+      if (angles != nullptr) {
+        const float4 of_pairs = *reinterpret_cast<const float4*>(angles + 2 * (i * 8 + FirstOfLane()));
+        const float2 first = Rotated(low.x, high.x, {of_pairs.x, of_pairs.y});
+        const float2 second = Rotated(low.y, high.y, {of_pairs.z, of_pairs.w});
+        low = {first.x, second.x};
+        high = {first.y, second.y};
+      }
+      Set(i, low);
+      Set(i + kDim / 16, high);
     }
   }
   __device__ uint32_t high(int i) const {
@@ -100,14 +102,7 @@ class Reader16 {
   static constexpr int kDim = Shape::kDim;
 
   __device__ explicit Reader16(const DecodeParams& params) : p_(params) {}
-  __device__ void LoadQueries(const float* q, NoAppender = {}) { queries_.Load(q, p_.group); }
-  __device__ void LoadQueries(const float* q, const Appender16<T, kDim, Shape::kPageTokens>& appender) {
-    if (appender.is_on()) {
-      queries_.LoadRotated(q, p_.group, appender);
-    } else {
-      LoadQueries(q);
-    }
-  }
+  __device__ void LoadQueries(const float* q, const float* angles) { queries_.Load(q, p_.group, angles); }
   __device__ void Begin() { state_ = {}; }
   __device__ void Store(const SharedTail& tail) { StoreWarpState(state_, p_.group, tail); }
 
@@ -272,7 +267,7 @@ Prepared DecodeAttention(const AttentionArgs& args, const Appended& appended, bo
   // What rotates and appends has not begun: done on the way, where nobody else reads rotated queries.
   const bool appends = appended.q != nullptr && appended.layer_idx == args.layer_idx &&
                        appended.rotated_q == args.q.data && !args.q_sink.present() && !args.lse.present() && are_all &&
-                       !pages.has_codes && decode::Appends(pages.head_dim) && device.TakeBack(appended.num_put);
+                       decode::Appends(pages.head_dim) && device.TakeBack(appended.num_put);
   for (const PageKind kind : kPageKinds) {
     const DecodeTables& plan = tables.decode(kind);
     if (plan.heads == nullptr) continue;

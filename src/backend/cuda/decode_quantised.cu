@@ -9,6 +9,8 @@
 //       scales of key dimensions join the query for every page, in f16, which holds those up to 16,376: of larger ones
 //       scores become infinite. Their lows, and the 1024, add one number to all its scores. Weights carry the scale of
 //       a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
+#include <type_traits>
+
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/decode_ring.cuh"
 
@@ -69,13 +71,6 @@ struct CodeShape
   }
 };
 
-// Of two numbers the larger, or NaN where one is.
-__device__ inline float MaxOrNan(float x, float y) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
-  return larger;
-}
-
 // (x & kMask) | ones: by itself the compiler takes two instructions for two constants.
 template <uint32_t kMask>
 __device__ inline uint32_t Masked(uint32_t x, uint32_t ones) {
@@ -127,16 +122,23 @@ class CodeReader {
   __device__ explicit CodeReader(const DecodeParams& params)
       : p_(params), lane_(static_cast<int>(threadIdx.x % kWarp)), row_(lane_ / 4), quarter_(lane_ % 4) {}
 
-  __device__ void LoadQueries(const float* q, NoAppender = {}) {
+  __device__ void LoadQueries(const float* q, const float* angles) {
     float4 x[2 * kWords];  // the lane's numbers of query lane / 4
-    float largest = 0;     // or NaN where there is one
 #pragma unroll
     for (int i = 0; i < 2 * kWords; ++i) {
       x[i] = {0, 0, 0, 0};
-      if (row_ < p_.group) x[i] = *reinterpret_cast<const float4*>(q + row_ * kDim + DimOfWord(i / 2) + i % 2 * 4);
-      largest =
-          MaxOrNan(largest, MaxOrNan(MaxOrNan(fabsf(x[i].x), fabsf(x[i].y)), MaxOrNan(fabsf(x[i].z), fabsf(x[i].w))));
+      if (row_ < p_.group) x[i] = *reinterpret_cast<const float4*>(q + row_ * kDim + DimOfQuad(i));
     }
+    if (angles != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {  // with those of the other half
+        const auto* const of_quad = reinterpret_cast<const float4*>(angles + 2 * DimOfQuad(i));
+        RotateQuads(x[i], x[i + kWords], of_quad[0], of_quad[1]);
+      }
+    }
+    float largest = 0;  // or NaN where there is one
+#pragma unroll
+    for (int i = 0; i < 2 * kWords; ++i) largest = MaxOrNan(largest, LargestOf(x[i]));
     largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 1));
     largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 2));
     const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
@@ -225,6 +227,10 @@ class CodeReader {
   // Of the lane's words the first dimension.
   __device__ int DimOfWord(int word) const {
     return word * 32 + quarter_ * 8;
+  }
+  // And of half of a word.
+  __device__ int DimOfQuad(int quad) const {
+    return DimOfWord(quad / 2) + quad % 2 * 4;
   }
 
   // What query lane / 4 has, for the lane's two columns of scores.
@@ -475,7 +481,9 @@ class CodeReader {
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) DecodeCodesKernel(DecodeParams p) {
-  RunDecode<Shape, CodeReader<Shape>, NoAppender>(p);
+  using Appender = std::conditional_t<Appends(Shape::kDim),
+                                      Appender8<Shape::kDim, Shape::kPageTokens, Shape::kTokensOfStage>, NoAppender>;
+  RunDecode<Shape, CodeReader<Shape>, Appender>(p);
 }
 
 // body.template operator()<Shape>()

@@ -2,8 +2,7 @@
 // memory, which warp reads which of them, and how the warps' states become a piece's. What a format's numbers are its
 // Reader knows:
 //   Reader(params)
-//   LoadQueries(q, appender)  of a KV head's query heads, [G, D], rotated where the appender is on
-//   LoadQueries(q)  as they are
+//   LoadQueries(q, angles)  of a KV head's query heads, [G, D], rotated on the way unless `angles` is null
 //   Begin()         an empty softmax over no tokens
 //   Attend(...)     the warp's tokens of a page join it
 //   Store(tail)     into shared memory
@@ -33,7 +32,9 @@ struct RingShape {
   static constexpr int kStageBytes = kStageBytes_;
   static constexpr int kNumConsumers = kNumConsumers_;
   static constexpr int kConsumerThreads = kNumConsumers * static_cast<int>(kWarp);
-  static constexpr int kThreads = kConsumerThreads + static_cast<int>(kWarp);
+  // With a warp that makes copies and one that appends: registers are given to four warps at a time, so that both cost
+  // what one would.
+  static constexpr int kThreads = kConsumerThreads + 2 * static_cast<int>(kWarp);
   static constexpr int kWarpsOfPage = kPageTokens / kTokensOfWarp;
   static constexpr int kGroups = kNumConsumers / kWarpsOfPage;  // of warps, each on a page of its own
   static_assert(kNumConsumers % kWarpsOfPage == 0);
@@ -57,10 +58,9 @@ __host__ __device__ constexpr int OutputFloats(int group) {
 struct alignas(16) StageVisit {
   enum Flag : uint32_t {
     kIsAged = 1,
-    kIsSink = 2,      // of the sink range
-    kIsLast = 4,      // of the head's visits: the newest token is there
-    kHasFirst = 8,    // the first half of the page's tokens,
-    kHasSecond = 16,  // the second
+    kIsSink = 2,     // of the sink range
+    kHasFirst = 4,   // the first half of the page's tokens,
+    kHasSecond = 8,  // the second
   };
   int32_t begin = 0, end = 0;  // slots of the page that are read: none where a ring is filled up
   int32_t distance = 0;        // of the page's first slot from the query, in positions
@@ -70,11 +70,19 @@ struct alignas(16) StageVisit {
   __device__ bool HasHalf(int half) const { return Is(half == 0 ? kHasFirst : kHasSecond); }
 };
 
+// A copy of a head's newest page on its way, to which the newest token is added before it is read.
+struct alignas(16) NewestPage {
+  std::byte* page = nullptr;
+  int32_t stage = 0;
+};
+inline constexpr int kNewestPages = 2;  // at a time
+inline constexpr int kNewestBytes = kNewestPages * static_cast<int>(sizeof(NewestPage) + 2 * sizeof(uint64_t));
+
 template <typename Shape>
 constexpr int SharedBytes(const SharedPlan& plan, int group) {
   const int of_stage = Shape::kStageBytes + static_cast<int>(sizeof(StageVisit) + 2 * sizeof(uint64_t));
   const int of_buffer = OutputFloats<Shape>(group) * 4 + Shape::kSoftmaxPairs * 8;
-  return plan.num_stages * of_stage + plan.num_buffers * of_buffer;
+  return plan.num_stages * of_stage + kNewestBytes + plan.num_buffers * of_buffer;
 }
 // As many stages as there is room for, in whole rounds of the warp groups: a stage always serves the same group, else
 // one could pass a barrier that is a phase behind.
@@ -92,6 +100,9 @@ struct SharedTail {
   StageVisit* visits;  // [stages]
   uint64_t* full;
   uint64_t* empty;
+  NewestPage* newest;  // [kNewestPages]
+  uint64_t* newest_full;
+  uint64_t* newest_empty;
   float* outputs;   // [buffers][warps, G, kOutputRow]
   float2* softmax;  // [buffers][warps, kMaxGroup]
 };
@@ -101,7 +112,10 @@ __device__ SharedTail TailOf(char* at, const DecodeParams& p) {
   tail.visits = reinterpret_cast<StageVisit*>(at);
   tail.full = reinterpret_cast<uint64_t*>(tail.visits + p.num_stages);
   tail.empty = tail.full + p.num_stages;
-  tail.outputs = reinterpret_cast<float*>(tail.empty + p.num_stages);
+  tail.newest = reinterpret_cast<NewestPage*>(tail.empty + p.num_stages);
+  tail.newest_full = reinterpret_cast<uint64_t*>(tail.newest + kNewestPages);
+  tail.newest_empty = tail.newest_full + kNewestPages;
+  tail.outputs = reinterpret_cast<float*>(tail.newest_empty + kNewestPages);
   tail.softmax = reinterpret_cast<float2*>(tail.outputs + p.num_buffers * OutputFloats<Shape>(p.group));
   return tail;
 }
@@ -157,10 +171,13 @@ __device__ VisitParts PartsOfHead(const HeadPlan& plan, const StepHead& head, in
 }
 
 // Parts of pages in the order of visits, 32 at a time: a lane looks up its own part, while those ahead are on their
-// way, and makes its copies. `may_read_all`: the kernel ahead writes none of them.
+// way, and makes its copies. Where the newest token is to be appended, the copy of its page goes by AppendNewest.
 template <typename Shape>
-__device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, const SharedTail& tail) {
+__device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tail) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const bool appends = Appends<Shape::kDim>(p);
+  bool has_waited = false;
+  int num_newest = 0;
   int stage = 0;
   int round = 0;
   const auto enter = [&] {
@@ -176,12 +193,13 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
     const int64_t query_pos = head.rows.first_pos;
     const int64_t sink_query_pos = head.head.mask.SinkPos(query_pos);
     const auto newest_page = static_cast<int32_t>(query_pos / Shape::kPageTokens);
+    const int newest_slot = static_cast<int>(query_pos % Shape::kPageTokens);
     const VisitParts parts = PartsOfHead<Shape>(plan, head.head, query_pos);
     const KeyRanges keys = head.head.mask.KeysOf(query_pos);
     const int end = parts.FirstOf(VisitsOfPiece(plan, end_piece - 1).y);
     struct Page {
-      const std::byte* data = nullptr;
-      bool is_newest = false;
+      std::byte* data = nullptr;
+      bool has_newest = false;
       StageVisit visit;
     };
     const auto look_up = [&](int i) {
@@ -191,8 +209,8 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
       const int32_t page_idx = plan.visits.PageOf(part.visit);
       KvFormat format;
       page.data = head.Page(page_idx, format);
-      page.is_newest = page_idx == newest_page;
       const bool is_sink = part.visit < plan.visits.num_sink;
+      const bool is_last = part.visit == plan.visits.num_visits - 1;
       const int64_t first = static_cast<int64_t>(page_idx) * Shape::kPageTokens;
       const int64_t begin = (is_sink ? keys.sink_begin : keys.recent_begin) - first;
       const int64_t end_of_range = (is_sink ? keys.sink_end : keys.recent_end) - first;
@@ -201,9 +219,12 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
           .end = static_cast<int32_t>(min(end_of_range, static_cast<int64_t>(Shape::kPageTokens))),
           .distance = static_cast<int32_t>(first - (is_sink ? sink_query_pos : query_pos)),
           .flags = (format == KvFormat::kQ4 ? StageVisit::kIsAged : 0u) | (is_sink ? StageVisit::kIsSink : 0u) |
-                   (part.visit == plan.visits.num_visits - 1 ? StageVisit::kIsLast : 0u) |
                    (part.half != 1 ? StageVisit::kHasFirst : 0u) | (part.half != 0 ? StageVisit::kHasSecond : 0u),
       };
+      // Both ranges may touch its page: the last visit reads it.
+      page.has_newest =
+          page_idx == newest_page &&
+          (!appends || (is_last && (!Shape::kHalvesNew || page.visit.HasHalf(newest_slot / Shape::kTokensOfWarp))));
       return page;
     };
     int first = parts.FirstOf(VisitsOfPiece(plan, first_piece).x);
@@ -220,22 +241,58 @@ __device__ void Produce(const DecodeParams& p, bool may_read_all, char* ring, co
     for (; first < end; first += kWarp) {
       const Page page = next;
       next = look_up(first + static_cast<int>(kWarp) + lane);
-      // What the kernel before this one writes to: all else may be read while that one runs.
-      const unsigned newest = __ballot_sync(kAllLanes, page.is_newest);
+      const unsigned newest = __ballot_sync(kAllLanes, page.has_newest);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
-        if (!may_read_all && (newest >> i & 1) != 0) {
+        const bool has_newest = (newest >> i & 1) != 0;
+        // What the kernel before this one writes: all else may be read while that one runs.
+        if (!appends && has_newest && !has_waited) {
           WaitForEarlier();
-          may_read_all = true;
+          has_waited = true;
         }
         enter();
+        uint64_t* barrier = tail.full + stage;
+        if (appends && has_newest) {
+          const int at = num_newest % kNewestPages;
+          if (num_newest >= kNewestPages) WaitFor(tail.newest_empty + at, (num_newest / kNewestPages - 1) & 1);
+          ++num_newest;
+          barrier = tail.newest_full + at;
+          if (lane == i) tail.newest[at] = {page.data, stage};
+        }
         if (lane == i) {
           tail.visits[stage] = page.visit;
-          Shape::Copy(ring + stage * Shape::kStageBytes, page.data, page.visit, tail.full + stage);
+          Shape::Copy(ring + stage * Shape::kStageBytes, page.data, page.visit, barrier);
         }
         __syncwarp();  // a lane that has made its copies may not be lapped
         leave();
       }
     }
+  });
+}
+
+// Adds the newest tokens of the run's heads to their pages, and to the copies of these before they are read.
+template <typename Shape, typename Appender>
+__device__ void AppendNewest(const DecodeParams& p, char* ring, const SharedTail& tail) {
+  if (!Appends<Shape::kDim>(p)) return;
+  int count = 0;
+  ForHeads(p, [&](int head_idx, const HeadPlan& plan, int /*first_piece*/, int end_piece) {
+    if (end_piece < plan.num_pieces) return;  // another block has it
+    const int num_kv_heads = p.step.num_kv_heads;
+    const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
+    Appender token(AnglesOf<Shape::kDim>(p, rows));
+    if (count == 0) WaitForEarlier();
+    token.Load(p.new_rows, static_cast<int64_t>(rows.first_row) * num_kv_heads + head_idx % num_kv_heads);
+    const int at = count % kNewestPages;
+    WaitFor(tail.newest_full + at, count / kNewestPages & 1);
+    const NewestPage newest = tail.newest[at];
+    token.Store(newest.page, ring + newest.stage * Shape::kStageBytes,
+                static_cast<int>(rows.first_pos % Shape::kPageTokens));
+    FenceSharedWrites();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) {
+      Arrive(tail.full + newest.stage);
+      Arrive(tail.newest_empty + at);
+    }
+    ++count;
   });
 }
 
@@ -369,7 +426,7 @@ __device__ void FinishPiece(const DecodeParams& p, const HeadPlan& plan, int pie
   }
 }
 
-// A decode kernel's whole work. Appender: Appender16 or NoAppender (decode_append.cuh).
+// A decode kernel's whole work. Appender: as decode_append.cuh has them.
 template <typename Shape, typename Reader, typename Appender>
 __device__ void RunDecode(const DecodeParams& p) {
   constexpr int kDim = Shape::kDim;
@@ -384,13 +441,15 @@ __device__ void RunDecode(const DecodeParams& p) {
       InitBarrier(tail.full + i, 1);
       InitBarrier(tail.empty + i, Shape::kWarpsOfPage);
     }
+    for (int i = 0; i < kNewestPages; ++i) {
+      InitBarrier(tail.newest_full + i, 1);
+      InitBarrier(tail.newest_empty + i, 1);
+    }
     FenceBarrierInit();
   }
   __syncthreads();
-  if (warp == Shape::kNumConsumers) {
-    Produce<Shape>(p, Appender(p).is_on(), ring, tail);
-    return;
-  }
+  if (warp == Shape::kNumConsumers) return Produce<Shape>(p, ring, tail);
+  if (warp == Shape::kNumConsumers + 1) return AppendNewest<Shape, Appender>(p, ring, tail);
   if (warp == Shape::kNumConsumers - 1) WarmTables(p);
 
   bool has_waited = false;
@@ -402,11 +461,18 @@ __device__ void RunDecode(const DecodeParams& p) {
   int parity = 0;
   int turn = 0;              // the warp group that the ring's next part is for
   SharedTail buffer = tail;  // of the piece under way
+  int sequence_idx = -1;     // whose heads the block does, with what that looked up
+  StepRows rows = {};
+  const float* angles = nullptr;
   Reader reader(p);
-  Appender appender(p);
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const int num_kv_heads = p.step.num_kv_heads;
-    const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
+    if (head_idx / num_kv_heads != sequence_idx) {
+      sequence_idx = head_idx / num_kv_heads;
+      rows = p.step.sequences[sequence_idx];
+      angles = AnglesOf<kDim>(p, rows);
+      if (angles != nullptr && lane < kDim / 32) PrefetchLine(angles + lane * 32);  // held, they would cost registers
+    }
     const int kv_head = head_idx % num_kv_heads;
     const StepHead& head = p.step.heads[rows.first_head + p.layer_idx * num_kv_heads + kv_head];
     const VisitParts parts = PartsOfHead<Shape>(plan, head, rows.first_pos);
@@ -418,12 +484,10 @@ __device__ void RunDecode(const DecodeParams& p) {
       if (query < p.group) slope0 = p.alibi_slopes[first_q_head + query] * kLog2E;
       if (query + 1 < p.group) slope1 = p.alibi_slopes[first_q_head + query + 1] * kLog2E;
     }
-    appender.BeginHead(head_idx, rows, end_piece == plan.num_pieces);
     if (!has_waited) WaitForEarlier();
     has_waited = true;
     bool has_sink_queries = VisitsOfPiece(plan, first_piece).x < plan.visits.num_sink && p.q_sink != nullptr;
-    reader.LoadQueries((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, appender);
-    appender.Load(static_cast<int64_t>(rows.first_row) * num_kv_heads + kv_head);
+    reader.LoadQueries((has_sink_queries ? p.q_sink : p.q) + first_pair * kDim, angles);
     // The next part that is the warp's.
     const int first_part = parts.FirstOf(VisitsOfPiece(plan, first_piece).x);
     int part = first_part - NumFilling<Shape>(turn, first_part) + (warp_group - turn + Shape::kGroups) % Shape::kGroups;
@@ -436,13 +500,10 @@ __device__ void RunDecode(const DecodeParams& p) {
         const StageVisit visit = tail.visits[stage];
         const TokenSpan span = {first_slot, visit.begin, visit.end, visit.distance};
         char* const page = ring + stage * Shape::kStageBytes;
-        if (appender.stores() && visit.Is(StageVisit::kIsLast)) {
-          appender.Store(page, first_slot, Shape::kTokensOfWarp);
-        }
         if (span.ReadsAny(Shape::kTokensOfWarp) && (!Shape::kHalvesNew || visit.HasHalf(warp_of_page))) {
           if (has_sink_queries && !visit.Is(StageVisit::kIsSink)) {
             has_sink_queries = false;
-            reader.LoadQueries(p.q + first_pair * kDim);
+            reader.LoadQueries(p.q + first_pair * kDim, nullptr);
           }
           reader.Attend(page, Shape::kAges && visit.Is(StageVisit::kIsAged), span, slope0, slope1);
         }

@@ -82,6 +82,26 @@ __device__ inline bool HasCodes(float scale) {
   return scale > 0 && isfinite(scale);
 }
 
+// Of two numbers the larger, or NaN where one is.
+__device__ inline float MaxOrNan(float x, float y) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+  return larger;
+}
+// The largest magnitude, likewise.
+__device__ inline float LargestOf(const float4& x) {
+  return MaxOrNan(MaxOrNan(fabsf(x.x), fabsf(x.y)), MaxOrNan(fabsf(x.z), fabsf(x.w)));
+}
+
+// A row as codes of q8: its scale, of the largest magnitude or of NaN where a number is, and a number's code under it
+// as it is stored.
+__device__ inline __half Q8Scale(float largest) {
+  return __float2half_rn(__fdiv_rn(largest, 127.0f));
+}
+__device__ inline int8_t Q8Code(float x, float scale) {
+  return static_cast<int8_t>(HasCodes(scale) ? fminf(fmaxf(rintf(__fdiv_rn(x, scale)), -127.0f), 127.0f) : 0.0f);
+}
+
 // One head in this step, as HeadWork (kv_step.h) is on the host.
 struct DeviceHead {
   const StepView& step;
