@@ -86,7 +86,8 @@ class Appender16 : public NewestToken<kDim> {
   }
 };
 
-// In pages of q8, copies of which have kCopyTokens tokens.
+// In pages of q8, copies of which have kCopyTokens tokens. In few instructions: they are done once for a head, and
+// where they are not at hand, each group of them is waited for.
 template <int kDim, int kPageTokens, int kCopyTokens>
 class Appender8 : public NewestToken<kDim> {
  public:
@@ -99,30 +100,53 @@ class Appender8 : public NewestToken<kDim> {
       largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, distance));
     }
     const __half scale = Q8Scale(largest);
-    const uint32_t codes[] = {CodesOf(Base::low(), __half2float(scale)), CodesOf(Base::high(), __half2float(scale))};
-    Put<kPageTokens>(reinterpret_cast<char*>(page), slot, codes, scale);
-    Put<kCopyTokens>(copy, slot % kCopyTokens, codes, scale);
+    if (Base::LaneOfRow() == 0) {
+      PutScale<kPageTokens>(reinterpret_cast<char*>(page), slot, scale);
+      PutScale<kCopyTokens>(copy, slot % kCopyTokens, scale);
+    }
+    if (!Base::HasNumbers()) return;
+    float4 x = Base::low();
+    char* to_page = reinterpret_cast<char*>(page) + FirstByte<kPageTokens>(slot);
+    char* to_copy = copy + FirstByte<kCopyTokens>(slot % kCopyTokens);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t codes = CodesOf(x, __half2float(scale));
+      PutQuad(to_page, codes);
+      PutQuad(to_copy, codes);
+      x = Base::high();
+      to_page += Base::IsOfValue() ? kValueHalf : kKeyHalf;
+      to_copy += Base::IsOfValue() ? kValueHalf : kKeyHalf;
+    }
   }
 
  private:
+  // From the byte of a number to that of another one of the row: of a key as far into the row's second half, of a value
+  // that far and to the next one of four.
+  static constexpr int kKeyHalf = Q8Byte(kDim, kPageTokens, 0, Base::kHalf);
+  static constexpr int kValueAt = Q8Byte(kDim, kPageTokens, kPageTokens, 0);
+  static constexpr int kValueHalf = Q8Byte(kDim, kPageTokens, kPageTokens, Base::kHalf) - kValueAt;
+  static constexpr int kValueNext = Q8Byte(kDim, kPageTokens, kPageTokens, 1) - kValueAt;
+  static_assert(Q8Byte(kDim, kPageTokens, kPageTokens, 7) == kValueAt + 7 * kValueNext);
+
+  template <int kTokens>
+  static __device__ int FirstByte(int slot) {
+    return Q8Byte(kDim, kTokens, Base::RowOf(slot, kTokens), Base::dim());
+  }
+  template <int kTokens>
+  static __device__ void PutScale(char* page, int slot, __half scale) {
+    reinterpret_cast<__half*>(page + 2 * kTokens * kDim)[Base::RowOf(slot, kTokens)] = scale;
+  }
   static __device__ uint32_t CodesOf(const float4& x, float scale) {
     return PackBytes(static_cast<uint32_t>(Q8Code(x.x, scale)), static_cast<uint32_t>(Q8Code(x.y, scale)),
                      static_cast<uint32_t>(Q8Code(x.z, scale)), static_cast<uint32_t>(Q8Code(x.w, scale)));
   }
-  template <int kTokens>
-  static __device__ void Put(char* page, int slot, const uint32_t (&codes)[2], __half scale) {
-    const int row = Base::RowOf(slot, kTokens);
-    if (Base::LaneOfRow() == 0) reinterpret_cast<__half*>(page + 2 * kTokens * kDim)[row] = scale;
-    if (!Base::HasNumbers()) return;
+  // Four numbers of a key lie together, those of a value each in another lane's chunk.
+  static __device__ void PutQuad(char* to, uint32_t codes) {
+    if (Base::IsOfValue()) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int d = Base::dim() + half * Base::kHalf;
-      if (Base::IsOfValue()) {  // each in another lane's chunk
-#pragma unroll
-        for (int i = 0; i < 4; ++i) page[Q8Byte(kDim, kTokens, row, d + i)] = static_cast<char>(codes[half] >> (8 * i));
-      } else {
-        *reinterpret_cast<uint32_t*>(page + Q8Byte(kDim, kTokens, row, d)) = codes[half];
-      }
+      for (int i = 0; i < 4; ++i) to[i * kValueNext] = static_cast<char>(codes >> (8 * i));
+    } else {
+      *reinterpret_cast<uint32_t*>(to) = codes;
     }
   }
 };

@@ -274,11 +274,18 @@ template <typename Shape, typename Appender>
 __device__ void AppendNewest(const DecodeParams& p, char* ring, const SharedTail& tail) {
   if (!Appends<Shape::kDim>(p)) return;
   int count = 0;
+  int sequence_idx = -1;
+  StepRows rows = {};
+  const float* angles = nullptr;
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int /*first_piece*/, int end_piece) {
     if (end_piece < plan.num_pieces) return;  // another block has it
     const int num_kv_heads = p.step.num_kv_heads;
-    const StepRows rows = p.step.sequences[head_idx / num_kv_heads];
-    Appender token(AnglesOf<Shape::kDim>(p, rows));
+    if (head_idx / num_kv_heads != sequence_idx) {
+      sequence_idx = head_idx / num_kv_heads;
+      rows = p.step.sequences[sequence_idx];
+      angles = AnglesOf<Shape::kDim>(p, rows);
+    }
+    Appender token(angles);
     if (count == 0) WaitForEarlier();
     token.Load(p.new_rows, static_cast<int64_t>(rows.first_row) * num_kv_heads + head_idx % num_kv_heads);
     const int at = count % kNewestPages;
