@@ -11,6 +11,7 @@
 #include "base/format_bytes.h"
 #include "base/huge_pages.h"
 #include "base/rng.h"
+#include "base/round_up.h"
 
 namespace headwise {
 namespace {
@@ -21,10 +22,6 @@ constexpr int64_t kBankValues = 65521;
 constexpr int64_t kBankPages = 61;
 // Neighbouring pages of one head: what a chunk of 512 tokens of a prompt fills.
 constexpr int64_t kRunTokens = 512;
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 int64_t BytesOf(const std::vector<LinearWeights>& launch) {
   int64_t bytes = 0;

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
+
 namespace headwise {
 namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Pages that n consecutive tokens can touch, wherever they start.
 int64_t PagesOfRun(int64_t num_tokens, int64_t page_tokens) {

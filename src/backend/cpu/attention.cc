@@ -7,6 +7,7 @@
 
 #include "backend/cpu/block_choice.h"
 #include "backend/cpu/key_pieces.h"
+#include "base/round_up.h"
 
 namespace headwise::cpu {
 namespace {
@@ -26,10 +27,6 @@ constexpr int64_t kMaxChunkResults = 1 << 20;
 // fewer tokens at a time, because a tile of T tokens reads T keys more than its window.
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kStreamTileTokens = 64;
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 const float* F32(const ConstTensorView& view) {
   return static_cast<const float*>(view.data);

@@ -3,16 +3,13 @@
 
 #include "backend/cpu/attention.h"
 #include "backend/dropped_mean.h"
+#include "base/round_up.h"
 
 namespace headwise::cpu {
 namespace {
 
 // Below so many bytes of pages one thread ages them as fast.
 constexpr int64_t kMinParallelAge = 48 << 10;
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 KvType TypeOf(KvFormat format) {
   switch (format) {

@@ -11,6 +11,7 @@
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
+#include "base/round_up.h"
 #include "base/scratch_memory.h"
 #include "base/thread_pool.h"
 
@@ -73,10 +74,6 @@ class MatMulScratch {
   ScratchMemory scales_{kPurpose};
   std::vector<MatMulTask> tasks_;
 };
-
-inline int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Rows that one register has.
 inline constexpr int64_t kTileRangeUnit = 16;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/key_mask.h"
+#include "base/round_up.h"
 
 namespace headwise::cuda {
 
@@ -19,10 +20,6 @@ inline constexpr int64_t kPieceUnit = 64;
 
 // A tile of the kernel for prompts.
 inline constexpr int64_t kPrefillPairs = 128;
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // What queries at the positions [first, last] read, all together: two ranges of positions, key i of which is sink key
 // sink_begin + i or a later one.

@@ -10,7 +10,7 @@
 
 namespace headwise::cuda::decode {
 
-// Heads of 256 dimensions leave no registers for it.
+// Heads of 256 dimensions leave no registers for rotating queries.
 constexpr bool Appends(int64_t dim) {
   return dim <= 128;
 }

@@ -34,6 +34,9 @@ using namespace few_rows;  // NOLINT(google-build-using-namespace): what this fi
 // too often for what they have just asked of registers and of shared memory: the logits of q6_k and one row took 128
 // microseconds, with two teams they take 104.
 constexpr int kMostTeams = 2;
+constexpr int ThreadsOf(int num_teams) {
+  return num_teams * kThreads;
+}
 // Of what teams leave in bytes, in shared memory: of a run of 32 outputs, and of all in two buffers.
 __host__ __device__ int FloatsOfRun(const FewRowsParams& p) {
   return p.num_rows * kRunElements;
@@ -43,14 +46,6 @@ __host__ __device__ int LeftFloats(const FewRowsParams& p) {
   const int num_runs = p.is_gated && p.tiles_at_once > 1 ? p.tiles_at_once >> 1 : p.tiles_at_once;
   return 2 * num_runs * FloatsOfRun(p);
 }
-// Registers are shared out as for blocks of so many threads: then what two teams leave is enough for a block of
-// RoundBytesKernel beside theirs, which the next product waits for where nobody has left it x (8 rows of q8_0, a token:
-// 3.02 ms became 2.83, when each product did). To one row, of which every block rounds most by itself, more registers
-// are worth more.
-constexpr int ThreadsOfBound(int num_teams, bool is_one_row) {
-  return num_teams > 1 && !is_one_row ? 640 : num_teams * kThreads;
-}
-static_assert(ThreadsOfBound(kMostTeams, false) > kMostTeams * kThreads);
 
 // ---- the end of a set of tiles --------------------------------------------------------------------------------------
 
@@ -107,7 +102,7 @@ __device__ void RoundRuns(const Tiles& tiles, int begin, int end, const float* l
 
 // `rounded`: x as XBytes says, or null: each block makes it.
 template <DType kType, int kGroups, int kStages, int kTeams, bool kOneRow>
-__global__ void __launch_bounds__(ThreadsOfBound(kTeams, kOneRow), 1)
+__global__ void __launch_bounds__(ThreadsOf(kTeams), 1)
     BlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, const char* rounded) {
   using SumsOfTile = Sums<kGroups, kOneRow>;
   constexpr BlockOrder kOrder = OrderOf(kType);
@@ -350,7 +345,7 @@ void LaunchFor(const FewRowsParams& params, const Layout& layout, const char* ro
   const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
   const int num_units = params.rounded_out.bytes == nullptr ? params.num_units() : params.num_units() / kMostTeams;
   LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units),
-                                  static_cast<unsigned>(layout.num_teams) * kThreads, layout.bytes);
+                                  static_cast<unsigned>(ThreadsOf(layout.num_teams)), layout.bytes);
   shape.lets_begin_late = true;
   if constexpr (kGroups > 1) {
     if (layout.is_streamed) {
