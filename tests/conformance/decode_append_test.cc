@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <span>
 #include <vector>
@@ -110,27 +112,36 @@ Batch RandomBatch(Random& random, bool are_bytes = false) {
 
 // So many that a device may have kernels of their own for their products, whose tiles its processors share, in a layer
 // as such kernels want it.
-Batch ManySequences(int64_t num_rows, int64_t head_dim, Random& random, bool are_bytes = false) {
+struct ManySizes {
+  int64_t num_rows = 0;
+  int64_t head_dim = 128;
+  int64_t num_kv_heads = 4;
+  int64_t group = 4;
+  int64_t longest = 200;  // text
+  KvFormats formats = {KvFormat::kBF16, KvFormat::kBF16};
+};
+Batch ManySequences(const ManySizes& sizes, Random& random, bool are_bytes = false) {
   Batch batch;
   batch.depth = 512;
   batch.products = Compute::kBF16;
   AttentionCase& layer = batch.layer;
-  layer.head_dim = head_dim;
-  layer.num_kv_heads = 4;
-  layer.num_q_heads = 16;
+  layer.head_dim = sizes.head_dim;
+  layer.num_kv_heads = sizes.num_kv_heads;
+  layer.num_q_heads = sizes.num_kv_heads * sizes.group;
   layer.page_tokens = 64;
-  layer.kv_formats = {KvFormat::kBF16, KvFormat::kBF16};
+  layer.kv_formats = sizes.formats;
   layer.compute = Compute::kBF16;
   if (are_bytes) {
     layer.compute = batch.products = Compute::kInt8;
     batch.format_behind = DType::kQ8_0;
-    batch.blocks = RandomBlocks(DType::kQ8_0, {kDim, layer.num_q_heads * head_dim}, random.rng());
+    batch.blocks = RandomBlocks(DType::kQ8_0, {kDim, layer.num_q_heads * sizes.head_dim}, random.rng());
   }
-  layer.rules.assign(4, ResolveRule(HeadRule::Full(), {}));
-  layer.rules[1] = layer.rules[3] = ResolveRule(HeadRule::Stream(4, 40), {});
-  const int64_t kv_dim = layer.num_kv_heads * head_dim;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    batch.lengths.push_back(random.Between(1, 200));
+  for (int64_t i = 0; i < layer.num_kv_heads; ++i) {
+    layer.rules.push_back(ResolveRule(i % 2 == 0 ? HeadRule::Full() : HeadRule::Stream(4, 40), {}));
+  }
+  const int64_t kv_dim = layer.num_kv_heads * sizes.head_dim;
+  for (int64_t i = 0; i < sizes.num_rows; ++i) {
+    batch.lengths.push_back(random.Between(1, sizes.longest));
     batch.keys.push_back(random.Normal(batch.lengths.back() * kv_dim));
     batch.values.push_back(random.Normal(batch.lengths.back() * kv_dim));
   }
@@ -312,9 +323,53 @@ TEST(DecodeAppend, IsTheSameOfManySequences) {
   Random random(7);
   for (const int64_t num_rows : {33, 64}) {
     SCOPED_TRACE(num_rows);
-    ExpectTheSameOnTheWayAndApart(ManySequences(num_rows, num_rows == 33 ? 64 : 128, random));
+    ExpectTheSameOnTheWayAndApart(ManySequences({.num_rows = num_rows, .head_dim = num_rows == 33 ? 64 : 128}, random));
   }
-  ExpectTheSameOnTheWayAndApart(ManySequences(40, 64, random, /*are_bytes=*/true));
+  ExpectTheSameOnTheWayAndApart(ManySequences({.num_rows = 40, .head_dim = 64}, random, /*are_bytes=*/true));
+}
+
+// Of which each processor of a device has several, one behind the other.
+TEST(DecodeAppend, IsTheSameOfManyShortHeads) {
+  Random random(9);
+  for (const KvFormat full : {KvFormat::kF16, KvFormat::kQ8, KvFormat::kQ4}) {
+    SCOPED_TRACE(NameOf(full));
+    const KvFormat bounded = full == KvFormat::kF16 ? full : KvFormat::kQ8;
+    ExpectTheSameOnTheWayAndApart(ManySequences(
+        {.num_rows = 64, .head_dim = 64, .num_kv_heads = 16, .group = 1, .longest = 70, .formats = {full, bounded}},
+        random));
+  }
+}
+
+// Rows of zeros, rows whose scale is a number of few bits in f16, and rows whose scale is none there.
+TEST(DecodeAppend, IsTheSameOfRowsWithoutCodes) {
+  Random random(10);
+  Batch batch = ManySequences({.num_rows = 3, .group = 1, .formats = {KvFormat::kQ8, KvFormat::kQ8}}, random);
+  const int64_t head_numbers = batch.layer.head_dim * batch.depth;
+  const auto scale_head = [&](Floats& weights, int64_t head, float factor) {
+    for (float& weight :
+         std::span(weights).subspan(static_cast<size_t>(head * head_numbers), static_cast<size_t>(head_numbers))) {
+      weight *= factor;
+    }
+  };
+  Floats& keys = batch.weights[1];
+  Floats& values = batch.weights[2];
+  scale_head(keys, 0, 0.0f);
+  scale_head(values, 1, 0.0f);
+  scale_head(values, 2, 1e-5f);
+  scale_head(values, 3, 1e9f);
+  for (const NamedBackend& named : AllBackends()) {
+    SCOPED_TRACE(named.name);
+    const Floats together = Decode(*named.backend, batch, false).attention;
+    const Floats apart = Decode(*named.backend, batch, true).attention;
+    ASSERT_EQ(together.size(), apart.size());
+    bool has_nan = false;
+    for (size_t i = 0; i < apart.size(); ++i) {
+      has_nan = has_nan || std::isnan(apart[i]);
+      if (std::isnan(apart[i]) && std::isnan(together[i])) continue;
+      ASSERT_EQ(std::bit_cast<uint32_t>(together[i]), std::bit_cast<uint32_t>(apart[i])) << "number " << i;
+    }
+    EXPECT_TRUE(has_nan) << "the largest values were to have no scale";
+  }
 }
 
 // Without which the test above would compare a thing with itself.

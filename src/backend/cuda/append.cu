@@ -44,12 +44,8 @@ __device__ void StoreRow(const SpaceView& space, std::byte* page, int row, const
   const int dim = space.head_dim;
   if (space.format == KvFormat::kQ8) {
     float largest = 0;
-    bool has_nan = false;
-    for (int d = lane; d < dim; d += kWarp) {
-      largest = fmaxf(largest, fabsf(x[d]));
-      has_nan = has_nan || isnan(x[d]);
-    }
-    largest = __any_sync(kAllLanes, has_nan) ? NAN : MaxOfWarp(largest);
+    for (int d = lane; d < dim; d += kWarp) largest = MaxOrNan(largest, fabsf(x[d]));
+    largest = MaxOrNanOfLanes<kWarp>(largest);
     auto* scales = reinterpret_cast<__half*>(page + CodeBytes(space.format, dim, space.page_tokens));
     const __half stored = Q8Scale(largest);
     if (lane == 0) scales[row] = stored;
@@ -126,7 +122,7 @@ __device__ void Rotate(const Rotation& rotation, const Angles& angles, int unit,
 }
 
 __global__ void __launch_bounds__(kThreads) AppendKernel(const __grid_constant__ AppendParams p) {
-  // No more than there is of: beside a block of the product ahead, which leaves three kilobytes, this one can begin.
+  // No more than there is of: some products' blocks leave three kilobytes, and beside those this one can begin.
   extern __shared__ float rows[];  // [kWarps, D]
   float* const row = rows + threadIdx.x / kWarp * p.dim;
   const int num_kv_heads = p.step.num_kv_heads;

@@ -26,8 +26,28 @@ __device__ const float* AnglesOf(const DecodeParams& p, const StepRows& rows) {
   return p.new_rows.angles + static_cast<int64_t>(p.new_rows.angle_rows[rows.first_row]) * kDim;
 }
 
-// The key and the value of one KV head by one warp, numbers d to d + 3 of each half of a row a lane: of the key the
-// first 16 lanes', of the value the others'.
+// What is looked up for a sequence, once for all of its heads that a block does one behind the other.
+template <int kDim>
+struct SequenceAtHand {
+  int idx = -1;
+  StepRows rows = {};
+  const float* angles = nullptr;  // as AnglesOf says
+
+  // Returns whether it is another one than before.
+  __device__ bool MoveTo(const DecodeParams& p, int sequence_idx) {
+    if (sequence_idx == idx) return false;
+    idx = sequence_idx;
+    rows = p.step.sequences[idx];
+    angles = AnglesOf<kDim>(p, rows);
+    return true;
+  }
+};
+
+// The key and the value of one KV head, by one warp. An appender is one of these that knows what pages hold:
+//   Appender(angles)         of the row
+//   Load(rows, row)          behind WaitForEarlier
+//   Store(page, copy, slot)  into that slot of the page, and of the page's copy in shared memory
+// Numbers d to d + 3 of each half of a row a lane: of the key the first 16 lanes', of the value the others'.
 template <int kDim>
 class NewestToken {
  public:
@@ -86,20 +106,16 @@ class Appender16 : public NewestToken<kDim> {
   }
 };
 
-// In pages of q8, copies of which have kCopyTokens tokens. In few instructions: they are done once for a head, and
-// where they are not at hand, each group of them is waited for.
+// In pages of q8, copies of which have kCopyTokens tokens. In few instructions: between two layers others have pushed
+// them out of the instruction cache, and the warp waits for each line of them.
 template <int kDim, int kPageTokens, int kCopyTokens>
 class Appender8 : public NewestToken<kDim> {
  public:
   using Base = NewestToken<kDim>;
   using Base::Base;
   __device__ void Store(std::byte* page, char* copy, int slot) const {
-    float largest = MaxOrNan(LargestOf(Base::low()), LargestOf(Base::high()));
-#pragma unroll
-    for (int distance = Base::kLanes / 2; distance > 0; distance /= 2) {
-      largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, distance));
-    }
-    const __half scale = Q8Scale(largest);
+    const float largest = MaxOrNan(LargestOf(Base::low()), LargestOf(Base::high()));
+    const __half scale = Q8Scale(MaxOrNanOfLanes<Base::kLanes>(largest));
     if (Base::LaneOfRow() == 0) {
       PutScale<kPageTokens>(reinterpret_cast<char*>(page), slot, scale);
       PutScale<kCopyTokens>(copy, slot % kCopyTokens, scale);

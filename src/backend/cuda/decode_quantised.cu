@@ -9,8 +9,8 @@
 //       scales of key dimensions join the query for every page, in f16, which holds those up to 16,376: of larger ones
 //       scores become infinite. Their lows, and the 1024, add one number to all its scores. Weights carry the scale of
 //       a value's 32 dimensions, in bf16; the lows, and the 16, are summed up by themselves.
-// The newest page is q8 in both. Behind a product queries are rotated and its last token is added on the way
-// (decode_append.cuh).
+// The newest page is q8 in caches of q4 too. Behind a product queries are rotated and its last token is added on the
+// way (decode_append.cuh).
 #include <type_traits>
 
 #include "backend/cuda/cuda_ops.h"
@@ -141,8 +141,7 @@ class CodeReader {
     float largest = 0;  // or NaN where there is one
 #pragma unroll
     for (int i = 0; i < 2 * kWords; ++i) largest = MaxOrNan(largest, LargestOf(x[i]));
-    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-    largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    largest = MaxOrNanOfLanes<4>(largest);
     const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
 #pragma unroll
     for (int i = 0; i < 2 * kWords; ++i) {

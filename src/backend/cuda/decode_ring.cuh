@@ -75,7 +75,7 @@ struct alignas(16) NewestPage {
   std::byte* page = nullptr;
   int32_t stage = 0;
 };
-inline constexpr int kNewestPages = 2;  // at a time
+inline constexpr int kNewestPages = 2;  // at a time: the next head's is copied while a token is added to this one
 inline constexpr int kNewestBytes = kNewestPages * static_cast<int>(sizeof(NewestPage) + 2 * sizeof(uint64_t));
 
 template <typename Shape>
@@ -199,7 +199,7 @@ __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tai
     const int end = parts.FirstOf(VisitsOfPiece(plan, end_piece - 1).y);
     struct Page {
       std::byte* data = nullptr;
-      bool has_newest = false;
+      bool needs_newest = false;  // the token: its copy waits for whoever writes that
       StageVisit visit;
     };
     const auto look_up = [&](int i) {
@@ -221,8 +221,8 @@ __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tai
           .flags = (format == KvFormat::kQ4 ? StageVisit::kIsAged : 0u) | (is_sink ? StageVisit::kIsSink : 0u) |
                    (part.half != 1 ? StageVisit::kHasFirst : 0u) | (part.half != 0 ? StageVisit::kHasSecond : 0u),
       };
-      // Both ranges may touch its page: the last visit reads it.
-      page.has_newest =
+      // Both ranges may touch the page: the last visit reads the token.
+      page.needs_newest =
           page_idx == newest_page &&
           (!appends || (is_last && (!Shape::kHalvesNew || page.visit.HasHalf(newest_slot / Shape::kTokensOfWarp))));
       return page;
@@ -241,17 +241,17 @@ __device__ void Produce(const DecodeParams& p, char* ring, const SharedTail& tai
     for (; first < end; first += kWarp) {
       const Page page = next;
       next = look_up(first + static_cast<int>(kWarp) + lane);
-      const unsigned newest = __ballot_sync(kAllLanes, page.has_newest);
+      const unsigned need_newest = __ballot_sync(kAllLanes, page.needs_newest);
       for (int i = 0; i < min(static_cast<int>(kWarp), end - first); ++i) {
-        const bool has_newest = (newest >> i & 1) != 0;
+        const bool needs_newest = (need_newest >> i & 1) != 0;
         // What the kernel before this one writes: all else may be read while that one runs.
-        if (!appends && has_newest && !has_waited) {
+        if (!appends && needs_newest && !has_waited) {
           WaitForEarlier();
           has_waited = true;
         }
         enter();
         uint64_t* barrier = tail.full + stage;
-        if (appends && has_newest) {
+        if (appends && needs_newest) {
           const int at = num_newest % kNewestPages;
           if (num_newest >= kNewestPages) WaitFor(tail.newest_empty + at, (num_newest / kNewestPages - 1) & 1);
           ++num_newest;
@@ -274,18 +274,13 @@ template <typename Shape, typename Appender>
 __device__ void AppendNewest(const DecodeParams& p, char* ring, const SharedTail& tail) {
   if (!Appends<Shape::kDim>(p)) return;
   int count = 0;
-  int sequence_idx = -1;
-  StepRows rows = {};
-  const float* angles = nullptr;
+  SequenceAtHand<Shape::kDim> sequence;
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int /*first_piece*/, int end_piece) {
     if (end_piece < plan.num_pieces) return;  // another block has it
     const int num_kv_heads = p.step.num_kv_heads;
-    if (head_idx / num_kv_heads != sequence_idx) {
-      sequence_idx = head_idx / num_kv_heads;
-      rows = p.step.sequences[sequence_idx];
-      angles = AnglesOf<Shape::kDim>(p, rows);
-    }
-    Appender token(angles);
+    sequence.MoveTo(p, head_idx / num_kv_heads);
+    const StepRows& rows = sequence.rows;
+    Appender token(sequence.angles);
     if (count == 0) WaitForEarlier();
     token.Load(p.new_rows, static_cast<int64_t>(rows.first_row) * num_kv_heads + head_idx % num_kv_heads);
     const int at = count % kNewestPages;
@@ -468,18 +463,15 @@ __device__ void RunDecode(const DecodeParams& p) {
   int parity = 0;
   int turn = 0;              // the warp group that the ring's next part is for
   SharedTail buffer = tail;  // of the piece under way
-  int sequence_idx = -1;     // whose heads the block does, with what that looked up
-  StepRows rows = {};
-  const float* angles = nullptr;
+  SequenceAtHand<kDim> sequence;
   Reader reader(p);
   ForHeads(p, [&](int head_idx, const HeadPlan& plan, int first_piece, int end_piece) {
     const int num_kv_heads = p.step.num_kv_heads;
-    if (head_idx / num_kv_heads != sequence_idx) {
-      sequence_idx = head_idx / num_kv_heads;
-      rows = p.step.sequences[sequence_idx];
-      angles = AnglesOf<kDim>(p, rows);
-      if (angles != nullptr && lane < kDim / 32) PrefetchLine(angles + lane * 32);  // held, they would cost registers
-    }
+    const bool is_next = sequence.MoveTo(p, head_idx / num_kv_heads);
+    const StepRows& rows = sequence.rows;
+    const float* const angles = sequence.angles;
+    // Held, they would cost registers.
+    if (is_next && angles != nullptr && lane < kDim / 32) PrefetchLine(angles + lane * 32);
     const int kv_head = head_idx % num_kv_heads;
     const StepHead& head = p.step.heads[rows.first_head + p.layer_idx * num_kv_heads + kv_head];
     const VisitParts parts = PartsOfHead<Shape>(plan, head, rows.first_pos);
@@ -510,7 +502,7 @@ __device__ void RunDecode(const DecodeParams& p) {
         if (span.ReadsAny(Shape::kTokensOfWarp) && (!Shape::kHalvesNew || visit.HasHalf(warp_of_page))) {
           if (has_sink_queries && !visit.Is(StageVisit::kIsSink)) {
             has_sink_queries = false;
-            reader.LoadQueries(p.q + first_pair * kDim, nullptr);
+            reader.LoadQueries(p.q + first_pair * kDim, nullptr);  // where there are two, both are rotated
           }
           reader.Attend(page, Shape::kAges && visit.Is(StageVisit::kIsAged), span, slope0, slope1);
         }

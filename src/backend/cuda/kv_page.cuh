@@ -93,8 +93,18 @@ __device__ inline float LargestOf(const float4& x) {
   return MaxOrNan(MaxOrNan(fabsf(x.x), fabsf(x.y)), MaxOrNan(fabsf(x.z), fabsf(x.w)));
 }
 
-// A row as codes of q8: its scale, of the largest magnitude or of NaN where a number is, and a number's code under it
-// as it is stored.
+// Over groups of kLanes lanes.
+template <int kLanes>
+__device__ float MaxOrNanOfLanes(float x) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    x = MaxOrNan(x, __shfl_xor_sync(kAllLanes, x, distance));
+  }
+  return x;
+}
+
+// A row as codes of q8: its scale, from the largest magnitude or NaN if any number is NaN, and a number's code under
+// the scale as it is stored.
 __device__ inline __half Q8Scale(float largest) {
   return __float2half_rn(__fdiv_rn(largest, 127.0f));
 }
