@@ -110,16 +110,16 @@ Batch RandomBatch(Random& random, bool are_bytes = false) {
   return batch;
 }
 
-// So many that a device may have kernels of their own for their products, whose tiles its processors share, in a layer
-// as such kernels want it.
 struct ManySizes {
   int64_t num_rows = 0;
   int64_t head_dim = 128;
   int64_t num_kv_heads = 4;
-  int64_t group = 4;
-  int64_t longest = 200;  // text
+  int64_t group = 4;      // query heads of a KV head
+  int64_t longest = 200;  // text before the first step, in tokens
   KvFormats formats = {KvFormat::kBF16, KvFormat::kBF16};
 };
+// So many that a device may have kernels of their own for their products, whose tiles its processors share, in a layer
+// as such kernels want it.
 Batch ManySequences(const ManySizes& sizes, Random& random, bool are_bytes = false) {
   Batch batch;
   batch.depth = 512;
@@ -372,7 +372,7 @@ TEST(DecodeAppend, IsTheSameOfRowsWithoutCodes) {
   }
 }
 
-// Without which the test above would compare a thing with itself.
+// Without which the tests above would compare a thing with itself.
 TEST(DecodeAppend, OnAGpuAttentionDoesItOnTheWay) {
   if (!IsTestDevice("cuda")) GTEST_SKIP() << "for HEADWISE_TEST_DEVICE=cuda";
   Random random(6);
