@@ -465,7 +465,7 @@ TEST_P(BlockWeights, ARowOfSomeDoesNotDependOnHowMany) {
     const Floats all = runner.RunAll();
     ExpectSameBits(runner.RunAll(), all);  // and twice the same
     // Of the second the kernel's second launch has some.
-    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 33}, {0, 140}, {64, 64}, {150, 42}}) {
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 33}, {0, 140}, {64, 64}, {10, 90}, {150, 42}}) {
       ExpectSameBits(runner.Run(first, count),
                      Floats(all.begin() + first * call.num_outputs, all.begin() + (first + count) * call.num_outputs));
       if (HasFatalFailure()) return;

@@ -30,7 +30,9 @@ inline unsigned Blocks(int64_t count, int64_t threads) {
 template <typename... Params>
 void Launch(CudaDevice& device, const char* operation, const LaunchShape& shape, void (*kernel)(Params...),
             std::type_identity_t<Params>... args) {
-  (__builtin_clear_padding(&args), ...);  // launches are compared byte by byte
+  // Launches are compared byte by byte. GCC 12 takes padding behind an array for other bytes, and clears those: arrays
+  // come last in what kernels are given.
+  (__builtin_clear_padding(&args), ...);
   void* const pointers[] = {&args...};
   constexpr uint32_t kBytes[] = {sizeof(Params)...};
   device.Put({.kernel = reinterpret_cast<const void*>(kernel),

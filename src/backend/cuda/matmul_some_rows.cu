@@ -39,8 +39,7 @@ constexpr int kEights = kTileOutputs / kRowsAtOnce;
 
 // What copying threads do for a run. Rows that a tile or x does not have stay what they were in the ring: what comes of
 // them nobody reads.
-__device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, uint64_t* empty, int64_t begin,
-                        int64_t end) {
+__device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, uint64_t* empty, int begin, int end) {
   const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
   const int line = thread / kChunksOfRow;
   const int chunk = thread % kChunksOfRow;
@@ -51,8 +50,8 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
   // Rows of a tile's eights, even ones and odd ones: of both parts, or of one in turn.
   const int odd_row = p.gated != nullptr ? 0 : kRowsAtOnce;
   const int pair_rows = odd_row + kRowsAtOnce;
-  int tile = static_cast<int>(begin / p.runs.slices_of_tile);
-  auto slice = static_cast<int>(begin % p.runs.slices_of_tile);
+  int tile = begin / p.runs.slices_of_tile;
+  int slice = begin % p.runs.slices_of_tile;
   const Bf16* even = nullptr;
   const Bf16* odd = nullptr;
   int num_rows = 0;
@@ -92,7 +91,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
     if (++x_slice == p.runs.slices_of_tile) x_slice = 0;
     CommitCopies();
   };
-  CopyAhead<kStages>(static_cast<int>(end - begin), full, empty, copy_weights, copy_x);
+  CopyAhead<kStages>(end - begin, full, empty, copy_weights, copy_x);
 }
 
 // Where a thread's sums belong: of two outputs, or of one and its gate.
@@ -124,17 +123,17 @@ struct Outputs {
   }
 };
 
-__device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, uint64_t* full, uint64_t* empty, int64_t begin,
-                            int64_t end) {
+__device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, uint64_t* full, uint64_t* empty, int begin,
+                            int end) {
   const uint32_t base = SharedAddress(memory);
   WaitForEarlier();
   LetLaterBegin();
   RingPlace<kStages> place;
-  for (int64_t next = begin; next < end;) {
-    const auto tile = static_cast<int>(next / p.runs.slices_of_tile);
-    const int64_t tile_begin = static_cast<int64_t>(tile) * p.runs.slices_of_tile;
-    const int64_t tile_end = tile_begin + p.runs.slices_of_tile;
-    const auto count = static_cast<int>(min(tile_end, end) - next);
+  for (int next = begin; next < end;) {
+    const int tile = next / p.runs.slices_of_tile;
+    const int tile_begin = tile * p.runs.slices_of_tile;
+    const int tile_end = tile_begin + p.runs.slices_of_tile;
+    const int count = min(tile_end, end) - next;
     const TileOfPart its = TileAt<kTileOutputs>(p, tile);
     const Outputs outputs(p, its);
     float d[kSums] = {};
@@ -200,8 +199,8 @@ __global__ void __launch_bounds__(kThreads, 1) SomeRowsKernel(const __grid_const
   }
   __syncthreads();
   const auto block = static_cast<int>(blockIdx.x);
-  const int64_t begin = p.runs.Begin(block);
-  const int64_t end = p.runs.Begin(block + 1);
+  const int begin = p.runs.Begin(block);
+  const int end = p.runs.Begin(block + 1);
   if (threadIdx.x >= kWarpgroup) {
     CopyRun(p, memory, full, empty, begin, end);
   } else {

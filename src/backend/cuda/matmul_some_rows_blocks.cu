@@ -89,7 +89,7 @@ struct Barriers {
 // What copying threads do for a run. Rows that a tile or x does not have stay what they were in the ring: what comes of
 // them nobody reads.
 template <typename Shape>
-__device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& barriers, int64_t begin, int64_t end) {
+__device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& barriers, int begin, int end) {
   constexpr int kSteps = Shape::kSteps;
   const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
 
@@ -97,8 +97,8 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& 
   const int lane_at = thread % kThreadsOfTile * 16;
   const uint32_t weights_place =
       SharedAddress(memory) + Shape::kStages * Shape::kXBytes + packed * Shape::kSliceBytes + lane_at;
-  int tile = static_cast<int>(begin / p.runs.slices_of_tile);
-  auto slice = static_cast<int>(begin % p.runs.slices_of_tile);
+  int tile = begin / p.runs.slices_of_tile;
+  int slice = begin % p.runs.slices_of_tile;
   const char* from = nullptr;  // null: the part has no such outputs
   const auto find_tile = [&] {
     const TileOfPart found = TileAt<kTileOutputs>(p, tile);
@@ -148,8 +148,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, Barriers<Shape>& 
     CommitCopies();
   };
 
-  CopyAhead<Shape::kStages>(static_cast<int>(end - begin) * kSteps, barriers.full, barriers.empty, copy_weights,
-                            copy_x);
+  CopyAhead<Shape::kStages>((end - begin) * kSteps, barriers.full, barriers.empty, copy_weights, copy_x);
 }
 
 // 128 in bf16, twice, to whose last seven bits one adds. The assembler must not know it: it would move the constant
@@ -271,12 +270,15 @@ struct Outputs {
       is_there[half] = at[half] < tile.part.num_outputs;
     }
   }
+  __device__ int RowOf(int i) const {
+    return i / 4 * 8 + column + i % 2;
+  }
   // body(i, at) for sums [kBegin, kEnd) whose row and output there are.
   template <int kBegin, int kEnd, typename Body>
   __device__ void ForEach(const SomeRowsParams& p, const TileOfPart& tile, const Body& body) const {
 #pragma unroll
     for (int i = kBegin; i < kEnd; ++i) {
-      const int row = i / 4 * 8 + column + i % 2;
+      const int row = RowOf(i);
       const int half = i / 2 % 2;
       if (row < p.num_rows && is_there[half]) {
         body(i, static_cast<int64_t>(row) * tile.part.num_outputs + at[half]);
@@ -313,13 +315,25 @@ __device__ void WriteGated(const SomeRowsParams& p, const TileOfPart& tile, cons
 }
 
 // So many loads of what is added to are on their way at once.
-constexpr int kSumsAtOnce = 16;
+template <int kSums>
+constexpr int kSumsAtOnce = kSums % 32 == 0 ? 32 : 24;
 template <int kBegin, int kSums>
 __device__ void WriteSums(const SomeRowsParams& p, const TileOfPart& tile, const Outputs& outputs, float (&d)[kSums]) {
   if constexpr (kBegin < kSums) {
-    constexpr int kEnd = kBegin + kSumsAtOnce;
+    constexpr int kCount = kSumsAtOnce<kSums>;
+    constexpr int kEnd = kBegin + kCount;
     if (p.adds) {
-      outputs.ForEach<kBegin, kEnd>(p, tile, [&](int i, int64_t at) { d[i] = __ldcg(tile.part.out + at) + d[i]; });
+      // What is not there is read from the last place that is: of loads with a condition each the assembler lets many
+      // wait for the one before.
+      float old[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int row = min(outputs.RowOf(kBegin + i), p.num_rows - 1);
+        const int output = min(outputs.at[i / 2 % 2], tile.part.num_outputs - 1);
+        old[i] = __ldcg(tile.part.out + static_cast<int64_t>(row) * tile.part.num_outputs + output);
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) d[kBegin + i] = old[i] + d[kBegin + i];
     }
     outputs.ForEach<kBegin, kEnd>(p, tile, [&](int i, int64_t at) { tile.part.out[at] = d[i]; });
     WriteSums<kEnd>(p, tile, outputs, d);
@@ -343,8 +357,8 @@ __device__ void WriteTile(const SomeRowsParams& p, const TileOfPart& tile, float
 }
 
 template <typename Shape>
-__device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barriers<Shape>& barriers, int64_t begin,
-                            int64_t end, float* gates) {
+__device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barriers<Shape>& barriers, int begin, int end,
+                            float* gates) {
   const uint32_t x = SharedAddress(memory);
   const char* const own_slices = memory + Shape::kStages * Shape::kXBytes + threadIdx.x / kWarp * Shape::kSliceBytes;
   const bool is_first_lane = threadIdx.x % kWarp == 0;
@@ -353,11 +367,11 @@ __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, Barrier
   LetLaterBegin();
   RingPlace<Shape::kStages> place;
   RingPlace<Shape::kWeightStages> weights;
-  for (int64_t next = begin; next < end;) {
-    const auto tile = static_cast<int>(next / p.runs.slices_of_tile);
-    const int64_t tile_begin = static_cast<int64_t>(tile) * p.runs.slices_of_tile;
-    const int64_t tile_end = tile_begin + p.runs.slices_of_tile;
-    const auto count = static_cast<int>(min(tile_end, end) - next);
+  for (int next = begin; next < end;) {
+    const int tile = next / p.runs.slices_of_tile;
+    const int tile_begin = tile * p.runs.slices_of_tile;
+    const int tile_end = tile_begin + p.runs.slices_of_tile;
+    const int count = min(tile_end, end) - next;
     float d[Shape::kSums] = {};
     for (int i = 0; i < count; ++i) {
       WaitFor(&barriers.full[place.at], place.round & 1);
@@ -400,8 +414,8 @@ __global__ void __launch_bounds__(kThreads, 1) SomeRowsBlocksKernel(const __grid
   }
   __syncthreads();
   const auto block = static_cast<int>(blockIdx.x);
-  const int64_t begin = p.runs.Begin(block);
-  const int64_t end = p.runs.Begin(block + 1);
+  const int begin = p.runs.Begin(block);
+  const int end = p.runs.Begin(block + 1);
   if (threadIdx.x >= kMultiplyThreads) {
     CopyRun<Shape>(p, memory, barriers, begin, end);
   } else {
@@ -424,12 +438,17 @@ void LaunchRows(SomeRowsParams params, int first, int count, CudaDevice& device)
     shape.lets_begin_late = true;
     Launch(device, "MatMul", shape, kernel, params);
   };
-  if (count <= kMostColumns / 2) {
-    using Shape = BlocksShape<kType, kMostColumns / 2>;
-    return launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
+  const auto launch_shape = [&](auto shape) {
+    using Shape = decltype(shape);
+    launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
+  };
+  if (count <= 64) {
+    launch_shape(BlocksShape<kType, 64>());
+  } else if (count <= 96) {
+    launch_shape(BlocksShape<kType, 96>());
+  } else {
+    launch_shape(BlocksShape<kType, kMostColumns>());
   }
-  using Shape = BlocksShape<kType, kMostColumns>;
-  launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
 }
 
 }  // namespace

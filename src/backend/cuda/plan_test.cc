@@ -237,28 +237,27 @@ TEST(SliceRuns, BlocksHaveEverySliceOnceAndSumsAPlaceEach) {
   for (int i = 0; i < 300; ++i) {
     const int most = between(1, 264);
     const SliceRuns runs = RunsFor(between(1, 500), between(1, 120), most);
-    ASSERT_LE(runs.num_blocks(), std::min<int64_t>(most, runs.num_slices()));
+    ASSERT_LE(runs.num_blocks(), std::min(most, runs.num_slices()));
     ASSERT_GT(runs.num_blocks(), 0);
     const int most_of_tile = MostBlocksOfTile(runs.slices_of_tile, runs.length);
     // Nobody has more than a twenty-fifth, rounded up, above an equal share among all.
-    const int64_t share = (runs.num_slices() + most - 1) / most;
+    const int share = (runs.num_slices() + most - 1) / most;
     std::set<int> places;
     EXPECT_EQ(runs.Begin(0), 0);
     EXPECT_EQ(runs.Begin(runs.num_blocks()), runs.num_slices());
     for (int block = 0; block < runs.num_blocks(); ++block) {
-      const int64_t begin = runs.Begin(block);
-      const int64_t end = runs.Begin(block + 1);
+      const int begin = runs.Begin(block);
+      const int end = runs.Begin(block + 1);
       ASSERT_GT(end, begin);
       EXPECT_LE(end - begin, share + share / 25);
-      for (int64_t slice = begin; slice < end; ++slice) ASSERT_EQ(runs.BlockOf(slice), block);
-      for (int64_t tile = begin / runs.slices_of_tile; tile * runs.slices_of_tile < end; ++tile) {
-        const auto its = static_cast<int>(tile);
-        EXPECT_LE(runs.FirstBlockOf(its), block);
-        EXPECT_GE(runs.LastBlockOf(its), block);
-        EXPECT_LE(runs.LastBlockOf(its) - runs.FirstBlockOf(its) + 1, most_of_tile);
-        if (runs.FirstBlockOf(its) == runs.LastBlockOf(its)) continue;
-        EXPECT_TRUE(places.insert(runs.PlaceOf(block, its)).second);
-        EXPECT_LT(runs.PlaceOf(block, its), 2 * runs.num_blocks());
+      for (int slice = begin; slice < end; ++slice) ASSERT_EQ(runs.BlockOf(slice), block);
+      for (int tile = begin / runs.slices_of_tile; tile * runs.slices_of_tile < end; ++tile) {
+        EXPECT_LE(runs.FirstBlockOf(tile), block);
+        EXPECT_GE(runs.LastBlockOf(tile), block);
+        EXPECT_LE(runs.LastBlockOf(tile) - runs.FirstBlockOf(tile) + 1, most_of_tile);
+        if (runs.FirstBlockOf(tile) == runs.LastBlockOf(tile)) continue;
+        EXPECT_TRUE(places.insert(runs.PlaceOf(block, tile)).second);
+        EXPECT_LT(runs.PlaceOf(block, tile), 2 * runs.num_blocks());
       }
     }
   }

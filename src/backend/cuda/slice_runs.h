@@ -1,11 +1,9 @@
 // How the slices of K of all tiles of a product are dealt to blocks: in one row, tile after tile, of which each block
 // takes a run as long as any other's, but for the last one's. It follows from the matrix and the number of
-// multiprocessors alone, so that the bits of a row do not depend on those beside it. For host and device; no std::
-// code.
+// multiprocessors alone, so that the bits of a row do not depend on those beside it. A product has fewer than 2^30
+// slices. For host and device; no std:: code.
 #ifndef HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
 #define HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
-
-#include <cstdint>
 
 namespace headwise::cuda {
 
@@ -14,20 +12,20 @@ struct SliceRuns {
   int slices_of_tile;
   int length;  // of a run, but for the last one's
 
-  constexpr int64_t num_slices() const { return static_cast<int64_t>(num_tiles) * slices_of_tile; }
-  constexpr int num_blocks() const { return static_cast<int>((num_slices() + length - 1) / length); }
+  constexpr int num_slices() const { return num_tiles * slices_of_tile; }
+  constexpr int num_blocks() const { return (num_slices() + length - 1) / length; }
   // A block's run is [Begin(block), Begin(block + 1)).
-  constexpr int64_t Begin(int block) const {
-    const int64_t begin = static_cast<int64_t>(block) * length;
+  constexpr int Begin(int block) const {
+    const int begin = block * length;
     return begin < num_slices() ? begin : num_slices();
   }
-  constexpr int BlockOf(int64_t slice) const { return static_cast<int>(slice / length); }
-  constexpr int FirstBlockOf(int tile) const { return BlockOf(static_cast<int64_t>(tile) * slices_of_tile); }
-  constexpr int LastBlockOf(int tile) const { return BlockOf(static_cast<int64_t>(tile + 1) * slices_of_tile - 1); }
+  constexpr int BlockOf(int slice) const { return slice / length; }
+  constexpr int FirstBlockOf(int tile) const { return BlockOf(tile * slices_of_tile); }
+  constexpr int LastBlockOf(int tile) const { return BlockOf((tile + 1) * slices_of_tile - 1); }
   // Where a block leaves what it has of a tile that others have slices of too: it has at most two such, those that its
-  // run begins and ends in.
+  // run begins and ends in. Requires: the block has slices of the tile.
   constexpr int PlaceOf(int block, int tile) const {
-    return 2 * block + (Begin(block) / slices_of_tile == tile ? 0 : 1);
+    return 2 * block + (Begin(block) >= tile * slices_of_tile ? 0 : 1);
   }
 };
 
@@ -46,7 +44,7 @@ constexpr int MostBlocksOfTile(int slices_of_tile, int length) {
 // the fewest blocks for any one tile. Requires: some slices.
 constexpr SliceRuns RunsFor(int num_tiles, int slices_of_tile, int most) {
   SliceRuns runs{num_tiles, slices_of_tile, 0};
-  const auto shortest = static_cast<int>((runs.num_slices() + most - 1) / most);
+  const int shortest = (runs.num_slices() + most - 1) / most;
   runs.length = shortest;
   for (int length = shortest; length <= shortest + shortest / 25; ++length) {
     if (MostBlocksOfTile(slices_of_tile, length) < MostBlocksOfTile(slices_of_tile, runs.length)) runs.length = length;

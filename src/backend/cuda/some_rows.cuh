@@ -131,12 +131,19 @@ __device__ void CopyAhead(int count, uint64_t* full, uint64_t* empty, const Copy
   for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
 }
 
+// How many took one before. What a block wrote ahead of it, and of a barrier, is seen by who takes a later one.
+__device__ inline unsigned TakeTicket(unsigned* tickets) {
+  unsigned taken;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(taken) : "l"(tickets) : "memory");
+  return taken;
+}
+
 // Leaves the block's sums of a tile that others have a part of. Returns whether it was the last one: then `d` is the
 // sums of all. By the block's first kThreads.
 template <int kThreads, int kSums>
 __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
   constexpr int kQuads = kSums / 4;
-  constexpr int kAtOnce = kQuads < 8 ? kQuads : 8;  // loads on their way
+  constexpr int kAtOnce = kQuads;  // loads on their way
   __shared__ bool is_last_of_all;
   const int thread = static_cast<int>(threadIdx.x);
   const auto at = [&](int block) {
@@ -151,11 +158,9 @@ __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
   }
   SyncThreads(1, kThreads);
   if (thread == 0) {
-    __threadfence();
-    const bool is_last = atomicAdd(p.tickets + tile, 1) == static_cast<unsigned>(last - first);
+    const bool is_last = TakeTicket(p.tickets + tile) == static_cast<unsigned>(last - first);
     if (is_last) p.tickets[tile] = 0;
     is_last_of_all = is_last;
-    __threadfence();
   }
   SyncThreads(1, kThreads);
   if (!is_last_of_all) return false;

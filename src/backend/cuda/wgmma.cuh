@@ -93,10 +93,12 @@ __device__ inline void GiveRegisters() {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define HW_32(d) HW_8(d, 0), HW_8(d, 8), HW_8(d, 16), HW_8(d, 24)
+#define HW_48(d) HW_32(d), HW_8(d, 32), HW_8(d, 40)
 #define HW_64(d) HW_32(d), HW_8(d, 32), HW_8(d, 40), HW_8(d, 48), HW_8(d, 56)
 #define HW_NAMES_32                                                                            \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define HW_NAMES_48 HW_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define HW_NAMES_64                                                                                        \
   HW_NAMES_32                                                                                              \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
@@ -113,6 +115,8 @@ __device__ inline void GiveRegisters() {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps))
 #define HW_WGMMA_128(type, transposed) \
   HW_WGMMA(type, "128", HW_NAMES_64, HW_64(d), "%64", "%65", "%66", "%67", "%68", "%69", transposed)
+#define HW_WGMMA_96(type, transposed) \
+  HW_WGMMA(type, "96", HW_NAMES_48, HW_48(d), "%48", "%49", "%50", "%51", "%52", "%53", transposed)
 #define HW_WGMMA_64(type, transposed) \
   HW_WGMMA(type, "64", HW_NAMES_32, HW_32(d), "%32", "%33", "%34", "%35", "%36", "%37", transposed)
 
@@ -123,6 +127,15 @@ __device__ inline void MultiplyRows(float (&d)[64], const uint32_t* a, uint64_t 
     HW_WGMMA_128("f16", "0");
   } else {
     HW_WGMMA_128("bf16", "0");
+  }
+}
+// d [64, 96] (+)= a [64, 16] b^T, b [96, 16] by rows.
+template <typename T>
+__device__ inline void MultiplyRows(float (&d)[48], const uint32_t* a, uint64_t b, int keeps) {
+  if constexpr (std::is_same_v<T, __half>) {
+    HW_WGMMA_96("f16", "0");
+  } else {
+    HW_WGMMA_96("bf16", "0");
   }
 }
 // d [64, 64] (+)= a [64, 16] b^T, b [64, 16] by rows.
