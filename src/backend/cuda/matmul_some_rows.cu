@@ -143,13 +143,13 @@ __device__ void MultiplyRun(const SomeRowsParams& p, const char* memory, uint64_
         outputs.ForEach(p, its, [&](int j, int64_t at) { old[j] = its.part.out[at]; });
       }
       WaitFor(&full[place.at], place.round & 1);
-      const uint32_t slice = base + place.at * kStageBytes;
+      const uint64_t slice = DescribeRows(OfWarp(base + place.at * kStageBytes));
       KeepInPlace(d);
       BeginProducts();
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
-        const uint64_t weights = DescribeRows(slice + panel * kPanelBytes);
-        const uint64_t x = DescribeRows(slice + kXOffset + panel * kPanelBytes);
+        const uint64_t weights = slice + (panel * kPanelBytes >> 4);
+        const uint64_t x = slice + ((kXOffset + panel * kPanelBytes) >> 4);
 #pragma unroll
         for (int k = 0; k < kPanelDepth / kDepthOfProduct; ++k) MultiplyShared(d, weights + 2 * k, x + 2 * k);
       }

@@ -163,7 +163,7 @@ __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
     is_last_of_all = is_last;
   }
   SyncThreads(1, kThreads);
-  if (!is_last_of_all) return false;
+  if (!__any_sync(kAllLanes, is_last_of_all)) return false;
     // From the first on, whose sums the others' are added to. Its own were left too.
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {

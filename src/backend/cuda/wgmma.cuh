@@ -17,8 +17,15 @@ namespace headwise::cuda {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
+// What is the same for all lanes of a warp anyway: so that the compiler knows it, and keeps descriptors that are made
+// of it in the warp's registers, where products want them.
+__device__ inline uint32_t OfWarp(uint32_t x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+
 // Rows of 128 bytes in shared memory, groups of eight at 1,024, chunk c of row r where c xor (r mod 8) would lie: what
-// such a matrix is to the instruction. Along the row an operand begins 32 bytes, 16 numbers, further on by adding 2.
+// such a matrix is to the instruction. Along the row an operand begins 32 bytes, 16 numbers, further on by adding 2,
+// and a matrix n bytes behind by adding n / 16.
 __device__ inline uint64_t DescribeRows(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
