@@ -397,7 +397,7 @@ TEST_P(BlockWeights, ARowDoesNotDependOnThoseBesideIt) {
 TEST_P(BlockWeights, SomeRowsAreThoseOfRef) {
   Random random(10);
   for (const DType format : BlockFormatsOf(backend().name())) {
-    for (const int64_t num_rows : {33, 64, 65, 128, 150}) {
+    for (const int64_t num_rows : {33, 64, 65, 96, 128, 150}) {
       Call call{.formats = {format},
                 .num_rows = num_rows,
                 .num_outputs = random.Coin() ? 300 : 90,
@@ -415,11 +415,14 @@ TEST_P(BlockWeights, SomeRowsAreThoseOfRef) {
   for (const DType format : {DType::kQ8_0, DType::kQ4_K}) {
     ExpectAsRef({.formats = {format}, .num_rows = 100, .num_outputs = 36100, .depth = 256, .has_bias = true}, random);
     ExpectAsRef({.formats = {format}, .num_rows = 40, .num_outputs = 1500, .depth = 14336}, random);
+    ExpectAsRef(
+        {.formats = {format}, .num_rows = 90, .num_outputs = 1100, .depth = 4096, .write = MatMulArgs::Write::kAdd},
+        random);
   }
 }
 
-// Of what is multiplied: x as bf16 holds it, and the weights that blocks stand for, rounded to bf16 once. Scales are
-// two numbers in bf16 on the way, without the second of which the error is seven times as large.
+// Of what is multiplied: x as bf16 holds it, and the weights that blocks stand for, rounded to bf16 once. Scales of
+// q4_0 and q6_k are two numbers in bf16 on the way, without the second of which the error is seven times as large.
 TEST_P(BlockWeights, WeightsOfSomeRowsAreRoundedOnce) {
   if (!IsHopper()) GTEST_SKIP() << "of Hopper's kernel";
   Random random(12);

@@ -225,10 +225,10 @@ TEST_P(Linear, GatesOfSomeRowsAreAsRef) {
     int64_t num_rows;
     DType format;
     ActivateArgs::Kind activation;
-  } const kCases[] = {{61, DType::kQ8_0, ActivateArgs::Kind::kGatedSilu},
-                      {100, DType::kQ4_0, ActivateArgs::Kind::kGatedGeluTanh},
-                      {150, DType::kQ8_0, ActivateArgs::Kind::kGatedGeluTanh},
-                      {50, DType::kBF16, ActivateArgs::Kind::kGatedSilu}};
+  } const kCases[] = {
+      {61, DType::kQ8_0, ActivateArgs::Kind::kGatedSilu},      {90, DType::kQ8_0, ActivateArgs::Kind::kGatedSilu},
+      {96, DType::kQ4_K, ActivateArgs::Kind::kGatedGeluTanh},  {100, DType::kQ4_0, ActivateArgs::Kind::kGatedGeluTanh},
+      {150, DType::kQ8_0, ActivateArgs::Kind::kGatedGeluTanh}, {50, DType::kBF16, ActivateArgs::Kind::kGatedSilu}};
   Random random(5);
   for (const auto& [num_rows, format, activation] : kCases) {
     SCOPED_TRACE("rows " + std::to_string(num_rows));

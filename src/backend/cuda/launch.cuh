@@ -30,8 +30,8 @@ inline unsigned Blocks(int64_t count, int64_t threads) {
 template <typename... Params>
 void Launch(CudaDevice& device, const char* operation, const LaunchShape& shape, void (*kernel)(Params...),
             std::type_identity_t<Params>... args) {
-  // Launches are compared byte by byte. GCC 12 takes padding behind an array for other bytes, and clears those: arrays
-  // come last in what kernels are given.
+  // Launches are compared byte by byte. GCC 12 gets the place of padding behind an array member wrong, and clears bytes
+  // of other members: in what kernels are given, arrays come last.
   (__builtin_clear_padding(&args), ...);
   void* const pointers[] = {&args...};
   constexpr uint32_t kBytes[] = {sizeof(Params)...};

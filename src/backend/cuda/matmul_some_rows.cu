@@ -79,7 +79,7 @@ __device__ void CopyRun(const SomeRowsParams& p, char* memory, uint64_t* full, u
       if (++tile < p.runs.num_tiles) find_tile();
     }
   };
-  auto x_slice = slice;
+  int x_slice = slice;
   const Bf16* const x = p.x + static_cast<int64_t>(line) * p.depth + chunk * 8;
   const auto copy_x = [&](int at) {
     const uint32_t to = lane_place + at * kStageBytes + kXOffset;
@@ -220,7 +220,8 @@ bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device) {
     num_tiles += Blocks(part.weight.shape[0], kTileOutputs);
   }
   return device.facts().major == 9 && device.facts().minor == 0 && args.x.shape[0] <= kMaxSomeRows &&
-         args.x.shape[1] % kSliceDepth == 0 && args.parts.size() <= kMaxParts && num_tiles <= kMaxTickets;
+         args.x.shape[1] % kSliceDepth == 0 && args.x.shape[1] <= kMaxDepth && args.parts.size() <= kMaxParts &&
+         num_tiles <= kMaxTickets;
 #else
   return false;
 #endif

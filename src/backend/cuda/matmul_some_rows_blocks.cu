@@ -2,15 +2,16 @@
 // block formats, out = x W^T + bias, by Hopper's warpgroups: decoding of many sequences. x is in bf16, weights become
 // so on the way.
 //
-// Bound by reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's 64
-// rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which lie
-// in the right lanes for both (block_order.h). x is the second one, in shared memory. Half of the bound is reached: a
-// product whose first operand comes from registers takes some 40 clocks more than its sums do, and making numbers, 80
-// to 120 instructions of a warp for a run, is not hidden behind products (docs/performance-cuda.md).
+// The bound is reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's
+// 64 rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which
+// lie in the right lanes for both (block_order.h). x is the second one, in shared memory. 64 rows of q8_0 take twice as
+// long: instructions run beside such products hardly at all, so that each of the 50 to 90 that a warp makes numbers of
+// a run with is time (docs/performance-cuda.md).
 //
-// A code is a number in bf16 when it stands in the last bits of 128, as 128 and what it is: one subtraction, exact. Its
-// scale is two numbers in bf16, so that what comes of both is rounded once, as weights in bf16 are. Minima are rounded
-// before they are added.
+// Up to seven bits of a code are a number in bf16 where they stand in the last bits of 128, as 128 and what they are:
+// one subtraction, exact. Its scale is two numbers in bf16, so that what comes of both is rounded once, as weights in
+// bf16 are. Minima are rounded before they are added. Signed bytes times scales are exact in f32, and rounded from
+// that.
 //
 // Two warpgroups multiply, for 64 outputs each, or for those of a gate and for what it gates; four warps copy, weights
 // ahead of WaitForEarlier. Slices of weights pass through one ring, of x through another one.
@@ -75,7 +76,7 @@ struct BlocksShape {
   static constexpr int kStages = MostStages();  // of x
   static constexpr int kWeightStages = WeightStages(kStages);
   static constexpr int kBytes = BytesOf(kStages);
-  static_assert(kStages >= 3);
+  static_assert(kStages >= 3 && kPanelBytes % 1024 == 0 && kSums % kGatesAtOnce == 0);
 };
 
 // A block's barriers in shared memory. A step of x brings the slice of weights that it is the first one of.
@@ -204,8 +205,7 @@ struct Numbers {
 constexpr uint32_t kFloatOfByteBits = 0x47000000u;
 constexpr float kFloatOfByte = 32768.0f + 128.0f;
 // Bytes times a scale in f16, exact in f32, and rounded then: an instruction less for two than by way of bf16.
-template <DType kType>
-__device__ void MakeNumbersOfBytes(const uint32_t (&words)[4], const RunScales& scales, uint32_t (&a)[8]) {
+__device__ inline void MakeNumbersOfBytes(const uint32_t (&words)[4], const RunScales& scales, uint32_t (&a)[8]) {
   const float base[2] = {-kFloatOfByte * scales.d[0][0].d, -kFloatOfByte * scales.d[0][1].d};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -227,11 +227,6 @@ __device__ void MakeNumbersOfBytes(const uint32_t (&words)[4], const RunScales& 
 template <DType kType>
 __device__ void MakeNumbers(const Numbers<kType>& run, const RunScales& scales, uint32_t (&a)[8]) {
   constexpr BlockOrder kOrder = OrderOf(kType);
-  // Powers of two may be too large for it.
-  if constexpr (Numbers<kType>::kAreBytes && !kOrder.has_powers) {
-    static_assert(Numbers<kType>::kFactor == 1 && !kOrder.has_min && !kOrder.has_half_runs);
-    return MakeNumbersOfBytes<kType>(run.words, scales, a);
-  }
   constexpr int kHalves = kOrder.has_half_runs ? 2 : 1;  // of the run, that differ
   __nv_bfloat162 high[kHalves], low[kHalves];            // of outputs g and g + 8
 #pragma unroll
@@ -275,7 +270,14 @@ __device__ void MultiplyStep(SliceOperands<Shape::kType>& operands, SliceScales<
   for (int i = 0; i < kRunsOfStep; ++i) {
     const int run = step * kRunsOfStep + i;
     const Numbers<Shape::kType> numbers(operands, run, bits_128);
-    MakeNumbers<Shape::kType>(numbers, scales.Of(run), a[i]);
+    // Of scales that are powers of two 32,896 times one may be more than f32 holds.
+    if constexpr (Numbers<Shape::kType>::kAreBytes && !Shape::kOrder.has_powers) {
+      static_assert(Numbers<Shape::kType>::kSigned && Numbers<Shape::kType>::kFactor == 1 && !Shape::kOrder.has_min &&
+                    !Shape::kOrder.has_half_runs);
+      MakeNumbersOfBytes(numbers.words, scales.Of(run), a[i]);
+    } else {
+      MakeNumbers<Shape::kType>(numbers, scales.Of(run), a[i]);
+    }
     KeepInPlace(a[i]);
     if (i % kRunsOfPanel < kRunsOfPanel - 1) continue;
     BeginProducts();
@@ -308,6 +310,7 @@ struct Outputs {
       is_there[half] = at[half] < tile.part.num_outputs;
     }
   }
+  // Of sum i.
   __device__ int RowOf(int i) const {
     return i / 4 * 8 + column + i % 2;
   }
@@ -352,13 +355,14 @@ __device__ void WriteGated(const SomeRowsParams& p, const TileOfPart& tile, cons
   }
 }
 
-// So many loads of what is added to are on their way at once.
+// So many loads of what is added to are on their way at once: all of 64 rows, half of the others'.
 template <int kSums>
 constexpr int kSumsAtOnce = kSums % 32 == 0 ? 32 : 24;
 template <int kBegin, int kSums>
 __device__ void WriteSums(const SomeRowsParams& p, const TileOfPart& tile, const Outputs& outputs, float (&d)[kSums]) {
   if constexpr (kBegin < kSums) {
     constexpr int kCount = kSumsAtOnce<kSums>;
+    static_assert(kSums % kCount == 0 && kCount % 4 == 0);
     constexpr int kEnd = kBegin + kCount;
     if (p.adds) {
       // What is not there is read from the last place that is: of loads with a condition each the assembler lets many
@@ -475,17 +479,15 @@ void LaunchRows(SomeRowsParams params, int first, int count, CudaDevice& device)
     shape.lets_begin_late = true;
     Launch(device, "MatMul", shape, kernel, params);
   };
-  const auto launch_shape = [&](auto shape) {
+  // The narrowest one: of a row all have the same sums, in the same order.
+  const auto launched = [&](auto shape) {
     using Shape = decltype(shape);
+    if (count > Shape::kColumns) return false;
     launch(SomeRowsBlocksKernel<Shape>, Shape::kBytes);
+    return true;
   };
-  if (count <= 64) {
-    launch_shape(BlocksShape<kType, 64>());
-  } else if (count <= 96) {
-    launch_shape(BlocksShape<kType, 96>());
-  } else {
-    launch_shape(BlocksShape<kType, kMostColumns>());
-  }
+  if (launched(BlocksShape<kType, 64>()) || launched(BlocksShape<kType, 96>())) return;
+  launched(BlocksShape<kType, kMostColumns>());
 }
 
 }  // namespace
@@ -501,7 +503,7 @@ bool HasSomeRowsInBlocks(const MatMulArgs& args, const CudaDevice& device) {
   }
   return IsBlockFormat(dtype) && device.facts().major == 9 && device.facts().minor == 0 &&
          args.x.shape[0] <= kMaxSomeRowsInBlocks && args.x.shape[1] % OrderOf(dtype).slice_elements() == 0 &&
-         num_tiles <= kMaxTickets;
+         args.x.shape[1] <= kMaxDepth && num_tiles <= kMaxTickets;
 #else
   return false;
 #endif

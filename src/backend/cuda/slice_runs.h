@@ -1,7 +1,7 @@
 // How the slices of K of all tiles of a product are dealt to blocks: in one row, tile after tile, of which each block
 // takes a run as long as any other's, but for the last one's. It follows from the matrix and the number of
-// multiprocessors alone, so that the bits of a row do not depend on those beside it. A product has fewer than 2^30
-// slices. For host and device; no std:: code.
+// multiprocessors alone, so that the bits of a row do not depend on those beside it. For host and device; no std::
+// code.
 #ifndef HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
 #define HEADWISE_BACKEND_CUDA_SLICE_RUNS_H_
 
@@ -41,7 +41,7 @@ constexpr int MostBlocksOfTile(int slices_of_tile, int length) {
   return (length - common + slices_of_tile + length - 1) / length;
 }
 // For at most `most` blocks: runs are at most a twenty-fifth longer than with all of them, and of those the ones with
-// the fewest blocks for any one tile. Requires: some slices.
+// the fewest blocks for any one tile. Requires: some slices, fewer than 2^30.
 constexpr SliceRuns RunsFor(int num_tiles, int slices_of_tile, int most) {
   SliceRuns runs{num_tiles, slices_of_tile, 0};
   const int shortest = (runs.num_slices() + most - 1) / most;

@@ -23,6 +23,7 @@ inline constexpr int kPanelDepth = kRowBytes / 2;
 inline constexpr int kChunksOfPanel = kRowBytes / 16;
 inline constexpr int kDepthOfProduct = 16;
 inline constexpr int kMaxTickets = 8192;
+inline constexpr int64_t kMaxDepth = int64_t{1} << 23;  // of so many tiles, in slices of 128, fewer than 2^30
 inline constexpr int kTicketBytes = kMaxTickets * static_cast<int>(sizeof(unsigned));
 
 struct SomeRowsParams {
@@ -131,10 +132,11 @@ __device__ void CopyAhead(int count, uint64_t* full, uint64_t* empty, const Copy
   for (int i = max(first_count - kAhead / 2, 0); i < first_count; ++i) arrive();
 }
 
-// How many took one before. What a block wrote ahead of it, and of a barrier, is seen by who takes a later one.
-__device__ inline unsigned TakeTicket(unsigned* tickets) {
+// How many took one of that counter before. What a block's threads wrote ahead of a barrier ahead of it is seen by
+// who takes a later one, and behind a barrier by all of that one's block.
+__device__ inline unsigned TakeTicket(unsigned* counter) {
   unsigned taken;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(taken) : "l"(tickets) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(taken) : "l"(counter) : "memory");
   return taken;
 }
 
@@ -143,7 +145,6 @@ __device__ inline unsigned TakeTicket(unsigned* tickets) {
 template <int kThreads, int kSums>
 __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
   constexpr int kQuads = kSums / 4;
-  constexpr int kAtOnce = kQuads;  // loads on their way
   __shared__ bool is_last_of_all;
   const int thread = static_cast<int>(threadIdx.x);
   const auto at = [&](int block) {
@@ -163,6 +164,7 @@ __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
     is_last_of_all = is_last;
   }
   SyncThreads(1, kThreads);
+  // The same for all lanes anyway: so the compiler knows that a warp goes one way.
   if (!__any_sync(kAllLanes, is_last_of_all)) return false;
     // From the first on, whose sums the others' are added to. Its own were left too.
 #pragma unroll
@@ -172,16 +174,13 @@ __device__ bool AddUp(const SomeRowsParams& p, int tile, float (&d)[kSums]) {
   }
 #pragma unroll 1
   for (int block = first + 1; block <= last; ++block) {
+    float4 quads[kQuads];  // all loads on their way at once
 #pragma unroll
-    for (int begin = 0; begin < kQuads; begin += kAtOnce) {
-      float4 quads[kAtOnce];
+    for (int i = 0; i < kQuads; ++i) quads[i] = __ldcg(at(block) + i * kThreads);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) quads[i] = __ldcg(at(block) + (begin + i) * kThreads);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        float* const sums = d + 4 * (begin + i);
-        sums[0] += quads[i].x, sums[1] += quads[i].y, sums[2] += quads[i].z, sums[3] += quads[i].w;
-      }
+    for (int i = 0; i < kQuads; ++i) {
+      float* const sums = d + 4 * i;
+      sums[0] += quads[i].x, sums[1] += quads[i].y, sums[2] += quads[i].z, sums[3] += quads[i].w;
     }
   }
   return true;

@@ -1,10 +1,11 @@
-// Hopper's products of a warpgroup: 64 rows of a first operand, in registers or shared memory, with 64 or 128 columns
-// of a second one in shared memory, both of 16-bit numbers, sums in f32 registers. They run beside the threads that
-// issue them. [PTX ISA: wgmma]
+// Hopper's products of a warpgroup: 64 rows of a first operand, in registers or shared memory, with 64, 96 or 128
+// columns of a second one in shared memory, both of 16-bit numbers, sums in f32 registers. They run beside the threads
+// that issue them. [PTX ISA: wgmma]
 #ifndef HEADWISE_BACKEND_CUDA_WGMMA_CUH_
 #define HEADWISE_BACKEND_CUDA_WGMMA_CUH_
 
 #include "backend/cuda/async_copy.cuh"
+#include "backend/cuda/launch.cuh"
 
 // Compiled for sm_90a alone: elsewhere kernels with them are empty, and never launched.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -20,12 +21,12 @@ inline constexpr int kWarpgroup = 128;  // threads
 // What is the same for all lanes of a warp anyway: so that the compiler knows it, and keeps descriptors that are made
 // of it in the warp's registers, where products want them.
 __device__ inline uint32_t OfWarp(uint32_t x) {
-  return __shfl_sync(0xffffffffu, x, 0);
+  return __shfl_sync(kAllLanes, x, 0);
 }
 
 // Rows of 128 bytes in shared memory, groups of eight at 1,024, chunk c of row r where c xor (r mod 8) would lie: what
-// such a matrix is to the instruction. Along the row an operand begins 32 bytes, 16 numbers, further on by adding 2,
-// and a matrix n bytes behind by adding n / 16.
+// such a matrix is to the instruction. Adding n / 16 moves it n bytes on: by multiples of 32, 16 numbers, along the
+// row, by multiples of 1,024 to other rows.
 __device__ inline uint64_t DescribeRows(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
