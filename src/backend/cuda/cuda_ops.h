@@ -90,7 +90,7 @@ inline constexpr int64_t kMaxSomeRows = 64;
 // Of weights in block formats another one makes them bf16 on the way, once for 128 rows (matmul_some_rows_blocks.cu).
 inline constexpr int64_t kMaxSomeRowsInBlocks = 256;
 // Whether MatMulSomeRows can do the product, of x in bf16: at most four parts in bf16, K a multiple of 128, or in one
-// block format, K whole slices (block_order.h), on sm_90.
+// block format, K whole slices (block_order.h), at most 2^23, on sm_90.
 bool HasSomeRows(const MatMulArgs& args, const CudaDevice& device);
 bool HasSomeRowsInBlocks(const MatMulArgs& args, const CudaDevice& device);
 // Whether it can do the activation too.

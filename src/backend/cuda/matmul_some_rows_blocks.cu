@@ -5,7 +5,7 @@
 // The bound is reading the weights once for 128 rows, in the bits that they have in the file. Weights are a product's
 // 64 rows, and its first operand: in registers, where a lane makes bf16 out of the operands of integer products, which
 // lie in the right lanes for both (block_order.h). x is the second one, in shared memory. 64 rows of q8_0 take twice as
-// long: instructions run beside such products hardly at all, so that each of the 50 to 90 that a warp makes numbers of
+// long: instructions run beside such products hardly at all, so that each of the 60 to 100 that a warp makes numbers of
 // a run with is time (docs/performance-cuda.md).
 //
 // Up to seven bits of a code are a number in bf16 where they stand in the last bits of 128, as 128 and what they are:
