@@ -67,7 +67,7 @@ class LLM:
         plan: for requests that name none. None: every head full.
         backend: "cpu", "cuda", "ref", or "auto": cuda where a GPU is.
         isa: of the cpu backend: "amx", "avx512", "avx2", "baseline".
-        compute: matrix products in "f32", "bf16", "int8" or, of prompts, "fp8" (GPUs) or "w8a8" (CPUs with AMX).
+        compute: matrix products in "f32", "bf16", "int8", "w8a8" (CPUs with AMX) or, of prompts, "fp8" (GPUs).
         kv_dtype: "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every token, of others.
         num_threads: 0: one per core.
         kv_limit_bytes: hard limit of the caches. 0: none.

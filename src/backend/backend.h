@@ -72,8 +72,8 @@ class Backend {
   // Of those that were put off.
   virtual ExpertMemory expert_memory() const { return {}; }
 
-  // Makes what products of many rows in `compute` want of an adopted matrix beside it, which stays: asked for before
-  // they are, because it takes memory. Not supported: a number format that the machine does not multiply.
+  // Makes what products in `compute` want of an adopted matrix, ahead of them: beside it, which takes memory, or of
+  // itself, which then has other numbers for all. Not supported: a number format that the machine does not multiply.
   virtual Status PrepareProducts(const WeightMatrix& /*adopted*/, Compute compute) {
     if (compute == Compute::kFp8) return Status::Unsupported("products in fp8 are not supported, only those of GPUs");
     if (compute == Compute::kW8A8) {

@@ -66,7 +66,7 @@ enum class Compute {
   kFp8,   // as kInt8, but many rows of x and weights that Backend::PrepareProducts has prepared rounded to e4m3, with a
           // scale for each row of x and each output
   kW8A8,  // as kInt8, but many rows of x, and their weights of block formats, rounded to int8 once more, with a scale
-          // for 512 elements of a row of x and of an output
+          // for 512 elements of a row of x and of an output; weights in q8_0 for any rows, by Backend::PrepareProducts
 };
 
 std::string_view NameOf(Compute compute);  // "f32", "bf16", "int8", "fp8", "w8a8"

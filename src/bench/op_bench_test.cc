@@ -210,11 +210,13 @@ TEST(OpWorkTest, TheBoundIsTheSlowerCeilingThatBinds) {
 }
 
 TEST(OpWorkTest, NumbersAreThoseThatProductsAreComputedIn) {
-  const auto numbers = [](Compute compute, std::vector<DType> weights, int64_t num_rows = 512) {
-    return NumbersOf(compute, weights, num_rows);
-  };
+  const auto numbers = [](Compute compute, std::vector<DType> weights, int64_t num_rows = 512,
+                          bool are_rounded = false) { return NumbersOf(compute, weights, num_rows, are_rounded); };
   EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}), Compute::kW8A8);
   EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}, 16), Compute::kInt8);
+  EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}, 16, true), Compute::kW8A8);
+  EXPECT_EQ(numbers(Compute::kW8A8, {DType::kQ8_0}, 8, true), Compute::kInt8);
+  EXPECT_EQ(numbers(Compute::kInt8, {DType::kQ8_0}, 16, true), Compute::kInt8);
   EXPECT_EQ(numbers(Compute::kW8A8, {DType::kBF16, DType::kQ4_K}), Compute::kW8A8) << "of one of them";
   EXPECT_EQ(numbers(Compute::kInt8, {DType::kQ4_0}), Compute::kInt8);
   for (const Compute in_bytes : {Compute::kInt8, Compute::kW8A8}) {

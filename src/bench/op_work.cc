@@ -141,11 +141,12 @@ OpWork DrawWork(const ModelConfig& config, int64_t num_rows) {
   return {.bytes_read = AsDouble(num_rows * config.vocab_size * kFloatBytes), .bytes_written = 0, .multiply_adds = 0};
 }
 
-Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows) {
+Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows, bool are_rounded) {
   if (compute != Compute::kInt8 && compute != Compute::kW8A8) return compute;
   const auto has_whole_codes = [](DType dtype) { return IsBlockFormat(dtype) && !HasFloatCodes(dtype); };
   if (std::ranges::none_of(weights, has_whole_codes)) return Compute::kBF16;
-  return num_rows < cpu::kMinRegisterRows ? Compute::kInt8 : compute;
+  const int64_t least = compute == Compute::kW8A8 && are_rounded ? cpu::kMaxFewRows + 1 : cpu::kMinRegisterRows;
+  return num_rows < least ? Compute::kInt8 : compute;
 }
 
 OpBound BoundOf(const OpWork& work, Compute numbers, bool is_cached, const OpPeaks& peaks) {

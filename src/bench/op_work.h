@@ -42,8 +42,9 @@ OpWork EmbedWork(const ModelConfig& config, DType table, int64_t num_rows);
 OpWork DrawWork(const ModelConfig& config, int64_t num_rows);  // of logits that are read once
 
 // In what products of `num_rows` rows with these formats are computed, those with the fastest of them, as Compute in
-// backend/ops.h says: in bytes with block formats of whole codes alone, and few rows of kW8A8 as kInt8.
-Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows);
+// backend/ops.h says: in bytes with block formats of whole codes alone, and few rows of kW8A8 as kInt8, which are fewer
+// with weights that a backend has rounded already.
+Compute NumbersOf(Compute compute, std::span<const DType> weights, int64_t num_rows, bool are_rounded = false);
 
 // A machine's measured ceilings, per second.
 struct OpPeaks {

@@ -71,7 +71,7 @@ Status CheckInvariance(const EngineOptions& options, const KvFormats& formats, c
       options.kv_dtype));
 }
 
-// Of products with prompts, in which matrices of layers are; logits, and few rows, have their own numbers.
+// Of matrices of layers; logits, and few rows of most formats, have their own numbers.
 Status PrepareProducts(const Model& model, Compute compute, Backend& backend) {
   for (const LayerWeights& layer : model.weights.layers) {
     for (const LinearWeights* linear : LinearsOf(layer)) {

@@ -59,6 +59,11 @@ class W8A8 : public testing::TestWithParam<size_t> {
     ToF32(type, bytes.data(), num_outputs * depth, matrix.values.data());
     matrix.adopted = backend().AdoptWeights(ConstTensorView(bytes.data(), type, {num_outputs, depth})).value();
   }
+  // Rounds a matrix of q8_0 to group scales, as an engine does to those of layers; `values` stay what they were.
+  Matrix Prepared(const Matrix& matrix) {
+    EXPECT_TRUE(backend().PrepareProducts(matrix.adopted, Compute::kW8A8).ok());
+    return matrix;
+  }
   Floats Product(const Floats& values, int64_t num_rows, const Matrix& weight, int64_t depth, const Floats& bias = {},
                  const Floats& start = {}) {
     const auto num_outputs = static_cast<int64_t>(weight.values.size()) / depth;
@@ -218,6 +223,142 @@ TEST_P(W8A8, NotANumberStaysOneAndNothingStaysNothing) {
     EXPECT_EQ(std::isfinite(found[i]), is_finite) << "row " << row;
     if (is_finite && (row == 9 || output == 4)) {
       EXPECT_EQ(found[i], 0.0f) << "row " << row;
+    }
+  }
+}
+
+// Matrices whose groups have had one scale since they were loaded, from the first row count on that takes tiles: 9.
+TEST_P(W8A8, PreparedWeightsLoseAsMuch) {
+  for (uint32_t seed = 0; seed < 24 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const int64_t num_rows = seed % 2 == 0 ? random.Between(9, 95) : random.Between(96, 170);
+    const int64_t depth = 64 * random.Between(1, 40);
+    const int64_t num_outputs = random.Between(1, 90);
+    const Matrix weight = Prepared(RandomMatrix(num_outputs, depth, DType::kQ8_0, random));
+    const Floats values = random.Normal(num_rows * depth);
+    const Floats start = random.Coin() ? random.Normal(num_rows * num_outputs) : Floats();
+    const Floats bias = random.Coin() ? random.Normal(num_outputs) : Floats();
+    ExpectProduct(Product(values, num_rows, weight, depth, bias, start), start, bias, values, weight.values, depth, 0.6,
+                  1.35);
+  }
+}
+
+// Of which rows of x lose nothing of note: those have a scale for 32 elements. To prepare again changes nothing.
+TEST_P(W8A8, FewRowsTakePreparedWeightsAsTheyAre) {
+  Random random(12);
+  const int64_t depth = 1536, num_outputs = 150;
+  const Matrix weight = Prepared(RandomMatrix(num_outputs, depth, DType::kQ8_0, random));
+  const Floats values = random.Normal(8 * depth);
+  const Floats found = Product(values, 8, weight, depth);
+  ExpectProduct(found, {}, {}, values, weight.values, depth, 0.5, 1.1);
+  EXPECT_EQ(Product(values, 8, Prepared(weight), depth), found);
+}
+
+// A last register with half of its elements would be read beyond the matrix.
+TEST_P(W8A8, WeightsWithoutWholeRegistersStayAsTheyAre) {
+  Random random(13);
+  const int64_t depth = 1056, num_outputs = 40;
+  const Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  const Floats values = random.Normal(100 * depth);
+  const Floats few(values.begin(), values.begin() + 40 * depth);
+  const Floats of_few = Product(few, 40, weight, depth);
+  const Floats of_many = Product(values, 100, weight, depth);
+  Prepared(weight);
+  EXPECT_EQ(Product(few, 40, weight, depth), of_few);
+  EXPECT_EQ(Product(values, 100, weight, depth), of_many);
+}
+
+// However many rows there are, from 9 on, and however many of K's groups pass by together for that.
+TEST_P(W8A8, APreparedRowDoesNotDependOnThoseBesideIt) {
+  Random random(14);
+  const int64_t depth = 4 * kGroup + 192, num_outputs = 300, all_rows = 560;
+  const Matrix weight = Prepared(RandomMatrix(num_outputs, depth, DType::kQ8_0, random));
+  const Floats values = random.Normal(all_rows * depth);
+  const Floats start = random.Normal(all_rows * num_outputs);
+  for (const bool adds : {false, true}) {
+    const Floats all = Product(values, all_rows, weight, depth, {}, adds ? start : Floats());
+    for (const int64_t num_rows : {9, 16, 40, 160}) {
+      const int64_t first = 37;
+      const auto rows_of = [&](const Floats& from, int64_t dim) {
+        return Floats(from.begin() + first * dim, from.begin() + (first + num_rows) * dim);
+      };
+      const Floats some =
+          Product(rows_of(values, depth), num_rows, weight, depth, {}, adds ? rows_of(start, num_outputs) : Floats());
+      EXPECT_EQ(some, rows_of(all, num_outputs)) << num_rows << " rows, adds " << adds;
+    }
+  }
+}
+
+// Parts that are prepared, that are not, and in a format that cannot be, in one call: few rows take bytes, runs and
+// runs.
+TEST_P(W8A8, PreparedAndOtherPartsTogether) {
+  Random random(17);
+  const int64_t depth = 1088, num_outputs = 70;
+  const Matrix parts_of[] = {RandomMatrix(num_outputs, depth, DType::kQ8_0, random),
+                             Prepared(RandomMatrix(num_outputs, depth, DType::kQ8_0, random)),
+                             RandomMatrix(num_outputs, depth, DType::kQ4_0, random)};
+  for (const int64_t num_rows : {4, 30, 100}) {
+    const Floats values = random.Normal(num_rows * depth);
+    const Held x(backend(), {num_rows, depth}, values);
+    std::deque<Held> outs;
+    std::vector<MatMulPart> parts;
+    for (const Matrix& matrix : parts_of) {
+      outs.push_back(Held::Poisoned(backend(), {num_rows, num_outputs}));
+      parts.push_back({.weight = matrix.adopted, .bias = {}, .out = outs.back().view()});
+    }
+    backend().MatMul({.x = x.view(), .parts = parts, .compute = Compute::kW8A8});
+    for (size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_EQ(outs[i].Read(), Product(values, num_rows, parts_of[i], depth)) << num_rows << " rows, part " << i;
+    }
+  }
+}
+
+// A result of so many bytes goes past the caches; of rows and outputs that are not whole registers some goes otherwise.
+TEST_P(W8A8, ALargeResultIsTheSame) {
+  Random random(15);
+  const int64_t depth = 64, num_outputs = 1040, some = 496;
+  for (const int64_t num_rows : {512, 520, 528}) {
+    const bool is_prepared = num_rows != 520;
+    ASSERT_TRUE(num_rows * num_outputs * 4 > 2 << 20 && num_rows * some * 4 < 2 << 20);
+    Matrix all = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+    Matrix first{.values = Floats(all.values.begin(), all.values.begin() + some * depth), .adopted = {}};
+    Adopt(first, some, depth, DType::kQ8_0);
+    if (is_prepared) Prepared(all);
+    if (is_prepared) Prepared(first);
+    const Floats values = random.Normal(num_rows * depth);
+    const Floats of_all = Product(values, num_rows, all, depth);
+    const Floats of_some = Product(values, num_rows, first, depth);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      ASSERT_TRUE(std::equal(of_some.begin() + row * some, of_some.begin() + (row + 1) * some,
+                             of_all.begin() + row * num_outputs))
+          << "row " << row;
+    }
+  }
+}
+
+TEST_P(W8A8, PreparedNotANumberStaysOneAndNothingStaysNothing) {
+  Random random(16);
+  const int64_t depth = 640, num_outputs = 33;
+  Matrix weight = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
+  std::fill_n(weight.values.begin() + 4 * depth, depth, 0.0f);
+  std::vector<std::byte> bytes(BytesOf(DType::kQ8_0, num_outputs * depth));
+  FromF32(DType::kQ8_0, weight.values.data(), num_outputs * depth, bytes.data());
+  // Output 7's second run: a scale that is not a number; output 8's: an infinite one.
+  const int64_t row_bytes = BytesOf(DType::kQ8_0, depth), run_bytes = BytesOf(DType::kQ8_0, 32);
+  bytes[7 * row_bytes + run_bytes + 1] = std::byte{0x7E};
+  bytes[8 * row_bytes + run_bytes] = std::byte{0x00};
+  bytes[8 * row_bytes + run_bytes + 1] = std::byte{0x7C};
+  AdoptBytes(weight, num_outputs, depth, DType::kQ8_0, std::move(bytes));
+  Prepared(weight);
+  for (const int64_t num_rows : {5, 20, 100}) {
+    const Floats found = Product(random.Normal(num_rows * depth), num_rows, weight, depth);
+    for (int64_t i = 0; i < num_rows * num_outputs; ++i) {
+      const int64_t output = i % num_outputs;
+      EXPECT_EQ(std::isfinite(found[i]), output != 7 && output != 8) << num_rows << " rows, output " << output;
+      if (output == 4) {
+        EXPECT_EQ(found[i], 0.0f);
+      }
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -63,12 +64,16 @@ class CpuBackend final : public Backend {
     if (!IsBlockFormat(host.dtype)) return host;
     HW_ASSIGN_OR_RETURN(std::byte * packed, TakePacked(cpu::PackedBytes(host.dtype, host.shape)));
     cpu::PackWeights(host.rows(), packed, pool_);
-    return cpu::PackedMatrix(host.dtype, host.shape, packed);
+    return cpu::PackedMatrix(host.dtype, host.shape, packed, &packed_states_.emplace_back());
   }
 
   Status PrepareProducts(const WeightMatrix& adopted, Compute compute) override {
-    if (compute == Compute::kW8A8 && kernels_.matmul.has_tiles) return Status::Ok();
-    return Backend::PrepareProducts(adopted, compute);
+    if (compute != Compute::kW8A8 || !kernels_.matmul.has_tiles) return Backend::PrepareProducts(adopted, compute);
+    // Where all rows take the same sums, products are those of int8.
+    if (adopted.order == WeightMatrix::Order::kBackend && !is_batch_invariant()) {
+      cpu::RoundToGroupScales(adopted, pool_);
+    }
+    return Status::Ok();
   }
 
   bool DeferExpert(ExpertWeights& expert, std::function<void()> release) override {
@@ -254,8 +259,9 @@ class CpuBackend final : public Backend {
   cpu::ExpertStore expert_store_;
   cpu::AttentionScratch attention_scratch_;
   std::vector<DeviceBuffer> packed_;  // adopted weights of block formats, one behind the other
-  std::byte* packed_end_ = nullptr;   // of what the last buffer holds
-  size_t packed_left_ = 0;            // bytes behind it
+  std::deque<cpu::PackedState> packed_states_;
+  std::byte* packed_end_ = nullptr;  // of what the last buffer holds
+  size_t packed_left_ = 0;           // bytes behind it
 };
 
 }  // namespace

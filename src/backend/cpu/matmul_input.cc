@@ -139,18 +139,23 @@ void MakeBytes(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& p
   constexpr int64_t kElements = 4 * RegisterOrder::kSteps;
   const int64_t depth = job.args.x.shape[1];
   const RegisterOrder order(job.num_rows(), CeilDiv(depth, 4));
-  auto* const bytes = scratch.Runs<float>(static_cast<size_t>(order.num_floats()));
+  float* const bytes = scratch.ByteSteps(static_cast<size_t>(order.num_floats()));
   input.bytes = order.Rows(bytes);
   const int64_t num_rows = CeilDiv(job.num_rows(), kTileRangeUnit) * kTileRangeUnit;
-  float* const scales = scratch.Scales(static_cast<size_t>(CeilDiv(depth, kGroupElements) * num_rows));
+  const int64_t num_scales = CeilDiv(depth, kGroupElements) * num_rows;
+  float* const scales = scratch.Scales(static_cast<size_t>(2 * num_scales));
+  auto* const starts = reinterpret_cast<int32_t*>(scales + num_scales);
   input.byte_scales = scales;
+  input.byte_starts = starts;
   input.byte_scales_stride = num_rows;
   ForRows(job, pool, [&](int64_t row, const float* x) {
     for (int64_t group = 0; group * kGroupElements < depth; ++group) {
       const int64_t first = group * kGroupElements;
       auto* const to = reinterpret_cast<int8_t*>(order.At(bytes, row, first / kElements));
-      kernels.quantize_group(x + first, std::min(kGroupElements, depth - first), to, RegisterOrder::kFloats * 4,
-                             scales + group * num_rows + row);
+      const auto [scale, code_sum] =
+          kernels.quantize_group(x + first, std::min(kGroupElements, depth - first), to, RegisterOrder::kFloats * 4);
+      scales[group * num_rows + row] = scale;
+      starts[group * num_rows + row] = -FormatOf(WeightType::kQ8_0).offset * code_sum;
     }
   });
 }
@@ -238,17 +243,29 @@ FewRowsInput FewRowsInputOf(const MatMulJob& job, const MatMulKernels& kernels, 
   return input;
 }
 
+TileX TileXOf(const MatMulJob& job, const MatMulPart& part, const MatMulKernels& kernels, RowSums sums) {
+  const Compute compute = job.args.compute;
+  if (!HasWholeCodes(part) || (compute != Compute::kInt8 && compute != Compute::kW8A8)) return TileX::kSteps;
+  const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest;
+  const bool are_many = in_registers && job.RowsOf(0).count >= kMinRegisterRows;
+  // Without elements there are no scales.
+  if (compute == Compute::kW8A8 && in_registers && job.args.x.shape[1] > 0) {
+    // Ranges may begin within a register, unless they are of many rows.
+    if (are_many || (job.ranges.empty() && HasGroupScales(part.weight))) return TileX::kBytes;
+  }
+  return are_many ? TileX::kSteps : TileX::kRuns;
+}
+
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums) {
   TileInput input;
-  const bool in_registers = kernels.has_tiles && sums == RowSums::kFastest && job.RowsOf(0).count >= kMinRegisterRows;
-  // Without elements there are no scales.
-  const bool in_bytes = job.args.compute == Compute::kW8A8 && in_registers && job.args.x.shape[1] > 0;
-  const bool in_runs = (job.args.compute == Compute::kInt8 || job.args.compute == Compute::kW8A8) && !in_registers;
-  if (!AllHaveWholeCodes(job.args) || !(in_runs || in_bytes)) MakeSteps(job, kernels, pool, scratch, input);
-  if (!std::ranges::any_of(job.args.parts, [](const MatMulPart& part) { return HasWholeCodes(part); })) return input;
-  if (in_runs) MakeRuns(job, kernels, pool, scratch, input);
-  if (in_bytes) MakeBytes(job, kernels, pool, scratch, input);
+  const auto any_takes = [&](TileX x) {
+    return std::ranges::any_of(job.args.parts,
+                               [&](const MatMulPart& part) { return TileXOf(job, part, kernels, sums) == x; });
+  };
+  if (any_takes(TileX::kSteps)) MakeSteps(job, kernels, pool, scratch, input);
+  if (any_takes(TileX::kRuns)) MakeRuns(job, kernels, pool, scratch, input);
+  if (any_takes(TileX::kBytes)) MakeBytes(job, kernels, pool, scratch, input);
   return input;
 }
 

@@ -42,6 +42,9 @@ struct MatMulJob {
   RowRange RangeOf(int64_t row) const;
 };
 
+// What a tile of weights is multiplied with.
+enum class TileX : uint8_t { kSteps, kRuns, kBytes };
+
 // Outputs [first_output, first_output + num_outputs) of a part, for rows [first_row, first_row + num_rows) of x.
 struct MatMulTask {
   size_t part_idx = 0;
@@ -49,6 +52,7 @@ struct MatMulTask {
   int64_t num_outputs = 0;
   int64_t first_row = 0;
   int64_t num_rows = 0;
+  TileX x = TileX::kSteps;  // of a tile
 };
 
 // Memory that matrix products keep between calls.
@@ -64,6 +68,8 @@ class MatMulScratch {
   Run* Runs(size_t count) {
     return reinterpret_cast<Run*>(runs_.Reserve(count * sizeof(Run)));
   }
+  // In the order of tile registers, beside runs.
+  float* ByteSteps(size_t count) { return reinterpret_cast<float*>(bytes_.Reserve(count * sizeof(float))); }
   std::vector<MatMulTask>& tasks() { return tasks_; }
 
  private:
@@ -71,6 +77,7 @@ class MatMulScratch {
   ThreadScratchMemory tiles_{kPurpose};
   ScratchMemory floats_{kPurpose};
   ScratchMemory runs_{kPurpose};
+  ScratchMemory bytes_{kPurpose};
   ScratchMemory scales_{kPurpose};
   std::vector<MatMulTask> tasks_;
 };
@@ -119,19 +126,22 @@ struct StepRows {
   }
 };
 
-// Packed weights whose codes are whole read runs or bytes where there are some, and steps as plain weights do
-// otherwise.
+// On tile registers block formats are bf16 steps in int8 too, and bytes in w8a8, unless all rows are to have the sums
+// of few; less than kMinRegisterRows are runs there, and bytes if their weights have group scales.
+TileX TileXOf(const MatMulJob& job, const MatMulPart& part, const MatMulKernels& kernels, RowSums sums);
+
+// What any part of a job takes.
 struct TileInput {
   StepRows steps;
   StepType step_type = StepType::kF32;
   const QuantizedRun* runs = nullptr;  // [rows, runs_stride]
   int64_t runs_stride = 0;
-  StepRows bytes;                      // StepType::kByteQuad
-  const float* byte_scales = nullptr;  // [groups of K][byte_scales_stride]
+  StepRows bytes;                        // StepType::kByteQuad
+  const float* byte_scales = nullptr;    // [groups of K][byte_scales_stride]
+  const int32_t* byte_starts = nullptr;  // likewise, as QuantizedRun::start_128
   int64_t byte_scales_stride = 0;
 };
-// On tile registers block formats are bf16 steps in int8 too, and bytes in w8a8, unless all rows are to have the sums
-// of few. Requires: ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
+// Requires: ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums);
 

@@ -1,8 +1,12 @@
 #include "backend/cpu/packed_weights.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "backend/cpu/kernels/matmul_kernels.h"
 #include "base/check.h"
 #include "tensor/block_reader.h"
 
@@ -151,6 +155,93 @@ int64_t NumPanels(const Shape& shape) {
   return (shape[0] + kPanelRows - 1) / kPanelRows;
 }
 
+// Of memory that this backend has made: a handle does not say that it may be written.
+std::byte* PanelsOf(const WeightMatrix& packed) {
+  return static_cast<std::byte*>(const_cast<void*>(packed.planes[0]));
+}
+PackedState* StateOf(const WeightMatrix& packed) {
+  return static_cast<PackedState*>(const_cast<void*>(packed.planes[1]));
+}
+
+// The smallest f16 that is not below a number >= 0, or the largest there is.
+uint16_t F16NotBelow(float value) {
+  constexpr uint16_t kLargest = 0x7BFF;
+  const uint16_t nearest = F32ToF16(value);
+  return std::min<uint16_t>(F16ToF32(nearest) < value ? nearest + 1 : nearest, kLargest);
+}
+
+// One number for each output of a panel.
+using OfOutputs = std::array<float, kPanelRows>;
+
+// Runs of one group of a panel in q8_0.
+class GroupOfRuns {
+ public:
+  GroupOfRuns(std::byte* panel, int64_t first, int64_t num) : panel_(panel), first_(first), num_(num) {}
+
+  void Round() const {
+    OfOutputs scales;
+    const OfOutputs largest = Largest();
+    for (size_t lane = 0; lane < scales.size(); ++lane) {
+      // What is not finite in one run, every product of the group is.
+      scales[lane] = std::isfinite(largest[lane])
+                         ? F16ToF32(F16NotBelow(largest[lane] / static_cast<float>(kMostOfCode)))
+                         : std::numeric_limits<float>::quiet_NaN();
+    }
+    for (int64_t run = first_; run < first_ + num_; ++run) RoundRun(run, scales);
+  }
+
+ private:
+  static constexpr WeightType kType = WeightType::kQ8_0;
+  static constexpr int kOffset = FormatOf(kType).offset;
+  static constexpr int kMostOfCode = 127;
+  static constexpr float kRounds = 0x1.8p23f;  // where numbers are whole
+
+  std::byte* ScalesOf(int64_t run) const { return panel_ + BlockScalesAt(kType, run); }
+  // [kRunQuads][kPanelRows][4]
+  std::byte* CodesOf(int64_t run) const { return panel_ + RunCodesAt(kType, run); }
+
+  // The largest magnitude of each output, or what is not finite.
+  OfOutputs Largest() const {
+    OfOutputs largest = {};
+    for (int64_t run = first_; run < first_ + num_; ++run) {
+      std::array<int, kQuadBytes> most = {};
+      const std::byte* codes = CodesOf(run);
+      for (int64_t i = 0; i < kRunQuads * kQuadBytes; ++i) {
+        int& place = most[static_cast<size_t>(i % kQuadBytes)];
+        place = std::max(place, std::abs(static_cast<int>(codes[i]) - kOffset));
+      }
+      for (size_t lane = 0; lane < largest.size(); ++lane) {
+        if (std::isnan(largest[lane])) continue;
+        const float scale = std::abs(F16ToF32(HalfAt(ScalesOf(run), static_cast<int64_t>(lane))));
+        const int code = *std::max_element(most.begin() + lane * 4, most.begin() + lane * 4 + 4);
+        const float magnitude = std::isfinite(scale) ? scale * static_cast<float>(code) : scale;
+        if (!(magnitude <= largest[lane])) largest[lane] = magnitude;
+      }
+    }
+    return largest;
+  }
+
+  void RoundRun(int64_t run, const OfOutputs& scales) const {
+    std::array<float, kQuadBytes> factors;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const float scale = scales[i / 4];
+      factors[i] = scale > 0 ? F16ToF32(HalfAt(ScalesOf(run), static_cast<int64_t>(i / 4))) / scale : 0.0f;
+    }
+    std::byte* codes = CodesOf(run);
+    for (int64_t i = 0; i < kRunQuads * kQuadBytes; ++i) {
+      const float value = static_cast<float>(static_cast<int>(codes[i]) - kOffset) * factors[i % kQuadBytes];
+      const int code = static_cast<int>(value + kRounds) - static_cast<int>(kRounds);
+      codes[i] = static_cast<std::byte>(std::clamp(code, -kMostOfCode, kMostOfCode) + kOffset);
+    }
+    for (size_t lane = 0; lane < scales.size(); ++lane) {
+      PutHalf(ScalesOf(run), static_cast<int64_t>(lane), F32ToF16(scales[lane]));
+    }
+  }
+
+  std::byte* panel_;
+  int64_t first_, num_;
+};
+
 int CodeAt(WeightType type, const std::byte* codes, int64_t lane, int64_t i) {
   const CodeParts parts = PartsOf(FormatOf(type).bits, static_cast<int>(i / 4));
   int code = 0;
@@ -281,9 +372,31 @@ void PackWeights(const ConstTensorView& from, std::byte* packed, ThreadPool& poo
                    [&](int64_t panel_idx, int) { PackPanel(type, from, panel_idx, packed + panel_idx * panel_bytes); });
 }
 
-WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed) {
+void RoundToGroupScales(const WeightMatrix& packed, ThreadPool& pool) {
+  const int64_t depth = packed.shape[1];
+  PackedState* const state = StateOf(packed);
+  if (packed.dtype != DType::kQ8_0 || depth % (2 * kRunElements) != 0) return;
+  if (state == nullptr || state->has_group_scales) return;
+  const int64_t panel_bytes = PanelBytes(WeightType::kQ8_0, depth);
+  constexpr int64_t kGroupRuns = kGroupElements / kRunElements;
+  pool.ParallelFor(NumPanels(packed.shape), [&](int64_t panel_idx, int) {
+    std::byte* const panel = PanelsOf(packed) + panel_idx * panel_bytes;
+    const int64_t num_runs = depth / kRunElements;
+    for (int64_t run = 0; run < num_runs; run += kGroupRuns) {
+      GroupOfRuns(panel, run, std::min(kGroupRuns, num_runs - run)).Round();
+    }
+  });
+  state->has_group_scales = true;
+}
+
+bool HasGroupScales(const WeightMatrix& matrix) {
+  return IsPacked(matrix) && StateOf(matrix) != nullptr && StateOf(matrix)->has_group_scales;
+}
+
+WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed, PackedState* state) {
   WeightMatrix matrix(ConstTensorView(packed, dtype, shape));
   matrix.order = WeightMatrix::Order::kBackend;
+  matrix.planes[1] = state;
   return matrix;
 }
 

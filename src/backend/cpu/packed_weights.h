@@ -18,10 +18,20 @@ WeightType WeightTypeOf(DType dtype);
 size_t PackedBytes(DType dtype, const Shape& shape);
 // From rows of blocks, as in a file, to panels; rows behind the last are 0. `packed` has PackedBytes, 64-byte aligned.
 void PackWeights(const ConstTensorView& from, std::byte* packed, ThreadPool& pool);
-// The handle of what PackWeights made.
-WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed);
+// What has been made of a matrix since.
+struct PackedState {
+  bool has_group_scales = false;
+};
+// The handle of what PackWeights made: all copies share `state`. Without one the matrix stays as it is.
+WeightMatrix PackedMatrix(DType dtype, const Shape& shape, const std::byte* packed, PackedState* state = nullptr);
 // Whether a matrix is in panels. Requires: one that this backend adopted, so that block formats are.
 bool IsPacked(const WeightMatrix& matrix);
+// Compute::kW8A8: rounds codes in place so that all runs of kGroupElements of an output have one scale, if registers
+// can read what comes of it where it lies: a matrix in q8_0, with a state, whose K is whole registers. Others stay as
+// they are, and so does one that has been rounded.
+void RoundToGroupScales(const WeightMatrix& packed, ThreadPool& pool);
+// Whether that has been done. Requires: one that this backend adopted.
+bool HasGroupScales(const WeightMatrix& matrix);
 // Row `row` of a packed matrix as f32: [K].
 void UnpackRow(const WeightMatrix& matrix, int64_t row, float* values);
 

@@ -17,6 +17,7 @@ struct Launch {
   std::string name;
   MatMulArgs::Write write = MatMulArgs::Write::kStore;
   std::vector<LinearWeights> parts;
+  bool is_of_layer = true;  // and its weights are what an engine prepares for products of prompts
 };
 
 bool Exists(const LinearWeights& linear) {
@@ -33,7 +34,7 @@ std::vector<Launch> LaunchesOf(const LayerWeights& layer) {
           {"down", MatMulArgs::Write::kAdd, {layer.down}}};
 }
 Launch LogitsLaunch(const LinearWeights& output) {
-  return {"logits", MatMulArgs::Write::kStore, {output}};
+  return {"logits", MatMulArgs::Write::kStore, {output}, /*is_of_layer=*/false};
 }
 
 // Shapes without data.
@@ -119,12 +120,19 @@ class MatMulCalls {
 };
 
 Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& cycle, Compute compute) {
+  for (const std::vector<LinearWeights>& parts : cycle.launches) {
+    for (const LinearWeights& part : parts) {
+      if (launch.is_of_layer) HW_RETURN_IF_ERROR(cycle.backend->PrepareProducts(part.weight, compute));
+    }
+  }
   // A mapped file comes into memory, and every page of it into this process, at the first reading.
   HW_ASSIGN_OR_RETURN(MatMulCalls first, MatMulCalls::Make(cycle, launch.write, compute, 1, run.options().seed));
   for (size_t i = 0; i < cycle.launches.size(); ++i) first.Call(static_cast<int64_t>(i));
+  const WeightMatrix& weight = launch.parts.front().weight;
+  const bool are_rounded = launch.is_of_layer && weight.dtype == DType::kQ8_0 && weight.shape[1] % 64 == 0;
   for (const int64_t num_rows : run.options().rows) {
     const OpWork work = MatMulWork(launch.parts, launch.write, num_rows);
-    int64_t activation_elements = num_rows * launch.parts.front().weight.shape[1];
+    int64_t activation_elements = num_rows * weight.shape[1];
     for (const LinearWeights& part : launch.parts) activation_elements += num_rows * part.weight.shape[0];
     const int64_t activation_bytes = activation_elements * static_cast<int64_t>(sizeof(float));
     HW_RETURN_IF_ERROR(CheckMemory(cycle.backend->device(), cycle.bytes() + activation_bytes, "matmul"));
@@ -136,7 +144,7 @@ Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& c
                      .format = FormatsOf(launch.parts),
                      .rows = num_rows,
                      .work = work,
-                     .numbers = NumbersOf(compute, {&launch.parts.front().weight.dtype, 1}, num_rows),
+                     .numbers = NumbersOf(compute, {&weight.dtype, 1}, num_rows, are_rounded),
                      .cycled_bytes = cycle.bytes() + activation_bytes};
     op_case.device = &cycle.backend->device();
     op_case.period = static_cast<int64_t>(cycle.launches.size());

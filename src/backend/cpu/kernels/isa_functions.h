@@ -31,7 +31,7 @@ void Tile(const TileArgs& args);
 void PackedFewRows(const PackedArgs& args);
 void PackedTile(const PackedArgs& args, void* scratch);
 void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
-void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale);
+GroupSummary QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride);
 void RoundRow(const float* x, int64_t n, float* pairs);
 
 void NormRow(const NormRowArgs& args);

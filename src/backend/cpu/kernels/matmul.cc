@@ -1,6 +1,7 @@
 // The matmul kernels of one instruction set: dispatch on the weights' type.
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/matmul_amx_bytes-inl.h"
+#include "backend/cpu/kernels/matmul_amx_groups-inl.h"
 #include "backend/cpu/kernels/matmul_amx_int8-inl.h"
 #include "backend/cpu/kernels/matmul_few_rows-inl.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
@@ -172,10 +173,10 @@ void QuantizeRow(const float* x, int64_t n, QuantizedRun* to, int64_t stride) {
   }
 }
 
-void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale) {
+GroupSummary QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride) {
   constexpr int64_t kPiece = 64;
   const auto [magnitude, other] = LargestOf<4>(x, n);
-  *scale = other != 0.0f ? other : magnitude / 127.0f;
+  VI sum = hn::Zero(DI());
   const float inverse = other == 0.0f && magnitude > kLeastRounded ? 127.0f / magnitude : 0.0f;
   for (int64_t begin = 0; begin < n; begin += kPiece, to += stride) {
     const hn::Rebind<int8_t, DF> d8;
@@ -185,13 +186,16 @@ void QuantizeGroup(const float* x, int64_t n, int8_t* to, int64_t stride, float*
       if (inverse != 0.0f && begin + i < n) {
         codes = hn::NearestInt(hn::Mul(hn::LoadU(kDF, x + begin + i), hn::Set(kDF, inverse)));
       }
+      sum = hn::Add(sum, codes);
       hn::StoreU(hn::DemoteTo(d8, codes), d8, to + i);
     }
   }
+  return {.scale = other != 0.0f ? other : magnitude / 127.0f, .code_sum = hn::GetLane(hn::SumOfLanes(DI(), sum))};
 }
 
 void Tile(const TileArgs& args) {
 #if HW_TILES
+  if (args.steps == StepType::kByteQuad && args.x_starts != nullptr) return AmxGroupsTile(args);
   if (args.steps == StepType::kByteQuad) {
     HW_WITH_PACKED_TYPE(args.type, if constexpr (HasWholeCodes(kType)) AmxTileOf<BytesRegister<kType>>(args));
     return;

@@ -95,6 +95,8 @@ struct AmxPlace {
   int64_t row_stride = 0;       // floats; of a register's rows
   int64_t register_stride = 0;  // between the registers of rows
   int64_t panel_stride = 0;     // between those of outputs
+  bool is_out = false;          // as what they become
+  bool streams = false;         // whole lines that pass the caches by
 
   template <int kSum>
   HWY_INLINE float* Register() const {
@@ -282,7 +284,7 @@ struct AmxPair {
         bias_(args.bias != nullptr ? args.bias + pair * kPairOutputs : nullptr),
         num_outputs_(args.num_outputs - pair * kPairOutputs),
         sums_(sums + pair * 4 * kRegisterFloats),
-        whole_rows_(num_outputs_ >= kPairOutputs ? args.num_rows / kPairRows * kPairRows : 0) {}
+        whole_rows_(num_outputs_ >= kPairOutputs ? WholeRows(args.num_rows) : 0) {}
 
   AmxPlace InScratch(int64_t row) const {
     return {.first = sums_ + row / kPairRows * kAmxPairs * 4 * kRegisterFloats,
@@ -294,7 +296,9 @@ struct AmxPair {
     return {.first = out_ + row * args_.out_stride,
             .row_stride = args_.out_stride,
             .register_stride = kRegisterRows * args_.out_stride,
-            .panel_stride = kRegisterSteps};
+            .panel_stride = kRegisterSteps,
+            .is_out = true,
+            .streams = args_.out_streams};
   }
   // What sums begin with, in any case: what stands in `out`, if they are added to it, and the bias. Bits do not depend
   // on where an element stands in a task.
@@ -318,9 +322,12 @@ struct AmxPair {
   // Copies what End says is in scratch.
   void Copy() const {
     for (int64_t row = whole_rows_; row < args_.num_rows; ++row) {
-      for (int64_t i = 0; i < kPairOutputs && i < num_outputs_; ++i) {
-        out_[row * args_.out_stride + i] = *Scratch(row, i);
+      float* const out = out_ + row * args_.out_stride;
+      int64_t i = 0;
+      for (; i < kPairOutputs && i + kLanes <= num_outputs_; i += kLanes) {
+        hn::StoreU(hn::Load(kDF, Scratch(row, i)), kDF, out + i);
       }
+      for (; i < kPairOutputs && i < num_outputs_; ++i) out[i] = *Scratch(row, i);
     }
   }
   bool copies() const { return whole_rows_ < args_.num_rows; }
@@ -333,6 +340,10 @@ struct AmxPair {
   }
 
  private:
+  // Those of registers that come two by two, or alone at the end, and have all their rows.
+  static int64_t WholeRows(int64_t num_rows) {
+    return num_rows % kRegisterRows == 0 ? num_rows : num_rows / kPairRows * kPairRows;
+  }
   // Of outputs that the task does not have, 0.
   HWY_INLINE VF LoadOutputs(const float* outputs, int64_t first) const {
     if (num_outputs_ - first >= kLanes) return hn::LoadU(kDF, outputs + first);
@@ -347,7 +358,7 @@ struct AmxPair {
   const float* bias_;
   int64_t num_outputs_;
   float* sums_;
-  int64_t whole_rows_;  // of 32 rows and 32 outputs, which registers store where they belong
+  int64_t whole_rows_;  // whose registers have all their rows, and 32 outputs, and are stored where they belong
 };
 
 // All rows times two panels of a block, while the next ones are reordered. `after` comes then.

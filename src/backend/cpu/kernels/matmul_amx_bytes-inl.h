@@ -8,6 +8,8 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_BYTES_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_BYTES_INL_H_
 
+#include <hwy/cache_control.h>
+
 #include "backend/cpu/kernels/matmul_amx-inl.h"
 #include "backend/cpu/kernels/packed_panel-inl.h"
 
@@ -19,16 +21,28 @@ namespace {
 constexpr int64_t kGroupRegisters = kGroupElements / kRegisterBytes;
 static_assert(kGroupRegisters == 8 && kAmxBlockGroups * kGroupElements == 4 * kAmxBlockSteps);
 
+// What a group's sums are scaled with. Rows count from the work's first, outputs from its panel's.
+struct RoundedScales {
+  static constexpr bool kAsksForScratch = true;
+  const float* of_x;
+  const float* of_outputs;  // [kPairOutputs]
+
+  HWY_INLINE VF OfOutputs(int64_t panel, int64_t sub) const {
+    return hn::Load(kDF, of_outputs + panel * kRegisterSteps + sub);
+  }
+  HWY_INLINE VI Centered(VI sum, int64_t /*row*/) const { return sum; }
+};
+
 // Sums of bytes of kRowRegisters x 2 registers: of the group under way in registers 0 to 3, of the one before it on
 // their way to memory, of the one before that being scaled.
+template <typename Scales>
 class AmxByteSums {
  public:
   HWY_INLINE AmxByteSums(Tiles& tiles, float* waiting) : tiles_(tiles), codes_(reinterpret_cast<int32_t*>(waiting)) {}
   // What becomes of a group's sums.
   struct Group {
     AmxPlace from, to;
-    const float* x_scales = nullptr;
-    const float* weight_scales = nullptr;
+    Scales scales = {};
     int row_registers = 0;  // 0: none
   };
   HWY_INLINE void BeginGroup(const Group& group) {
@@ -57,8 +71,9 @@ class AmxByteSums {
   // Part of where the sums belong that are to be scaled beside the next group's products.
   template <int kPart>
   HWY_INLINE void Ask() const {
-    left_.from.Ask<kPart>();
-    if (left_.to.first != left_.from.first) left_.to.Ask<kPart>();
+    if (Scales::kAsksForScratch || left_.from.is_out) left_.from.template Ask<kPart>();
+    if (left_.to.streams || left_.to.first == left_.from.first) return;
+    if (Scales::kAsksForScratch || left_.to.is_out) left_.to.template Ask<kPart>();
   }
   // An eighth of what is to be scaled beside a group's products: half a register.
   HWY_INLINE void Scale(int part) const {
@@ -67,20 +82,25 @@ class AmxByteSums {
     const int64_t panel = part / 2 % 2;
     const int64_t first = part / 4 * kRegisterRows + part % 2 * kRows;
     const int32_t* codes = CodesOf(!parity_) + (part / 2 * kRegisterRows + part % 2 * kRows) * kRegisterSteps;
-    const float* x_scales = scaled_.x_scales + first;
-    const float* weight_scales = scaled_.weight_scales + panel * kRegisterSteps;
     float* to = scaled_.to.Row(first) + panel * scaled_.to.panel_stride;
     const bool is_sum = scaled_.from.first != nullptr;
     const float* from = is_sum ? scaled_.from.Row(first) + panel * scaled_.from.panel_stride : nullptr;
     HW_UNROLL
     for (int64_t sub = 0; sub < kRegisterSteps; sub += kLanes) {
-      const VF weight_scale = hn::Load(kDF, weight_scales + sub);
-      HW_UNROLL
-      for (int64_t row = 0; row < kRows; ++row) {
-        const VI code_sum = hn::Load(DI(), codes + row * kRegisterSteps + sub);
-        const VF scaled = hn::Mul(hn::ConvertTo(kDF, code_sum), hn::Set(kDF, x_scales[row]));
-        const VF sum = is_sum ? hn::LoadU(kDF, from + row * scaled_.from.row_stride + sub) : hn::Zero(kDF);
-        hn::StoreU(hn::MulAdd(scaled, weight_scale, sum), kDF, to + row * scaled_.to.row_stride + sub);
+      const VF weight_scale = scaled_.scales.OfOutputs(panel, sub);
+      const auto scale_rows = [&](const auto& store) HW_INLINE_LAMBDA {
+        HW_UNROLL
+        for (int64_t row = 0; row < kRows; ++row) {
+          const VI code_sum = scaled_.scales.Centered(hn::Load(DI(), codes + row * kRegisterSteps + sub), first + row);
+          const VF scaled = hn::Mul(hn::ConvertTo(kDF, code_sum), hn::Set(kDF, scaled_.scales.of_x[first + row]));
+          const VF sum = is_sum ? hn::LoadU(kDF, from + row * scaled_.from.row_stride + sub) : hn::Zero(kDF);
+          store(hn::MulAdd(scaled, weight_scale, sum), to + row * scaled_.to.row_stride + sub);
+        }
+      };
+      if (scaled_.to.streams) {
+        scale_rows([](VF sum, float* place) HW_INLINE_LAMBDA { hn::Stream(sum, kDF, place); });
+      } else {
+        scale_rows([](VF sum, float* place) HW_INLINE_LAMBDA { hn::StoreU(sum, kDF, place); });
       }
     }
   }
@@ -92,6 +112,7 @@ class AmxByteSums {
       for (int part = 0; part < 8; ++part) Scale(part);
     }
     BeginGroup({});
+    hwy::FlushStream();  // others may read what went past the caches
   }
 
  private:
@@ -105,23 +126,22 @@ class AmxByteSums {
 static_assert(kAmxWaitingFloats == 2 * 4 * kRegisterFloats);
 
 template <int kRowRegisters, typename Register>
-HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& work, AmxByteSums& sums,
+HWY_INLINE void AmxMicro(Tiles& tiles, const AmxBlock& block, const AmxWork& work, AmxByteSums<RoundedScales>& sums,
                          AmxBeside<Register>& beside) {
   const AmxOperands<kRowRegisters, true> operands(block, work.row_register);
   constexpr int64_t kGroupSteps = kGroupRegisters * kRegisterSteps;
-  AmxByteSums::Group group = {
+  AmxByteSums<RoundedScales>::Group group = {
       .from = work.from,
       .to = work.to,
-      .x_scales = block.x_scales + work.row_register * kRegisterRows,
-      .weight_scales = block.scales,
+      .scales = {.of_x = block.x_scales + work.row_register * kRegisterRows, .of_outputs = block.scales},
       .row_registers = kRowRegisters,
   };
   // One pass even without steps: sums have to be zero.
   for (int64_t first = 0; first == 0 || first < block.num_steps; first += kGroupSteps) {
     sums.BeginGroup(group);
     group.from = group.to;
-    group.x_scales += block.x_scales_stride;
-    group.weight_scales += kPairOutputs;
+    group.scales.of_x += block.x_scales_stride;
+    group.scales.of_outputs += kPairOutputs;
     const auto one_step = [&](int64_t part) HW_INLINE_LAMBDA {
       operands.Multiply(tiles, first + part * kRegisterSteps, [&]<int kSum>() HW_INLINE_LAMBDA {
         if (part == 0) sums.Replace<kSum>();
@@ -215,7 +235,7 @@ class BytesRegister {
   using Format = CodesToBytes<kType>;
 
  public:
-  using Sums = AmxByteSums;
+  using Sums = AmxByteSums<RoundedScales>;
 
   // What the registers of 16 outputs and a group share.
   class Group {

@@ -92,23 +92,36 @@ struct alignas(64) CodeSums {
   int32_t sums[kHalves][kRegisterRows * kRegisterSteps];
 };
 
-// Registers kSum, 4 + kSum and 6 + kSum, so that two of these may be under way. A register of x has the codes of a run
-// or of half of one, as Tiles was told.
-template <WeightType kType, int kSum>
-HWY_INLINE void MultiplyRun(Tiles& tiles, const Int8Runs& runs, const uint8_t* codes, int64_t run,
-                            CodeSums<kType>& to) {
-  constexpr int kHalves = CodeSums<kType>::kHalves;
-  const int8_t* x = runs.x[run * runs.x_run_stride].codes;
-  const int64_t x_stride = runs.x_row_stride * static_cast<int64_t>(sizeof(QuantizedRun));
-  HW_UNROLL
-  for (int half = 0; half < kHalves; ++half) {
-    tiles.template Zero<kSum>();
-    tiles.template Load<4 + kSum>(x + half * kRunElements / 2, x_stride);
-    tiles.template Load<6 + kSum>(codes + half * kRunQuads / 2 * kQuadBytes, kQuadBytes);
-    tiles.template DotInt8<kSum, 4 + kSum, 6 + kSum>();
-    tiles.template Store<kSum>(to.sums[half], kRegisterBytes);
+// Products of a run, or of each half of one, left in registers of sums: of two runs in turns. A register of x has the
+// codes of a run or of half of one, as Tiles was told.
+template <WeightType kType, int kTurn>
+struct RunProducts {
+  static constexpr int kHalves = CodeSums<kType>::kHalves;
+  // Of two halves each has operands of its own, of whole runs each turn.
+  static constexpr int SumOf(int half) { return kTurn * kHalves + half; }
+  static constexpr int OperandOf(int half) { return kHalves == 2 ? half : kTurn; }
+
+  static HWY_INLINE void Multiply(Tiles& tiles, const Int8Runs& runs, const uint8_t* codes, int64_t run) {
+    MultiplyHalf<0>(tiles, runs, codes, run);
+    if constexpr (kHalves == 2) MultiplyHalf<1>(tiles, runs, codes, run);
   }
-}
+  static HWY_INLINE void Store(const Tiles& tiles, CodeSums<kType>& to) {
+    tiles.template Store<SumOf(0)>(to.sums[0], kRegisterBytes);
+    if constexpr (kHalves == 2) tiles.template Store<SumOf(1)>(to.sums[1], kRegisterBytes);
+  }
+
+ private:
+  template <int kHalf>
+  static HWY_INLINE void MultiplyHalf(Tiles& tiles, const Int8Runs& runs, const uint8_t* codes, int64_t run) {
+    constexpr int kSum = SumOf(kHalf), kX = 4 + OperandOf(kHalf), kWeight = 6 + OperandOf(kHalf);
+    const int8_t* x = runs.x[run * runs.x_run_stride].codes;
+    const int64_t x_stride = runs.x_row_stride * static_cast<int64_t>(sizeof(QuantizedRun));
+    tiles.template Zero<kSum>();
+    tiles.template Load<kX>(x + kHalf * kRunElements / 2, x_stride);
+    tiles.template Load<kWeight>(codes + kHalf * kRunQuads / 2 * kQuadBytes, kQuadBytes);
+    tiles.template DotInt8<kSum, kX, kWeight>();
+  }
+};
 
 // Where sums of codes as they are, unsigned, start.
 template <WeightType kType>
@@ -157,8 +170,9 @@ HWY_INLINE void AddScaled(const Int8Runs& runs, int64_t run, const CodeSums<kTyp
   }
 }
 
-// Sums of kRows rows over the runs, on top of what stands in `out` if `args.add`. Registers multiply a run while
-// vectors scale the sums of the one before.
+// Sums of kRows rows over the runs, on top of what stands in `out` if `args.add`. While vectors scale the sums of a
+// run, those of the next are in memory already, and the one behind it is multiplied: vectors have what a register
+// stores only when everything before the store is done.
 template <WeightType kType, int64_t kRows>
 void Int8RegisterMicro(Tiles& tiles, const PackedArgs& args, Int8Runs runs, int64_t first_row, int64_t output) {
   VF sum[kSubPanels][kRows];
@@ -171,18 +185,21 @@ void Int8RegisterMicro(Tiles& tiles, const PackedArgs& args, Int8Runs runs, int6
   RunScales<kType> scales;
   CodeSums<kType> codes[2];
   alignas(64) uint8_t gathered[kUnpackedRunBytes * kSubPanels];
-  if (runs.num_runs > 0) MultiplyRun<kType, 0>(tiles, runs, reader.Codes(0, gathered), 0, codes[0]);
-  for (int64_t run = 0; run < runs.num_runs; run += 2) {
-    const bool has_second = run + 1 < runs.num_runs;
-    if (has_second) MultiplyRun<kType, 1>(tiles, runs, reader.Codes(run + 1, gathered), run + 1, codes[1]);
+  const auto multiply = [&]<int kTurn>(int64_t run) HW_INLINE_LAMBDA {
+    if (run < runs.num_runs) RunProducts<kType, kTurn>::Multiply(tiles, runs, reader.Codes(run, gathered), run);
+  };
+  const auto one_run = [&]<int kTurn>(int64_t run) HW_INLINE_LAMBDA {
+    if (run + 1 < runs.num_runs) RunProducts<kType, 1 - kTurn>::Store(tiles, codes[1 - kTurn]);
+    multiply.template operator()<kTurn>(run + 2);
     reader.Scales(run, scales);
-    AddScaled<kType, kRows>(runs, run, codes[0], scales, sum);
-    if (!has_second) break;
-    if (run + 2 < runs.num_runs) {
-      MultiplyRun<kType, 0>(tiles, runs, reader.Codes(run + 2, gathered), run + 2, codes[0]);
-    }
-    reader.Scales(run + 1, scales);
-    AddScaled<kType, kRows>(runs, run + 1, codes[1], scales, sum);
+    AddScaled<kType, kRows>(runs, run, codes[kTurn], scales, sum);
+  };
+  multiply.template operator()<0>(0);
+  multiply.template operator()<1>(1);
+  if (runs.num_runs > 0) RunProducts<kType, 0>::Store(tiles, codes[0]);
+  for (int64_t run = 0; run < runs.num_runs; run += 2) {
+    one_run.template operator()<0>(run);
+    if (run + 1 < runs.num_runs) one_run.template operator()<1>(run + 1);
   }
   HW_UNROLL
   for (int64_t sub = 0; sub < kSubPanels; ++sub) {

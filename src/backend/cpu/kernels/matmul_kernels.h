@@ -65,9 +65,13 @@ struct TileArgs {
   int64_t x_block_stride;
   StepType steps;  // kBF16Pair only where has_bf16_dot, kByteQuad only where has_tiles and for weights in panels whose
                    // codes are whole
-  const float* x_scales;  // of kByteQuad, which has more than 32 rows: [K / kGroupElements, rounded up]
-                          // [x_scales_stride], of these rows; readable to a multiple of 16 rows
+  const float* x_scales;  // of kByteQuad, which without x_starts has more than 32 rows: [K / kGroupElements, rounded
+                          // up] [x_scales_stride], of these rows; readable to a multiple of 16 rows
   int64_t x_scales_stride;
+  // Of kByteQuad where all runs of a group of an output have one scale already (RoundToGroupScales), else null: where
+  // sums of codes start that are to end at those of code - offset, as QuantizedRun::start_128, in the order of
+  // x_scales.
+  const int32_t* x_starts;
   const void* weight;  // first of num_outputs rows of K
   WeightType type;
   int64_t depth;        // K
@@ -76,7 +80,10 @@ struct TileArgs {
   float* out;           // [num_rows, out_stride], first output of this tile
   int64_t out_stride;   // floats
   bool add;             // out += instead of out =
-  float* scratch;       // TileLimits::scratch_bytes, 64-byte aligned
+  // Of kByteQuad: results go past the caches, which they would only pass through. Whole lines then: `out` is 64-byte
+  // aligned, out_stride a multiple of 16.
+  bool out_streams;
+  float* scratch;  // TileLimits::scratch_bytes, 64-byte aligned
 };
 
 // 32 elements of a row of x as they are, and their sum.
@@ -135,6 +142,11 @@ inline constexpr TileLimits kAmxTileLimits = {
     kAmxOutputs, kAmxRows,
     ((2 * kAmxBlockSteps + 3 * kAmxBlockGroups) * kAmxPairOutputs + kAmxWaitingFloats + kAmxRows * kAmxOutputs) * 4};
 
+struct GroupSummary {
+  float scale;       // 1 of the bytes is this much
+  int32_t code_sum;  // of all bytes
+};
+
 struct MatMulKernels {
   // Row r of the result does not depend on num_rows, bit for bit: a token decoded in a batch equals it alone.
   void (*few_rows)(const FewRowsArgs& args);
@@ -150,7 +162,7 @@ struct MatMulKernels {
   void (*quantize_row)(const float* x, int64_t n, QuantizedRun* to, int64_t stride);
   // Rounds `n` elements of x, a group at most, to signed bytes with one scale: the largest magnitude becomes 127. Each
   // 64 of them are `stride` bytes further on in `to`; behind the last stand zeros to the end of its 64.
-  void (*quantize_group)(const float* x, int64_t n, int8_t* to, int64_t stride, float* scale);
+  GroupSummary (*quantize_group)(const float* x, int64_t n, int8_t* to, int64_t stride);
   // pairs[i] = bf16(x[2i]), bf16(x[2i+1]), to nearest even, with 0 behind the last; (n + 1) / 2 steps.
   void (*round_row)(const float* x, int64_t n, float* pairs);
   TileLimits register_tile_limits;  // of steps of bf16 pairs and of bytes; others have kVectorTileLimits
