@@ -233,28 +233,43 @@ void Admission::Sort(int64_t step) {
 
 void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short, int64_t step) {
   Sort(step);
+  const auto begin = [&](const std::shared_ptr<RunningRequest>& request) {
+    HW_RETURN_IF_ERROR(CatchNoMemory("the tables of a new sequence", [&] {
+      ReserveMore(active, 1);
+      return Begin(*request);
+    }));
+    const auto later = std::ranges::find_if(active, [&](const auto& other) { return request->GoesBefore(*other); });
+    active.insert(later, request);
+    return Status::Ok();
+  };
+  std::shared_ptr<RunningRequest> short_one;  // the first for which memory was short
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     RunningRequest& request = **it;
     if ((NeedsMemory(request) && is_short) || prefixes_->ShouldWait(request, active)) {
       ++it;
       continue;
     }
-    Status status = CatchNoMemory("the tables of a new sequence", [&] {
-      ReserveMore(active, 1);
-      return Begin(request);
-    });
+    Status status = begin(*it);
     if (status.ok()) {
-      const auto later = std::ranges::find_if(active, [&](const auto& other) { return request.GoesBefore(*other); });
-      active.insert(later, std::move(*it));
       it = waiting_.erase(it);
       continue;
     }
-    if (status.code() == StatusCode::kOutOfMemory && (!active.empty() || MayComeBack(request))) {
+    if (status.code() == StatusCode::kOutOfMemory) {
       is_short = true;
+      if (short_one == nullptr) short_one = *it;
     } else {
       request.failure = std::move(status);
     }
     ++it;
+  }
+  // What others hold that have begun since, or that are elsewhere, comes back.
+  if (short_one == nullptr || !active.empty() || MayComeBack(*short_one)) return;
+  // It may have come back since it was looked for.
+  Status status = begin(short_one);
+  if (status.ok()) {
+    std::erase(waiting_, short_one);
+  } else if (status.code() != StatusCode::kOutOfMemory || !MayComeBack(*short_one)) {
+    short_one->failure = std::move(status);
   }
 }
 

@@ -314,29 +314,6 @@ TEST_P(W8A8, PreparedAndOtherPartsTogether) {
   }
 }
 
-// A result of so many bytes goes past the caches; of rows and outputs that are not whole registers some goes otherwise.
-TEST_P(W8A8, ALargeResultIsTheSame) {
-  Random random(15);
-  const int64_t depth = 64, num_outputs = 1040, some = 496;
-  for (const int64_t num_rows : {512, 520, 528}) {
-    const bool is_prepared = num_rows != 520;
-    ASSERT_TRUE(num_rows * num_outputs * 4 > 2 << 20 && num_rows * some * 4 < 2 << 20);
-    Matrix all = RandomMatrix(num_outputs, depth, DType::kQ8_0, random);
-    Matrix first{.values = Floats(all.values.begin(), all.values.begin() + some * depth), .adopted = {}};
-    Adopt(first, some, depth, DType::kQ8_0);
-    if (is_prepared) Prepared(all);
-    if (is_prepared) Prepared(first);
-    const Floats values = random.Normal(num_rows * depth);
-    const Floats of_all = Product(values, num_rows, all, depth);
-    const Floats of_some = Product(values, num_rows, first, depth);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      ASSERT_TRUE(std::equal(of_some.begin() + row * some, of_some.begin() + (row + 1) * some,
-                             of_all.begin() + row * num_outputs))
-          << "row " << row;
-    }
-  }
-}
-
 TEST_P(W8A8, PreparedNotANumberStaysOneAndNothingStaysNothing) {
   Random random(16);
   const int64_t depth = 640, num_outputs = 33;

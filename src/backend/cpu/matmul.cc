@@ -181,16 +181,6 @@ void RunAllFewRows(const MatMulJob& job, const MatMulKernels& kernels, ThreadPoo
   });
 }
 
-// Whether a result is so large that it would push all else out of a core's caches and be gone itself when it is read.
-// Of 4 MB products take 0 to 7 % less, of 16 MB a third. What is added to stands there already.
-bool Streams(const MatMulJob& job, const MatMulTask& task) {
-  constexpr int64_t kMinBytes = 2 << 20;
-  constexpr uintptr_t kLine = 64;
-  const TensorView& out = job.args.parts[task.part_idx].out;
-  return !Adds(job.args) && out.size_bytes() >= kMinBytes && reinterpret_cast<uintptr_t>(out.data) % kLine == 0 &&
-         out.shape[1] * 4 % static_cast<int64_t>(kLine) == 0;
-}
-
 void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
                  float* scratch) {
   const MatMulPart& part = job.args.parts[task.part_idx];
@@ -221,7 +211,6 @@ void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileI
                 .out = pointers.out,
                 .out_stride = pointers.out_stride,
                 .add = Adds(job.args),
-                .out_streams = in_bytes && Streams(job, task),
                 .scratch = scratch});
 }
 

@@ -96,7 +96,6 @@ struct AmxPlace {
   int64_t register_stride = 0;  // between the registers of rows
   int64_t panel_stride = 0;     // between those of outputs
   bool is_out = false;          // as what they become
-  bool streams = false;         // whole lines that pass the caches by
 
   template <int kSum>
   HWY_INLINE float* Register() const {
@@ -297,8 +296,7 @@ struct AmxPair {
             .row_stride = args_.out_stride,
             .register_stride = kRegisterRows * args_.out_stride,
             .panel_stride = kRegisterSteps,
-            .is_out = true,
-            .streams = args_.out_streams};
+            .is_out = true};
   }
   // What sums begin with, in any case: what stands in `out`, if they are added to it, and the bias. Bits do not depend
   // on where an element stands in a task.

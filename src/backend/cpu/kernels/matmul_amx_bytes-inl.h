@@ -8,8 +8,6 @@
 #ifndef HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_BYTES_INL_H_
 #define HEADWISE_BACKEND_CPU_KERNELS_MATMUL_AMX_BYTES_INL_H_
 
-#include <hwy/cache_control.h>
-
 #include "backend/cpu/kernels/matmul_amx-inl.h"
 #include "backend/cpu/kernels/packed_panel-inl.h"
 
@@ -72,7 +70,7 @@ class AmxByteSums {
   template <int kPart>
   HWY_INLINE void Ask() const {
     if (Scales::kAsksForScratch || left_.from.is_out) left_.from.template Ask<kPart>();
-    if (left_.to.streams || left_.to.first == left_.from.first) return;
+    if (left_.to.first == left_.from.first) return;
     if (Scales::kAsksForScratch || left_.to.is_out) left_.to.template Ask<kPart>();
   }
   // An eighth of what is to be scaled beside a group's products: half a register.
@@ -88,19 +86,12 @@ class AmxByteSums {
     HW_UNROLL
     for (int64_t sub = 0; sub < kRegisterSteps; sub += kLanes) {
       const VF weight_scale = scaled_.scales.OfOutputs(panel, sub);
-      const auto scale_rows = [&](const auto& store) HW_INLINE_LAMBDA {
-        HW_UNROLL
-        for (int64_t row = 0; row < kRows; ++row) {
-          const VI code_sum = scaled_.scales.Centered(hn::Load(DI(), codes + row * kRegisterSteps + sub), first + row);
-          const VF scaled = hn::Mul(hn::ConvertTo(kDF, code_sum), hn::Set(kDF, scaled_.scales.of_x[first + row]));
-          const VF sum = is_sum ? hn::LoadU(kDF, from + row * scaled_.from.row_stride + sub) : hn::Zero(kDF);
-          store(hn::MulAdd(scaled, weight_scale, sum), to + row * scaled_.to.row_stride + sub);
-        }
-      };
-      if (scaled_.to.streams) {
-        scale_rows([](VF sum, float* place) HW_INLINE_LAMBDA { hn::Stream(sum, kDF, place); });
-      } else {
-        scale_rows([](VF sum, float* place) HW_INLINE_LAMBDA { hn::StoreU(sum, kDF, place); });
+      HW_UNROLL
+      for (int64_t row = 0; row < kRows; ++row) {
+        const VI code_sum = scaled_.scales.Centered(hn::Load(DI(), codes + row * kRegisterSteps + sub), first + row);
+        const VF scaled = hn::Mul(hn::ConvertTo(kDF, code_sum), hn::Set(kDF, scaled_.scales.of_x[first + row]));
+        const VF sum = is_sum ? hn::LoadU(kDF, from + row * scaled_.from.row_stride + sub) : hn::Zero(kDF);
+        hn::StoreU(hn::MulAdd(scaled, weight_scale, sum), kDF, to + row * scaled_.to.row_stride + sub);
       }
     }
   }
@@ -112,7 +103,6 @@ class AmxByteSums {
       for (int part = 0; part < 8; ++part) Scale(part);
     }
     BeginGroup({});
-    hwy::FlushStream();  // others may read what went past the caches
   }
 
  private:

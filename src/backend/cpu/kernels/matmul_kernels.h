@@ -80,10 +80,7 @@ struct TileArgs {
   float* out;           // [num_rows, out_stride], first output of this tile
   int64_t out_stride;   // floats
   bool add;             // out += instead of out =
-  // Of kByteQuad: results go past the caches, which they would only pass through. Whole lines then: `out` is 64-byte
-  // aligned, out_stride a multiple of 16.
-  bool out_streams;
-  float* scratch;  // TileLimits::scratch_bytes, 64-byte aligned
+  float* scratch;       // TileLimits::scratch_bytes, 64-byte aligned
 };
 
 // 32 elements of a row of x as they are, and their sum.
