@@ -41,12 +41,12 @@ class Admission {
   // Sequences that no request runs on are let go by others, at some time: who finds no memory waits for that too.
   void WaitForKept() { waits_for_kept_ = true; }
 
-  // Moves to `active`, which is in order of GoesBefore, who can have memory now. For memory it is turn by
-  // turn (OrderOf), while others have some that may come back: those that run, and with WaitForKept whoever holds a
-  // sequence, but for those that wait themselves. Where nobody does, who cannot have it is refused: its failure is set,
-  // and it waits to be finished. Whoever needs none does not wait for any. Who begins with what one of `active` is
-  // reading waits for that (PrefixReuse::ShouldWait), before it has memory. `is_short`: those that run have too little
-  // as it is, and nobody else gets any. `step`: the engine's number of it, by which turns age.
+  // Moves to `active`, which is in order of GoesBefore, who can have memory now. For memory it is turn by turn
+  // (OrderOf), while others have some that may come back: those that run, and with WaitForKept whoever holds a
+  // sequence, but for those that still wait when all had their turn. Where nobody does, the first who cannot have it is
+  // refused: its failure is set, and it waits to be finished. Whoever needs none does not wait for any. Who begins with
+  // what one of `active` is reading waits for that (PrefixReuse::ShouldWait), before it has memory. `is_short`: those
+  // that run have too little as it is, and nobody else gets any. `step`: the engine's number of it, by which turns age.
   void Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool is_short, int64_t step);
   // One of those that wait and are refused; null where there is none.
   std::shared_ptr<RunningRequest> FindRefused() const;
