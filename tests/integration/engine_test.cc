@@ -352,6 +352,23 @@ TEST(EngineLimits, ARequestThatCannotFitIsRefusedWithTheBytes) {
   EXPECT_EQ(engine->Take(second)->finish, FinishReason::kLength);
 }
 
+// The first one's turn comes while a sequence has the memory, of a request that waits behind it and needs no more.
+TEST(EngineLimits, WhoWaitsForOneThatWaitsIsNotRefused) {
+  std::mt19937_64 rng(11);
+  EngineOptions options = TinyOptions();
+  options.kv_limit_bytes = 768 << 10;
+  const auto engine = MustCreate(options);
+  Request small = RequestFor(RandomIds(rng, 10), nullptr, 1);
+  small.sequence = *engine->NewSequence({.plan = nullptr, .prompt_tokens = 0, .max_tokens = 400});
+  const RequestId large_id = *engine->Submit(RequestFor(RandomIds(rng, 600), nullptr, 10));
+  const RequestId small_id = *engine->Submit(std::move(small));
+  while (engine->Peek(small_id)->finish == FinishReason::kRunning) ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(engine->Take(small_id)->finish, FinishReason::kLength);
+  for (bool more = true; more;) more = *engine->Step();
+  const Result<RequestResult> large = engine->Take(large_id);
+  EXPECT_EQ(large->finish, FinishReason::kLength) << large->status.message();
+}
+
 TEST(EngineRequests, CancellingGivesThePagesBack) {
   std::mt19937_64 rng(8);
   const auto engine = MustCreate(TinyOptions());
