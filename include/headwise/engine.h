@@ -45,8 +45,8 @@ struct EngineOptions {
   std::string isa = "auto";     // cpu: "amx", "avx512", "avx2", "baseline"; auto takes the best this machine has
   std::string compute =
       "auto";  // "f32", "bf16", "int8", "fp8" (cuda: many rows of prompts; decoding as "int8", with
-               // a byte more of device memory for each weight of a layer), "w8a8" (isa "amx": prompts with weights of
-               // block formats in bytes, a scale for 512 elements of K); auto: int8 where weights are of block
+               // a byte more of device memory for each weight of a layer), "w8a8" (isa "amx": weights of block formats
+               // in bytes, a scale for 512 of K, with prompts; in q8_0 always); auto: int8 where weights are of block
                // formats, bf16 for prefill where they are 16-bit and a short measurement, once per process, finds this
                // machine's bf16 dots faster than f32; else f32. Engine::arithmetic() tells
   std::string kv_dtype = "f16";  // "f32", "f16", "bf16", "q8", "q4"; two with a comma: of heads that keep every

@@ -262,7 +262,7 @@ void Admission::Admit(std::vector<std::shared_ptr<RunningRequest>>& active, bool
     }
     ++it;
   }
-  // What others hold that have begun since, or that are elsewhere, comes back.
+  // Who runs now, or holds a sequence that no request waits with, will give memory back.
   if (short_one == nullptr || !active.empty() || MayComeBack(*short_one)) return;
   // It may have come back since it was looked for.
   Status status = begin(short_one);

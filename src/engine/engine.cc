@@ -199,8 +199,7 @@ const Tokenizer& Engine::tokenizer() const {
 std::string Engine::backend_description() const {
   const EngineImpl::Parts& parts = impl_->parts();
   const bool is_invariant = parts.options.batch_invariant;
-  const bool of_prefill =
-      parts.compute == Compute::kBF16 || parts.compute == Compute::kFp8 || parts.compute == Compute::kW8A8;
+  const bool of_prefill = parts.compute == Compute::kBF16 || parts.compute == Compute::kFp8;
   return fmt::format("{}, {}{}{}", parts.memory->backend->Description(), NameOf(parts.compute),
                      of_prefill && !is_invariant ? " prefill" : "", is_invariant ? ", batch-invariant" : "");
 }

@@ -250,8 +250,7 @@ TileX TileXOf(const MatMulJob& job, const MatMulPart& part, const MatMulKernels&
   const bool are_many = in_registers && job.RowsOf(0).count >= kMinRegisterRows;
   // Without elements there are no scales.
   if (compute == Compute::kW8A8 && in_registers && job.args.x.shape[1] > 0) {
-    // Ranges may begin within a register, unless they are of many rows.
-    if (are_many || (job.ranges.empty() && HasGroupScales(part.weight))) return TileX::kBytes;
+    if (are_many || HasGroupScales(part.weight)) return TileX::kBytes;
   }
   return are_many ? TileX::kSteps : TileX::kRuns;
 }

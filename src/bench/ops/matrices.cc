@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cpu/packed_weights.h"
 #include "base/rng.h"
 #include "bench/op_data.h"
 #include "bench/op_method.h"
@@ -120,16 +121,18 @@ class MatMulCalls {
 };
 
 Status MeasureCycle(const OpRun& run, const Launch& launch, const MatrixCycle& cycle, Compute compute) {
-  for (const std::vector<LinearWeights>& parts : cycle.launches) {
-    for (const LinearWeights& part : parts) {
-      if (launch.is_of_layer) HW_RETURN_IF_ERROR(cycle.backend->PrepareProducts(part.weight, compute));
+  if (launch.is_of_layer) {
+    for (const std::vector<LinearWeights>& parts : cycle.launches) {
+      for (const LinearWeights& part : parts) {
+        HW_RETURN_IF_ERROR(cycle.backend->PrepareProducts(part.weight, compute));
+      }
     }
   }
   // A mapped file comes into memory, and every page of it into this process, at the first reading.
   HW_ASSIGN_OR_RETURN(MatMulCalls first, MatMulCalls::Make(cycle, launch.write, compute, 1, run.options().seed));
   for (size_t i = 0; i < cycle.launches.size(); ++i) first.Call(static_cast<int64_t>(i));
-  const WeightMatrix& weight = launch.parts.front().weight;
-  const bool are_rounded = launch.is_of_layer && weight.dtype == DType::kQ8_0 && weight.shape[1] % 64 == 0;
+  const WeightMatrix& weight = cycle.launches.front().front().weight;
+  const bool are_rounded = compute == Compute::kW8A8 && cpu::HasGroupScales(weight);
   for (const int64_t num_rows : run.options().rows) {
     const OpWork work = MatMulWork(launch.parts, launch.write, num_rows);
     int64_t activation_elements = num_rows * weight.shape[1];
