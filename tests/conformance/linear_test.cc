@@ -364,6 +364,57 @@ TEST_P(Linear, WhatIsLeftForANormIsAsIfItHadMadeIt) {
   }
 }
 
+// Whichever way products go: few rows, some and many, in f32, bf16, int8 and bytes, a gate and what it gates in other
+// formats.
+TEST(LinearOnCpu, AnActivationOnTheWayOutIsTheSameBits) {
+  using Kind = ActivateArgs::Kind;
+  struct {
+    int64_t num_rows, num_outputs;
+    DType gate, x;
+    Compute compute;
+    Kind kind;
+  } const kCases[] = {{3, 50, DType::kF32, DType::kF32, Compute::kF32, Kind::kGatedSilu},
+                      {40, 200, DType::kF16, DType::kBF16, Compute::kF32, Kind::kGatedGeluTanh},
+                      {300, 300, DType::kBF16, DType::kBF16, Compute::kBF16, Kind::kGatedSiluClamped},
+                      {40, 333, DType::kF32, DType::kF32, Compute::kBF16, Kind::kGelu},
+                      {300, 70, DType::kQ8_0, DType::kQ8_0, Compute::kInt8, Kind::kGeluTanh},
+                      {5, 600, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 333, DType::kQ4_0, DType::kQ8_0, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 100, DType::kQ8_0, DType::kF32, Compute::kInt8, Kind::kGatedSilu},
+                      {550, 333, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 333, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {550, 600, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedGeluTanh}};
+  constexpr int64_t kDepth = 192;
+  for (const auto& [name, backend] : CpuBackends()) {
+    Random random(7);
+    for (const auto& drawn : kCases) {
+      SCOPED_TRACE(name + ", " + std::to_string(drawn.num_rows) + " rows");
+      const Shape shape = {drawn.num_rows, drawn.num_outputs};
+      const Held x(*backend, {drawn.num_rows, kDepth}, random.Normal(drawn.num_rows * kDepth));
+      const Held bias(*backend, {drawn.num_outputs}, random.Normal(drawn.num_outputs));
+      const Held gate = Held::Poisoned(*backend, shape), out = Held::Poisoned(*backend, shape);
+      std::vector<MatMulPart> parts;
+      const auto add_part = [&](DType format, const Held& to) {
+        const WeightMatrix weight = AdoptedMatrix(*backend, format, random.Normal(drawn.num_outputs * kDepth), kDepth);
+        if (drawn.compute == Compute::kW8A8 && CanMultiplyIn(Compute::kW8A8, *backend).ok()) {
+          ASSERT_TRUE(backend->PrepareProducts(weight, Compute::kW8A8).ok());
+        }
+        parts.push_back({.weight = weight, .bias = bias.view(), .out = to.view()});
+      };
+      if (IsGated(drawn.kind)) add_part(drawn.gate, gate);
+      add_part(drawn.x, out);
+      const MatMulArgs product{.x = x.view(), .parts = parts, .compute = drawn.compute};
+      const ActivateArgs activation{
+          .kind = drawn.kind, .gate = IsGated(drawn.kind) ? gate.view() : TensorView{}, .x = out.view()};
+      backend->Linear({.product = product, .activation = activation});
+      const Floats found = out.Read();
+      backend->MatMul(product);
+      backend->Activate(activation);
+      EXPECT_EQ(found, out.Read());
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, Linear, testing::Range<size_t>(0, AllBackends().size()),
                          [](const auto& param) { return AllBackends()[param.param].name; });
 

@@ -168,21 +168,24 @@ class DecodeBatch {
 
   float* Result(size_t piece_idx) const { return results_ + static_cast<int64_t>(piece_idx) * result_floats_; }
 
+  bool HasSinkQuery(const HeadWork& work) const { return args_.q_sink.present() && work.mask().sink > 0; }
+
   // Queries times scale * log2(e), zero-padded, one block per row.
   void PrepareQueries() {
     const auto factor = static_cast<float>(args_.scale * kLog2E);
+    const int64_t dim = args_.head_dim();
     for (size_t i = 0; i < rows_.size(); ++i) {
       const HeadWork& work = rows_[i].work;
-      const bool has_sink_query = args_.q_sink.present() && work.mask().sink > 0;
-      for (int64_t g = 0; g < group_; ++g) {
-        const int64_t from = (rows_[i].row() * args_.num_q_heads + work.kv_head * group_ + g) * args_.head_dim();
-        const int64_t to = (static_cast<int64_t>(i) * group_ + g) * padded_dim_;
-        for (int64_t d = 0; d < padded_dim_; ++d) {
-          const bool exists = d < args_.head_dim();
-          q_[to + d] = exists ? F32(args_.q)[from + d] * factor : 0.0f;
-          q_sink_[to + d] = exists && has_sink_query ? F32(args_.q_sink)[from + d] * factor : q_[to + d];
+      const auto prepare = [&](const ConstTensorView& queries, float* blocks) {
+        const float* from = F32(queries) + (rows_[i].row() * args_.num_q_heads + work.kv_head * group_) * dim;
+        float* to = blocks + static_cast<int64_t>(i) * group_ * padded_dim_;
+        for (int64_t g = 0; g < group_; ++g, from += dim, to += padded_dim_) {
+          for (int64_t d = 0; d < dim; ++d) to[d] = from[d] * factor;
+          std::fill(to + dim, to + padded_dim_, 0.0f);
         }
-      }
+      };
+      prepare(args_.q, q_);
+      if (HasSinkQuery(work)) prepare(args_.q_sink, q_sink_);
     }
     for (int64_t h = 0; h < args_.num_q_heads && args_.alibi_slopes.present(); ++h) {
       slopes_[h] = static_cast<float>(F32(args_.alibi_slopes)[h] * kLog2E);
@@ -200,7 +203,7 @@ class DecodeBatch {
     return {.pages = PagesOf(work),
             .num_q = group_,
             .q = q_ + q_offset,
-            .q_sink = q_sink_ + q_offset,
+            .q_sink = (HasSinkQuery(work) ? q_sink_ : q_) + q_offset,
             .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
             .score_cap = static_cast<float>(args_.score_cap * kLog2E),
             .query_pos = row.pos(),

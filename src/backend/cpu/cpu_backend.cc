@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/activation.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/compute_rates.h"
 #include "backend/cpu/experts.h"
@@ -142,9 +143,9 @@ class CpuBackend final : public Backend {
   void Activate(const ActivateArgs& args) override {
     Validate(args);
     const int64_t dim = args.x.shape[1];
+    const cpu::Activation activation{kernels_.elementwise, args.kind};
     ForRows(args.x.shape[0], dim, [&](int64_t row) {
-      const float* const gate = IsGated(args.kind) ? F32(args.gate) + row * dim : nullptr;
-      cpu::ActivateRow(kernels_.elementwise, args.kind, gate, F32(args.x) + row * dim, dim);
+      activation.Row(activation.is_gated() ? F32(args.gate) + row * dim : nullptr, F32(args.x) + row * dim, dim);
     });
   }
 
@@ -184,6 +185,18 @@ class CpuBackend final : public Backend {
   }
 
   void DrawTokens(const DrawTokensArgs& args) override { DrawTokensOnHost(args); }
+
+  // The gate stays in the caches of the thread that multiplies by it.
+  void Linear(const LinearArgs& args) override {
+    if (!args.activation) return Backend::Linear(args);
+    Validate(args.product);
+    Validate(*args.activation);
+    if (args.norm) Norm(*args.norm);
+    const cpu::Activation activation{kernels_.elementwise, args.activation->kind};
+    cpu::RunMatMulJob({.args = args.product, .activation = &activation}, kernels_.matmul, pool_, matmul_scratch_,
+                      sums_);
+    if (args.then) MatMul(*args.then);
+  }
 
   size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
   void BeginStep(const KvStep& step) override { Validate(step); }  // tables are read where they are

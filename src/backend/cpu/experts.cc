@@ -76,11 +76,6 @@ class ExpertsOfClass {
     Grow(scratch_.gate, num_rows * args_.ffn_dim());
     Grow(scratch_.up, num_rows * args_.ffn_dim());
     GateAndUp();
-    ForRows(num_rows, args_.ffn_dim(), pool_, [&](int64_t row) {
-      const int64_t at = row * args_.ffn_dim();
-      ActivateRow(kernels_.elementwise, args_.activation, scratch_.gate.data() + at, scratch_.up.data() + at,
-                  args_.ffn_dim());
-    });
     Down(num_rows, first_output);
   }
 
@@ -129,7 +124,8 @@ class ExpertsOfClass {
       scratch_.parts.push_back({expert.up.weight, expert.up.bias, up});
       ranges.insert(ranges.end(), 2, is_one_row_ ? RowRange{0, 1} : rows);
     }
-    Multiply(args_.x, ranges, is_one_row_ ? std::span<const int32_t>() : scratch_.gathered);
+    const Activation activation{kernels_.elementwise, args_.activation};
+    Multiply(args_.x, ranges, is_one_row_ ? std::span<const int32_t>() : scratch_.gathered, &activation);
   }
 
   void Down(int64_t num_rows, int64_t first_output) {
@@ -150,10 +146,11 @@ class ExpertsOfClass {
     Multiply(RowsOf(scratch_.up, 0, num_rows, args_.ffn_dim()), scratch_.ranges, scratch_.gathered);
   }
 
-  void Multiply(const ConstTensorView& x, std::span<const RowRange> ranges, std::span<const int32_t> gathered) {
+  void Multiply(const ConstTensorView& x, std::span<const RowRange> ranges, std::span<const int32_t> gathered,
+                const Activation* activation = nullptr) {
     const MatMulArgs product{.x = x, .parts = scratch_.parts, .compute = args_.compute};
-    RunMatMulJob(MatMulJob{.args = product, .ranges = ranges, .gathered = gathered}, kernels_.matmul, pool_,
-                 matmul_scratch_, sums_);
+    RunMatMulJob({.args = product, .ranges = ranges, .gathered = gathered, .activation = activation}, kernels_.matmul,
+                 pool_, matmul_scratch_, sums_);
   }
 
   const ExpertsArgs& args_;
@@ -205,21 +202,6 @@ void RunExperts(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool&
     begin = end;
   }
   AddUp(args, kernels, pool, scratch);
-}
-
-void ActivateRow(const ElementwiseKernels& kernels, ActivateArgs::Kind kind, const float* gate, float* x, int64_t n) {
-  switch (kind) {
-    case ActivateArgs::Kind::kGatedSilu:
-      return kernels.gated_silu(gate, x, n);
-    case ActivateArgs::Kind::kGatedGeluTanh:
-      return kernels.gated_gelu_tanh(gate, x, n);
-    case ActivateArgs::Kind::kGatedSiluClamped:
-      return kernels.gated_silu_clamped(gate, x, n, kClampedSiluLimit, kClampedSiluSlope);
-    case ActivateArgs::Kind::kGelu:
-      return kernels.gelu(x, n);
-    case ActivateArgs::Kind::kGeluTanh:
-      return kernels.gelu_tanh(x, n);
-  }
 }
 
 }  // namespace headwise::cpu

@@ -35,9 +35,6 @@ struct ExpertsScratch {
 void RunExperts(const ExpertsArgs& args, const KernelTable& kernels, ThreadPool& pool, MatMulScratch& matmul_scratch,
                 ExpertsScratch& scratch, ExpertStore& store, RowSums sums);
 
-// One row of an activation: what ActivateArgs says, `gate` null unless gated.
-void ActivateRow(const ElementwiseKernels& kernels, ActivateArgs::Kind kind, const float* gate, float* x, int64_t n);
-
 }  // namespace headwise::cpu
 
 #endif  // HEADWISE_BACKEND_CPU_EXPERTS_H_

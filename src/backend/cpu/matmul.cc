@@ -21,6 +21,11 @@ static_assert(kTaskRows % kMaxFewRows == 0);
 // Below this much work another thread would come too late: waking one takes a few microseconds.
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
+constexpr int64_t kMinActivatedElements = 16 << 10;
+
+// At most so many outputs of a task that has a gate: what comes out of it, 256 KiB, stays in the second-level cache
+// with what the products keep there.
+constexpr int64_t kGatedOutputs = 128;
 
 enum class Spread { kCaller, kPool };
 
@@ -58,9 +63,8 @@ bool Adds(const MatMulArgs& args) {
 }
 
 // All but x and its rows.
-PackedArgs PackedArgsOf(const MatMulJob& job, const MatMulTask& task) {
+PackedArgs PackedArgsOf(const MatMulJob& job, const MatMulTask& task, const PartPointers& pointers) {
   const MatMulPart& part = job.args.parts[task.part_idx];
-  const PartPointers pointers = PointersOf(job, task);
   PackedArgs packed = {};
   packed.weight = pointers.weight;
   packed.type = WeightTypeOf(part.weight.dtype);
@@ -115,7 +119,7 @@ void RunFewRows(const MatMulJob& job, const MatMulKernels& kernels, const FewRow
                 float* scratch) {
   const MatMulPart& part = job.args.parts[task.part_idx];
   if (IsPacked(part.weight)) {
-    PackedArgs packed = PackedArgsOf(job, task);
+    PackedArgs packed = PackedArgsOf(job, task, PointersOf(job, task));
     packed.x_int8 = HasWholeCodes(part) ? input.Int8Group(task.first_row) : nullptr;
     packed.x_f32 = input.FloatGroup(task.first_row);
     packed.x_row_stride = 1;
@@ -181,20 +185,31 @@ void RunAllFewRows(const MatMulJob& job, const MatMulKernels& kernels, ThreadPoo
   });
 }
 
-void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileInput& input, const MatMulTask& task,
-                 float* scratch) {
+// What all tasks of a product of tiles share.
+struct TileProduct {
+  const MatMulJob& job;
+  const MatMulKernels& kernels;
+  RowSums sums;
+  TileInput input;
+
+  TileX XOf(size_t part_idx) const { return TileXOf(job, job.args.parts[part_idx], kernels, sums); }
+};
+
+// `pointers` are the task's, or have another place for what comes out.
+void RunTile(const TileProduct& product, const MatMulTask& task, const PartPointers& pointers, float* scratch) {
+  const auto& [job, kernels, sums, input] = product;
   const MatMulPart& part = job.args.parts[task.part_idx];
-  if (task.x == TileX::kRuns) {
-    PackedArgs packed = PackedArgsOf(job, task);
+  const TileX task_x = product.XOf(task.part_idx);
+  if (task_x == TileX::kRuns) {
+    PackedArgs packed = PackedArgsOf(job, task, pointers);
     packed.x_int8 = input.runs + task.first_row * input.runs_stride;
     packed.x_row_stride = input.runs_stride;
     packed.x_run_stride = 1;
     packed.num_rows = task.num_rows;
     return kernels.packed_tile(packed, scratch);
   }
-  const bool in_bytes = task.x == TileX::kBytes;
+  const bool in_bytes = task_x == TileX::kBytes;
   const StepRows& x = in_bytes ? input.bytes : input.steps;
-  const PartPointers pointers = PointersOf(job, task);
   kernels.tile({.x = x.Row(task.first_row),
                 .num_rows = task.num_rows,
                 .x_stride = x.stride,
@@ -212,6 +227,30 @@ void RunTileTask(const MatMulJob& job, const MatMulKernels& kernels, const TileI
                 .out_stride = pointers.out_stride,
                 .add = Adds(job.args),
                 .scratch = scratch});
+}
+
+// Outputs that an activation takes. A gate's stay side by side in `gates`, in the second-level cache: rows of a wide
+// matrix, which lie a power of two apart, would push each other out of there.
+void RunTileTask(const TileProduct& product, const MatMulTask& task, float* scratch, float* gates) {
+  const MatMulJob& job = product.job;
+  const Activation* const activation = job.activation;
+  MatMulTask x_task = task;
+  const float* gate = nullptr;
+  if (activation != nullptr && activation->is_gated()) {
+    PartPointers pointers = PointersOf(job, task);
+    pointers.out = gates;
+    pointers.out_stride = task.num_outputs;
+    RunTile(product, task, pointers, scratch);
+    ++x_task.part_idx;
+    gate = gates;
+  }
+  const PartPointers pointers = PointersOf(job, x_task);
+  RunTile(product, x_task, pointers, scratch);
+  if (activation == nullptr) return;
+  for (int64_t row = 0; row < task.num_rows; ++row) {
+    activation->Row(gate != nullptr ? gate + row * task.num_outputs : nullptr, pointers.out + row * pointers.out_stride,
+                    task.num_outputs);
+  }
 }
 
 // Even blocks of rows, each of which begins with a tile register.
@@ -240,44 +279,79 @@ int64_t TaskOutputs(const MatMulJob& job, const TileLimits& limits, int num_thre
   return best;
 }
 
+// Of a part, or of two that a task takes together.
+void AddTileTasks(const MatMulJob& job, size_t part_idx, const TileLimits& limits, std::vector<MatMulTask>& tasks) {
+  const int64_t num_outputs = job.args.parts[part_idx].weight.shape[0];
+  const RowRange rows = job.RowsOf(part_idx);
+  const int64_t num_row_blocks = CeilDiv(rows.count, limits.num_rows);
+  for (int64_t output = 0; output < num_outputs; output += limits.num_outputs) {
+    // The blocks of rows of one tile are neighbours: its weights come from memory once.
+    for (int64_t block = 0; block < num_row_blocks; ++block) {
+      const int64_t begin = RowBlockBegin(block, num_row_blocks, rows.count);
+      tasks.push_back({.part_idx = part_idx,
+                       .first_output = output,
+                       .num_outputs = std::min(limits.num_outputs, num_outputs - output),
+                       .first_row = rows.first + begin,
+                       .num_rows = RowBlockBegin(block + 1, num_row_blocks, rows.count) - begin});
+    }
+  }
+}
+
 void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
               RowSums sums) {
-  const int64_t depth = job.args.x.shape[1];
-  const TileInput input = TileInputOf(job, kernels, pool, scratch, sums);
+  const TileProduct product = {job, kernels, sums, TileInputOf(job, kernels, pool, scratch, sums)};
+  const TileInput& input = product.input;
+  const size_t parts_per_task = job.parts_per_task();
   const bool in_registers = input.step_type == StepType::kBF16Pair || input.bytes.first != nullptr;
   TileLimits step_limits = in_registers ? kernels.register_tile_limits : kVectorTileLimits;
   if (step_limits.num_outputs > kTileOutputs) {
+    if (parts_per_task == 2) step_limits.num_outputs = std::min(step_limits.num_outputs, kGatedOutputs);
     step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
   }
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   int64_t products = 0;
-  for (size_t part_idx = 0; part_idx < job.args.parts.size(); ++part_idx) {
-    const int64_t num_outputs = job.args.parts[part_idx].weight.shape[0];
-    const RowRange rows = job.RowsOf(part_idx);
-    const TileX x = TileXOf(job, job.args.parts[part_idx], kernels, sums);
-    const TileLimits& limits = x == TileX::kRuns ? kVectorTileLimits : step_limits;
-    const int64_t num_row_blocks = CeilDiv(rows.count, limits.num_rows);
-    products += rows.count * depth * num_outputs;
-    for (int64_t output = 0; output < num_outputs; output += limits.num_outputs) {
-      // The blocks of rows of one tile are neighbours: its weights come from memory once.
-      for (int64_t block = 0; block < num_row_blocks; ++block) {
-        const int64_t begin = RowBlockBegin(block, num_row_blocks, rows.count);
-        tasks.push_back({.part_idx = part_idx,
-                         .first_output = output,
-                         .num_outputs = std::min(limits.num_outputs, num_outputs - output),
-                         .first_row = rows.first + begin,
-                         .num_rows = RowBlockBegin(block + 1, num_row_blocks, rows.count) - begin,
-                         .x = x});
-      }
-    }
+  for (size_t part_idx = 0; part_idx < job.args.parts.size(); part_idx += parts_per_task) {
+    bool in_runs = false;
+    for (size_t i = part_idx; i < part_idx + parts_per_task; ++i) in_runs |= product.XOf(i) == TileX::kRuns;
+    AddTileTasks(job, part_idx, in_runs ? kVectorTileLimits : step_limits, tasks);
+    products += job.RowsOf(part_idx).count * job.args.x.shape[1] * job.args.parts[part_idx].weight.shape[0];
   }
-  const int64_t scratch_bytes = std::max(step_limits.scratch_bytes, kVectorTileLimits.scratch_bytes);
-  scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(scratch_bytes));
+  const int64_t kernel_bytes = std::max(step_limits.scratch_bytes, kVectorTileLimits.scratch_bytes);
+  const int64_t most_gates = std::max(step_limits.num_rows * step_limits.num_outputs,
+                                      kVectorTileLimits.num_rows * kVectorTileLimits.num_outputs);
+  const int64_t gate_bytes = parts_per_task == 2 ? most_gates * static_cast<int64_t>(sizeof(float)) : 0;
+  scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(kernel_bytes + gate_bytes));
   const Spread spread = products < kMinParallelProducts ? Spread::kCaller : Spread::kPool;
   ForTasks(static_cast<int64_t>(tasks.size()), spread, pool, [&](int64_t task_idx, int thread_idx) {
-    const MatMulTask& task = tasks[static_cast<size_t>(task_idx)];
-    RunTileTask(job, kernels, input, task, scratch.TileOfThread(thread_idx));
+    float* const memory = scratch.TileOfThread(thread_idx);
+    RunTileTask(product, tasks[static_cast<size_t>(task_idx)], memory, memory + kernel_bytes / 4);
+  });
+}
+
+// Of few rows, which are in the caches still.
+void Activate(const MatMulJob& job, ThreadPool& pool) {
+  const auto& parts = job.args.parts;
+  const Activation& activation = *job.activation;
+  const size_t parts_per_task = job.parts_per_task();
+  int64_t most_rows = 0;
+  int64_t most_elements = 1;
+  for (const MatMulPart& part : parts) {
+    most_rows = std::max(most_rows, part.out.shape[0]);
+    most_elements = std::max(most_elements, part.out.shape[1]);
+  }
+  const int64_t num_rows = most_rows * static_cast<int64_t>(parts.size() / parts_per_task);
+  const int64_t rows_per_task = std::max<int64_t>(1, kMinActivatedElements / most_elements);
+  pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
+    const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
+    for (int64_t i = task_idx * rows_per_task; i < end; ++i) {
+      const size_t gate_idx = static_cast<size_t>(i / most_rows) * parts_per_task;
+      const TensorView& x = parts[gate_idx + parts_per_task - 1].out;
+      if (i % most_rows >= x.shape[0]) continue;
+      const int64_t at = i % most_rows * x.shape[1];
+      const auto* const gate = activation.is_gated() ? static_cast<const float*>(parts[gate_idx].out.data) : nullptr;
+      activation.Row(gate != nullptr ? gate + at : nullptr, static_cast<float*>(x.data) + at, x.shape[1]);
+    }
   });
 }
 
@@ -299,6 +373,7 @@ void RunMatMulJob(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool
   if (job.num_rows() == 0) return;
   if (TakesFewRows(job, sums, kernels)) {
     RunAllFewRows(job, kernels, pool, scratch);
+    if (job.activation != nullptr) Activate(job, pool);
   } else {
     RunTiles(job, kernels, pool, scratch, sums);
   }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/activation.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
 #include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
@@ -33,7 +34,12 @@ struct MatMulJob {
   std::span<const RowRange> ranges = {};
   // Row r is row [r] of args.x, -1 one that nobody takes; empty: it is row r.
   std::span<const int32_t> gathered = {};
+  // Null, or what becomes of the outputs: of parts 2i and 2i + 1, gate and x, alike but for their weights, x gets what
+  // it makes of both, and what stands in gate afterwards is not said; where it isn't gated each part is an x. Nothing
+  // is added to what stood there.
+  const Activation* activation = nullptr;
 
+  size_t parts_per_task() const { return activation != nullptr && activation->is_gated() ? 2 : 1; }
   int64_t num_rows() const { return gathered.empty() ? args.x.shape[0] : static_cast<int64_t>(gathered.size()); }
   RowRange RowsOf(size_t part_idx) const { return ranges.empty() ? RowRange{0, num_rows()} : ranges[part_idx]; }
   // Null where nobody takes it.
@@ -47,12 +53,11 @@ enum class TileX : uint8_t { kSteps, kRuns, kBytes };
 
 // Outputs [first_output, first_output + num_outputs) of a part, for rows [first_row, first_row + num_rows) of x.
 struct MatMulTask {
-  size_t part_idx = 0;
+  size_t part_idx = 0;  // the first of parts_per_task
   int64_t first_output = 0;
   int64_t num_outputs = 0;
   int64_t first_row = 0;
   int64_t num_rows = 0;
-  TileX x = TileX::kSteps;  // of a tile
 };
 
 // Memory that matrix products keep between calls.

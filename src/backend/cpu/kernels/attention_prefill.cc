@@ -196,13 +196,25 @@ class QueryTile {
     for (int64_t row = 0; row < all_rows_; ++row) {
       const bool exists = row < num_rows_;
       const float* from = q + TokenOf(exists ? row : 0) * args_.stride + row % args_.num_q * dim;
-      for (int64_t step = 0; step < q_steps_; ++step) {
+      float* const steps = to.data + row * q_steps_;
+      int64_t step = 0;
+      for (; exists && (step + kLanes) * Steps::kPerStep <= dim; step += kLanes) {
+        const auto scaled = [&](int64_t vec) HW_INLINE_LAMBDA {
+          return hn::Mul(hn::LoadU(kDF, from + step * Steps::kPerStep + vec * kLanes), hn::Set(kDF, factor));
+        };
+        if constexpr (Steps::kPerStep == 2) {
+          hn::StoreU(PackBF16Sequence(scaled(0), scaled(1)), kDF, steps + step);
+        } else {
+          hn::StoreU(scaled(0), kDF, steps + step);
+        }
+      }
+      for (; step < q_steps_; ++step) {
         float pair[2];
         for (int64_t i = 0; i < Steps::kPerStep; ++i) {
           const int64_t d = step * Steps::kPerStep + i;
           pair[i] = exists && d < dim ? from[d] * factor : 0.0f;
         }
-        to.data[row * q_steps_ + step] = Steps::kPerStep == 2 ? PackBF16Pair(pair[0], pair[1]) : pair[0];
+        steps[step] = Steps::kPerStep == 2 ? PackBF16Pair(pair[0], pair[1]) : pair[0];
       }
     }
   }
@@ -512,7 +524,12 @@ class QueryTile {
       const float sum = hn::GetLane(hn::SumOfLanes(kDF, hn::Load(kDF, sum_ + row * kLanes))) + sink;
       const float inverse = 1.0f / sum;
       float* to = args_.out + TokenOf(row) * args_.stride + q_idx * args_.pages.dim;
-      for (int64_t d = 0; d < args_.pages.dim; ++d) to[d] = out_.data[row * padded_dim_ + d] * inverse;
+      const float* const from = out_.data + row * padded_dim_;
+      int64_t d = 0;
+      for (; d + kLanes <= args_.pages.dim; d += kLanes) {
+        hn::StoreU(hn::Mul(hn::Load(kDF, from + d), hn::Set(kDF, inverse)), kDF, to + d);
+      }
+      for (; d < args_.pages.dim; ++d) to[d] = from[d] * inverse;
       if (args_.lse != nullptr) args_.lse[TokenOf(row) * args_.lse_stride + q_idx] = max_[row] * kLn2 + Log(sum);
     }
   }

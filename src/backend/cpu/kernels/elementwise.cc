@@ -64,7 +64,16 @@ void NormRow(const NormRowArgs& args) {
 }
 
 void RopeRow(const RopeRowArgs& args) {
-  for (int64_t i = 0; i < args.half; ++i) {
+  int64_t i = 0;
+  for (; i + kLanes <= args.half; i += kLanes) {
+    VF cosine, sine;
+    hn::LoadInterleaved2(kDF, args.angles + 2 * i, cosine, sine);
+    const VF low = hn::LoadU(kDF, args.x + i);
+    const VF high = hn::LoadU(kDF, args.x + i + args.half);
+    hn::StoreU(hn::Sub(hn::Mul(low, cosine), hn::Mul(high, sine)), kDF, args.out + i);
+    hn::StoreU(hn::Add(hn::Mul(high, cosine), hn::Mul(low, sine)), kDF, args.out + i + args.half);
+  }
+  for (; i < args.half; ++i) {
     const float cosine = args.angles[2 * i];
     const float sine = args.angles[2 * i + 1];
     const float low = args.x[i];

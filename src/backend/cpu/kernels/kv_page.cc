@@ -50,30 +50,86 @@ HWY_INLINE float LoadElement(const std::byte* group, int64_t idx, float scale) {
   }
 }
 
-template <KvType kType>
-void AppendAs(const AppendArgs& args) {
-  const int64_t padded_dim = args.pages.padded_dim;
-  for (int64_t i = 0; i < args.num_tokens; ++i) {
-    const int64_t pos = args.first_pos + i;
-    const Group group = GroupAt(args.pages, pos / kGroupTokens * kGroupTokens);
-    std::byte* k = const_cast<std::byte*>(group.k);
-    std::byte* v = const_cast<std::byte*>(group.v);
-    const int64_t slot = pos % kGroupTokens;
-    for (int64_t d = 0; d < padded_dim; ++d) {
-      // The padding takes part in dot products, against zeros of the query: it must be finite.
-      const bool exists = d < args.pages.dim;
-      StoreElement<kType>(k, KeyIndex<kType>(slot, d), exists ? args.k[i * args.stride + d] : 0.0f);
-      StoreElement<kType>(v, ValueIndex<kType>(slot, d, padded_dim), exists ? args.v[i * args.stride + d] : 0.0f);
-    }
-  }
-}
-
 // Elements [d, d + kLanes) of a row of `dim`; zeros behind its end.
 HWY_INLINE VF LoadRow(const float* x, int64_t d, int64_t dim) {
   if (d + kLanes <= dim) return hn::LoadU(kDF, x + d);
   alignas(64) float tail[kLanes] = {};
   for (int64_t i = 0; d + i < dim; ++i) tail[i] = x[d + i];
   return hn::Load(kDF, tail);
+}
+
+// Elements [idx, idx + kLanes) of a group of f32 or f16.
+template <KvType kType>
+HWY_INLINE void StoreVector(std::byte* group, int64_t idx, VF x) {
+  if constexpr (kType == KvType::kF32) {
+    hn::StoreU(x, kDF, reinterpret_cast<float*>(group) + idx);
+  } else {
+#if defined(__F16C__)
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    hn::StoreU(hn::DemoteTo(d16, x), d16, reinterpret_cast<hwy::float16_t*>(group) + idx);
+#else
+    alignas(64) float elements[kLanes];
+    hn::Store(x, kDF, elements);
+    for (int64_t i = 0; i < kLanes; ++i) StoreElement<kType>(group, idx + i, elements[i]);
+#endif
+  }
+}
+
+// All keys of a group of f32 or f16, side by side by dimension. The padding takes part in dot products, against zeros
+// of the query: it must be finite.
+template <KvType kType>
+void AppendWholeKeys(const float* x, int64_t stride, int64_t dim, int64_t padded_dim, std::byte* group) {
+  const VI slots = hn::Mul(hn::Iota(DI(), 0), hn::Set(DI(), static_cast<int32_t>(stride)));
+  for (int64_t d = 0; d < padded_dim; ++d) {
+    HW_UNROLL
+    for (int64_t s = 0; s < kSub; ++s) {
+      const VF keys = d < dim ? hn::GatherIndex(kDF, x + s * kLanes * stride + d, slots) : hn::Zero(kDF);
+      StoreVector<kType>(group, KeyIndex<kType>(s * kLanes, d), keys);
+    }
+  }
+}
+
+template <KvType kType>
+HWY_INLINE void AppendKey(const float* x, int64_t dim, int64_t padded_dim, int64_t slot, std::byte* group) {
+  for (int64_t d = 0; d < padded_dim; ++d) {
+    StoreElement<kType>(group, KeyIndex<kType>(slot, d), d < dim ? x[d] : 0.0f);
+  }
+}
+
+template <KvType kType>
+HWY_INLINE void AppendValue(const float* x, int64_t dim, int64_t padded_dim, int64_t slot, std::byte* group) {
+  if constexpr (kType == KvType::kBF16) {
+    for (int64_t d = 0; d < padded_dim; ++d) {
+      StoreElement<kType>(group, ValueIndex<kType>(slot, d, padded_dim), d < dim ? x[d] : 0.0f);
+    }
+  } else {
+    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+      StoreVector<kType>(group, ValueIndex<kType>(slot, d, padded_dim), LoadRow(x, d, dim));
+    }
+  }
+}
+
+// Elements become the same bits whichever way they go.
+template <KvType kType>
+void AppendAs(const AppendArgs& args) {
+  const int64_t dim = args.pages.dim;
+  const int64_t padded_dim = args.pages.padded_dim;
+  int64_t end;
+  for (int64_t i = 0; i < args.num_tokens; i = end) {
+    const int64_t slot = (args.first_pos + i) % kGroupTokens;
+    const Group group = GroupAt(args.pages, args.first_pos + i - slot);
+    end = args.num_tokens - i < kGroupTokens - slot ? args.num_tokens : i + kGroupTokens - slot;
+    const bool is_whole = kType != KvType::kBF16 && end - i == kGroupTokens;
+    const float* k = args.k + i * args.stride;
+    const float* v = args.v + i * args.stride;
+    if constexpr (kType != KvType::kBF16) {
+      if (is_whole) AppendWholeKeys<kType>(k, args.stride, dim, padded_dim, const_cast<std::byte*>(group.k));
+    }
+    for (int64_t token = 0; token < end - i; ++token, k += args.stride, v += args.stride) {
+      if (!is_whole) AppendKey<kType>(k, dim, padded_dim, slot + token, const_cast<std::byte*>(group.k));
+      AppendValue<kType>(v, dim, padded_dim, slot + token, const_cast<std::byte*>(group.v));
+    }
+  }
 }
 
 // Writes the scale of a row of q8: its largest magnitude is code 127. NaN where an element is.
