@@ -101,12 +101,12 @@ def save(name, tok, seed):
 
 
 def compact(case):
-    return json.dumps(case, separators=(",", ":"))
+    return json.dumps(case, separators=(",", ":"), ensure_ascii=False)
 
 
 def write_cases(folder, encode, decode):
     lines = ["{\"encode\": [", ",\n".join(compact(c) for c in encode), "], \"decode\": [", ",\n".join(compact(c) for c in decode), "]}"]
-    (folder / "cases.json").write_text("\n".join(lines) + "\n")
+    (folder / "cases.json").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def sentencepiece_style(vocab_size, normalizer, pre_tokenizer, decoder):
