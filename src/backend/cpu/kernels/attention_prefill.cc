@@ -10,6 +10,7 @@
 // Where partial results are asked for, every sum is that of the decode kernel (attention_decode.cc), in its order:
 // scores of even and of odd dimensions by themselves, probabilities vector by vector, and tiles of keys cut where
 // decoding cuts its blocks.
+#include "backend/cpu/kernels/attention_convert-inl.h"
 #include "backend/cpu/kernels/attention_products-inl.h"
 #include "backend/cpu/kernels/isa_functions.h"
 #include "backend/cpu/kernels/kv_page-inl.h"
@@ -17,121 +18,6 @@
 
 namespace headwise::cpu::HW_ISA {
 namespace {
-
-// Stores two vectors of neighbours along the summed dimension, even and odd, as steps: one row of pairs, or two rows.
-template <typename Steps>
-HWY_INLINE void StoreSteps(VF even, VF odd, float* row, int64_t stride) {
-  if constexpr (Steps::kPerStep == 2) {
-    hn::Store(PackBF16Pairs(even, odd), kDF, row);
-  } else {
-    hn::Store(even, kDF, row);
-    hn::Store(odd, kDF, row + stride);
-  }
-}
-
-// One group's keys into columns of the key tile, its values into rows of the value tile. Slots outside [begin, end) are
-// never read by a row, but may hold anything: their values become zero, for 0 * NaN is NaN.
-template <typename Steps, KvType kType>
-void ConvertGroup(const Group& group, int64_t begin, int64_t end, int64_t padded_dim, float* k_tile, float* v_tile) {
-  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
-  for (int64_t pair = 0; pair < padded_dim / 2; ++pair) {
-    for (int64_t s = 0; s < kSub; ++s) {
-      VF even, odd;
-      LoadRowPair<kType>(group.k, pair, kGroupTokens, s, even, odd);
-      StoreSteps<Steps>(even, odd, k_tile + pair * kStep * kPrefillKeys + s * kLanes, kPrefillKeys);
-    }
-  }
-  const VF zero = hn::Zero(kDF);
-  for (int64_t pair = 0; pair < kGroupTokens / 2; ++pair) {
-    const int64_t pos = group.pos + 2 * pair;
-    const bool has_even = pos >= begin && pos < end;
-    const bool has_odd = pos + 1 >= begin && pos + 1 < end;
-    for (int64_t vec = 0; vec < padded_dim / kLanes; ++vec) {
-      VF even, odd;
-      LoadRowPair<kType>(group.v, pair, padded_dim, vec, even, odd);
-      StoreSteps<Steps>(has_even ? even : zero, has_odd ? odd : zero, v_tile + pair * kStep * padded_dim + vec * kLanes,
-                        padded_dim);
-    }
-  }
-}
-
-// The same for q8: scaled here, so that products are those of the other formats.
-template <typename Steps>
-void ConvertQ8Group(const Group& group, int64_t begin, int64_t end, int64_t padded_dim, float* k_tile, float* v_tile) {
-  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
-  const auto store_pairs = [](VB values, const VF(&scale)[4], float* to, int64_t stride) HW_INLINE_LAMBDA {
-    StoreSteps<Steps>(hn::Mul(ByteAsF32<0>(values), scale[0]), hn::Mul(ByteAsF32<1>(values), scale[1]), to, stride);
-    StoreSteps<Steps>(hn::Mul(ByteAsF32<2>(values), scale[2]), hn::Mul(ByteAsF32<3>(values), scale[3]),
-                      to + kStep * stride, stride);
-  };
-  const VB sign = hn::Set(D8(), uint8_t{0x80});
-  for (int64_t s = 0; s < kSub; ++s) {
-    const VF scale = HalvesAsF32(Bytes(group.k_scales) + 2 * s * kLanes);
-    const uint8_t* from = Bytes(group.k) + 4 * s * kLanes;
-    for (int64_t quad = 0; quad < padded_dim / 4; ++quad) {
-      store_pairs(hn::Xor(hn::LoadU(D8(), from + quad * 4 * kGroupTokens), sign), {scale, scale, scale, scale},
-                  k_tile + quad * 2 * kStep * kPrefillKeys + s * kLanes, kPrefillKeys);
-    }
-  }
-  float scales[kGroupTokens];
-  VisibleScales(group.v_scales, group.pos, begin, end, scales);
-  for (int64_t quad = 0; quad < kGroupTokens / 4; ++quad) {
-    VF scale[4];
-    for (int64_t i = 0; i < 4; ++i) scale[i] = hn::Set(kDF, scales[4 * quad + i]);
-    const uint8_t* from = Bytes(group.v) + quad * 4 * padded_dim;
-    for (int64_t d = 0; d < padded_dim; d += kLanes) {
-      store_pairs(hn::Xor(hn::LoadU(D8(), from + 4 * d), sign), scale, v_tile + quad * 2 * kStep * padded_dim + d,
-                  padded_dim);
-    }
-  }
-}
-
-// The same for q4.
-template <typename Steps>
-void ConvertQ4Group(const Group& group, int64_t begin, int64_t end, int64_t page_tokens, int64_t padded_dim,
-                    float* k_tile, float* v_tile) {
-  constexpr int64_t kStep = 2 / Steps::kPerStep;  // tile rows per pair
-  // Four rows of the tile: those of the low codes, or of the high ones.
-  const auto store_quad = [](VB codes, const float* scale, const float* low, float* to,
-                             int64_t stride) HW_INLINE_LAMBDA {
-    const auto element = [&](VF code, int64_t i) HW_INLINE_LAMBDA {
-      return hn::MulAdd(code, hn::Set(kDF, scale[i]), hn::Set(kDF, low[i]));
-    };
-    StoreSteps<Steps>(element(ByteAsF32<0>(codes), 0), element(ByteAsF32<1>(codes), 1), to, stride);
-    StoreSteps<Steps>(element(ByteAsF32<2>(codes), 2), element(ByteAsF32<3>(codes), 3), to + kStep * stride, stride);
-  };
-  alignas(64) float scales[kGroupTokens];
-  alignas(64) float lows[kGroupTokens];
-  for (int64_t d = 0; d < padded_dim; d += 16) {
-    for (int64_t i = 0; i < 16; i += kLanes) {
-      hn::Store(HalvesAsF32(Bytes(group.k_scales) + 2 * (d + i)), kDF, scales + i);
-      hn::Store(HalvesAsF32(Bytes(group.k_scales) + 2 * (padded_dim + d + i)), kDF, lows + i);
-    }
-    for (int64_t i = 0; i < 16; i += 8) {
-      float* to = k_tile + (d + i) / Steps::kPerStep * kPrefillKeys;
-      for (int64_t s = 0; s < kSub; ++s) {
-        const VB codes = hn::LoadU(D8(), Bytes(group.k) + (d + i) / 2 * kGroupTokens + 4 * s * kLanes);
-        store_quad(LowCodes(codes), scales + i, lows + i, to + s * kLanes, kPrefillKeys);
-        store_quad(HighCodes(codes), scales + i + 4, lows + i + 4, to + 2 * kStep * kPrefillKeys + s * kLanes,
-                   kPrefillKeys);
-      }
-    }
-  }
-  const ValueScaleSteps steps = StepsOf(page_tokens, padded_dim);
-  for (int64_t d = 0; d < padded_dim; d += kLanes) {
-    if (d % kScaleDims == 0) {
-      const std::byte* halves = group.v_scales + d / kScaleDims * steps.run;
-      VisibleScales(halves, group.pos, begin, end, scales);
-      VisibleScales(halves + steps.low, group.pos, begin, end, lows);
-    }
-    for (int64_t i = 0; i < kGroupTokens; i += 8) {
-      const VB codes = hn::LoadU(D8(), Bytes(group.v) + i / 2 * padded_dim + 4 * d);
-      float* to = v_tile + i / Steps::kPerStep * padded_dim + d;
-      store_quad(LowCodes(codes), scales + i, lows + i, to, padded_dim);
-      store_quad(HighCodes(codes), scales + i + 4, lows + i + 4, to + 2 * kStep * padded_dim, padded_dim);
-    }
-  }
-}
 
 template <typename Steps>
 class QueryTile {
@@ -244,6 +130,8 @@ class QueryTile {
     // What pads the values of an odd number of groups to whole steps is multiplied by zeros, and must be numbers.
     const int64_t num_steps = num_groups_ * kGroupTokens / Steps::kPerStep;
     for (int64_t i = num_steps * padded_dim_; i < Products::WholeSteps(num_steps) * padded_dim_; ++i) v_tile_[i] = 0.0f;
+    // So is most of a long text, and need not be asked for block by block.
+    tile_is_visible_ = VisibleTo(0, args_.num_tokens - 1, 0, num_groups_) == Visible::kEverything;
     if constexpr (Products::kBesideVectors) {
       AddBlocksInTurns(q);
     } else {
@@ -251,9 +139,9 @@ class QueryTile {
         for (int64_t first = 0; first < num_groups_; first += kBlockGroups) {
           const Block block = BlockAt(row, first, /*buffer=*/0);
           if (block.visible == Visible::kNothing) continue;
-          ForScores(q, block, Whole());
-          for (int64_t r = 0; r < block.num_rows; ++r) ScoresToProbabilities(block, r);
-          ForValues(block, Whole());
+          ForScores(q, block);
+          ScoresToProbabilities(block, 0, block.num_rows);
+          ForValues(block);
         }
       }
     }
@@ -280,65 +168,69 @@ class QueryTile {
                    .num_groups = num_groups_ - first_group < kBlockGroups ? num_groups_ - first_group : kBlockGroups,
                    .visible = Visible::kNothing,
                    .buffer = buffer};
-    block.visible = VisibleTo(TokenOf(row), TokenOf(row + block.num_rows - 1), block);
+    if (tile_is_visible_) {
+      block.visible = Visible::kEverything;
+    } else {
+      const int64_t last_token = TokenOf(row + block.num_rows - 1);
+      block.visible = VisibleTo(TokenOf(row), last_token, block.first_group, block.num_groups);
+    }
     return block;
   }
 
-  // The two products of a block, as a whole or the part at a column.
-  struct Whole {};
-  struct PartAt {
-    int64_t column;
-  };
-  template <Start kStart, typename... Sizes>
-  HWY_INLINE void Multiply(Whole, const Matrix& a, const Matrix& b, const Matrix& c, Sizes... sizes) {
-    if constexpr (kStart == Start::kZero) {
-      products_.Multiply(a, b, c, sizes...);
-    } else {
-      products_.MultiplyAdd(a, b, c, sizes...);
+  // The two products of a block, or their parts at a column.
+  template <typename... Column>
+  HWY_INLINE void ForScores(const Matrix& q, const Block& block, Column... column) {
+    products_.template Multiply<Start::kZero>(
+        {q.data + block.row * q.stride, q.stride}, {k_tile_ + block.first_key() * q_steps_, kPrefillKeys},
+        scores_[block.buffer], block.num_rows, q_steps_, block.num_keys(), column...);
+  }
+  template <typename... Column>
+  HWY_INLINE void ForValues(const Block& block, Column... column) {
+    products_.template Multiply<Start::kLoad>(
+        p_[block.buffer], {v_tile_ + block.first_key() / Steps::kPerStep * padded_dim_, padded_dim_},
+        {out_.data + block.row * padded_dim_, padded_dim_}, block.num_rows,
+        Products::WholeSteps(block.num_keys() / Steps::kPerStep), padded_dim_, column...);
+  }
+  // Of rows [begin, end) of the block.
+  HWY_INLINE void ScoresToProbabilities(const Block& block, int64_t begin, int64_t end) {
+    const Matrix& scores = scores_[block.buffer];
+    const Matrix& p = p_[block.buffer];
+    for (int64_t r = begin; r < end && args_.score_cap != 0.0f; ++r) {
+      CapScores(scores.data + r * scores.stride, block.num_keys());
+    }
+    for (int64_t r = begin; r < end && args_.slopes != nullptr; ++r) {
+      AddAlibi(block.row + r, scores.data + r * scores.stride, block);
+    }
+    if (kHasWholeRows && block.visible == Visible::kEverything && block.num_keys() == kPrefillKeys) {
+      for (int64_t r = begin; r < end; ++r) {
+        SoftmaxWholeRow(block.row + r, scores.data + r * scores.stride, p.data + r * p.stride);
+      }
+      return;
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      float* const row_scores = scores.data + r * scores.stride;
+      const bool masked = block.visible == Visible::kSome && MaskRow(block.row + r, row_scores, block);
+      SoftmaxRow(block.row + r, row_scores, p.data + r * p.stride, block.num_keys(), masked);
     }
   }
-  template <Start kStart, typename... Sizes>
-  HWY_INLINE void Multiply(PartAt part, const Matrix& a, const Matrix& b, const Matrix& c, Sizes... sizes) {
-    products_.template Part<kStart>(a, b, c, sizes..., part.column);
-  }
-  template <typename Extent>
-  HWY_INLINE void ForScores(const Matrix& q, const Block& block, Extent extent) {
-    Multiply<Start::kZero>(extent, {q.data + block.row * q.stride, q.stride},
-                           {k_tile_ + block.first_key() * q_steps_, kPrefillKeys}, scores_[block.buffer],
-                           block.num_rows, q_steps_, block.num_keys());
-  }
-  template <typename Extent>
-  HWY_INLINE void ForValues(const Block& block, Extent extent) {
-    Multiply<Start::kLoad>(extent, p_[block.buffer],
-                           {v_tile_ + block.first_key() / Steps::kPerStep * padded_dim_, padded_dim_},
-                           {out_.data + block.row * padded_dim_, padded_dim_}, block.num_rows,
-                           Products::WholeSteps(block.num_keys() / Steps::kPerStep), padded_dim_);
-  }
-  HWY_INLINE void ScoresToProbabilities(const Block& block, int64_t r) {
-    float* scores = scores_[block.buffer].data + r * scores_[block.buffer].stride;
-    if (args_.score_cap != 0.0f) CapScores(scores, block.num_keys());
-    if (args_.slopes != nullptr) AddAlibi(block.row + r, scores, block);
-    const bool masked = block.visible == Visible::kSome && MaskRow(block.row + r, scores, block);
-    SoftmaxRow(block.row + r, scores, p_[block.buffer].data + r * p_[block.buffer].stride, block.num_keys(), masked);
-  }
 
-  // While vectors make probabilities of a block's scores, tile registers multiply, part by part, those of the block
-  // before with its values and the queries of the next with its keys. Neighbours in this order are of different rows,
-  // as far as there are any, because a row's outputs must be there before its maximum rises.
+  // While vectors make probabilities of a block's scores, tile registers multiply, part by part, the queries of the
+  // next block with its keys and those of the block before with its values. Blocks follow each other along the keys of
+  // some rows: scores, probabilities, queries and outputs stay in the first-level cache, keys and values go by.
   void AddBlocksInTurns(const Matrix& q) {
-    const int64_t num_row_blocks = (num_rows_ + Products::kRows - 1) / Products::kRows;
     const int64_t num_key_blocks = (num_groups_ + kBlockGroups - 1) / kBlockGroups;
-    const int64_t num_pairs = (num_row_blocks + 1) / 2;
-    int64_t at = 0;
+    int64_t row = 0;
+    int64_t key_block = 0;
     int buffer = 0;
     // The next block that somebody reads; without rows: there is none.
     const auto next_block = [&]() HW_INLINE_LAMBDA {
-      for (; at < num_pairs * num_key_blocks * 2; ++at) {
-        const int64_t row_block = at / (2 * num_key_blocks) * 2 + at % 2;
-        if (row_block >= num_row_blocks) continue;
-        const Block block = BlockAt(row_block * Products::kRows, at / 2 % num_key_blocks * kBlockGroups, buffer);
+      while (row < num_rows_) {
+        const Block block = BlockAt(row, key_block * kBlockGroups, buffer);
+        if (++key_block == num_key_blocks) {
+          key_block = 0;
+          row += Products::kRows;
+        }
         if (block.visible == Visible::kNothing) continue;
-        ++at;
         buffer ^= 1;
         return block;
       }
@@ -346,41 +238,49 @@ class QueryTile {
     };
     Block before = {};
     Block block = next_block();
-    if (block.num_rows > 0) ForScores(q, block, Whole());
+    if (block.num_rows > 0) AllScores(q, block);
     while (block.num_rows > 0) {
       const Block next = next_block();
-      if (before.num_rows > 0 && before.row == block.row) {
-        ForValues(before, Whole());
-        before = {};
-      }
       RunBeside(q, before, block, next);
       before = block;
       block = next;
     }
-    if (before.num_rows > 0) ForValues(before, Whole());
+    waiting_ = {before, 0, ValueParts(before)};
+    FinishValues();
+  }
+
+  static constexpr int64_t kColumns = Products::kPartColumns;
+  int64_t ValueParts(const Block& block) const {
+    return block.num_rows > 0 ? (padded_dim_ + kColumns - 1) / kColumns : 0;
+  }
+  static int64_t ScoreParts(const Block& block) {
+    return block.num_rows > 0 ? (block.num_keys() + kColumns - 1) / kColumns : 0;
+  }
+  HWY_NOINLINE void AllScores(const Matrix& q, const Block& block) {
+    for (int64_t part = 0; part < ScoreParts(block); ++part) ForScores(q, block, part * kColumns);
+    products_.Finish();
+  }
+  HWY_NOINLINE void FinishValues() {
+    for (; waiting_.part < waiting_.num_parts; ++waiting_.part) {
+      ForValues(waiting_.block, waiting_.part * kColumns);
+    }
+    products_.Finish();
   }
 
   HWY_INLINE void RunBeside(const Matrix& q, const Block& before, const Block& block, const Block& next) {
-    constexpr int64_t kColumns = TilePartColumns();
-    const int64_t value_parts = before.num_rows > 0 ? (padded_dim_ + kColumns - 1) / kColumns : 0;
-    const int64_t score_parts = next.num_rows > 0 ? (next.num_keys() + kColumns - 1) / kColumns : 0;
-    const int64_t num_parts = value_parts + score_parts;
-    int64_t part = 0;
-    for (int64_t r = 0; r <= block.num_rows; ++r) {
-      // Evenly, the first before the first row, and all of them in the end.
-      for (; part < num_parts && (part * block.num_rows <= r * num_parts || r == block.num_rows); ++part) {
-        if (part < value_parts) {
-          ForValues(before, PartAt{part * kColumns});
-        } else {
-          ForScores(q, next, PartAt{(part - value_parts) * kColumns});
-        }
+    waiting_ = {before, 0, ValueParts(before)};
+    const int64_t score_parts = ScoreParts(next);
+    const int64_t num_parts = score_parts + waiting_.num_parts;
+    if (num_parts == 0) ScoresToProbabilities(block, 0, block.num_rows);
+    // Evenly, the first before the first row: this block's last scores may be in registers yet.
+    for (int64_t part = 0; part < num_parts; ++part) {
+      if (part < score_parts) {
+        ForScores(q, next, part * kColumns);
+      } else if (waiting_.part < waiting_.num_parts) {
+        ForValues(before, waiting_.part++ * kColumns);
       }
-      if (r < block.num_rows) ScoresToProbabilities(block, r);
+      ScoresToProbabilities(block, part * block.num_rows / num_parts, (part + 1) * block.num_rows / num_parts);
     }
-  }
-  static constexpr int64_t TilePartColumns() {
-    if constexpr (Products::kBesideVectors) return Products::kPartColumns;
-    return 1;
   }
 
   struct TileGroup {
@@ -395,13 +295,13 @@ class QueryTile {
     end = pos + 1 < group.end ? pos + 1 : group.end;
   }
 
-  // What the queries from token_begin to token_end read of the block: most of a causal tile's upper right is read by
+  // What the queries from token_begin to token_end read of some groups: most of a causal tile's upper right is read by
   // none of them, most of the rest by all.
-  Visible VisibleTo(int64_t token_begin, int64_t token_end, const Block& block) const {
+  Visible VisibleTo(int64_t token_begin, int64_t token_end, int64_t first_group, int64_t num_groups) const {
     bool any = false;
     bool all = true;
-    for (int64_t i = 0; i < block.num_groups; ++i) {
-      const TileGroup& group = tile_[block.first_group + i];
+    for (int64_t i = first_group; i < first_group + num_groups; ++i) {
+      const TileGroup& group = tile_[i];
       int64_t first_begin, first_end, last_begin, last_end;
       VisibleKeys(group, args_.first_pos + token_begin, first_begin, first_end);
       VisibleKeys(group, args_.first_pos + token_end, last_begin, last_end);
@@ -503,8 +403,42 @@ class QueryTile {
     for (int64_t i = num_steps; i < Products::WholeSteps(num_steps); ++i) probabilities[i] = 0.0f;
   }
 
+  // The same of kPrefillKeys scores of which none is hidden, with as many in registers at once: most of a long text.
+  static constexpr bool kHasWholeRows = kSub == 1 && !Steps::kAsDecode;
+  HWY_INLINE void SoftmaxWholeRow(int64_t row, const float* scores, float* probabilities) {
+    constexpr int64_t kVecs = kPrefillKeys / kLanes;
+    VF x[kVecs];
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) x[v] = hn::Load(kDF, scores + v * kLanes);
+    VF highest = hn::Max(x[0], x[1]);
+    HW_UNROLL
+    for (int64_t v = 2; v < kVecs; v += 2) highest = hn::Max(highest, hn::Max(x[v], x[v + 1]));
+    if (HWY_UNLIKELY(!hn::AllFalse(kDF, hn::Gt(highest, hn::Set(kDF, max_[row] + kMaxSlack))))) {
+      RaiseMax(row, hn::GetLane(hn::MaxOfLanes(kDF, highest)));
+    }
+    const VF max = hn::Set(kDF, max_[row]);
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; ++v) x[v] = Steps::Probability(hn::Sub(x[v], max));
+    VF sum = hn::Load(kDF, sum_ + row * kLanes);
+    HW_UNROLL
+    for (int64_t v = 0; v < kVecs; v += 2) {
+      if constexpr (Steps::kPerStep == 2) {
+        const VF pairs = PackBF16Sequence(x[v], x[v + 1]);
+        sum = Steps::Dot(pairs, hn::Set(kDF, PackBF16Pair(1.0f, 1.0f)), sum);
+        hn::Store(pairs, kDF, probabilities + v / 2 * kLanes);
+      } else {
+        sum = hn::Add(sum, hn::Add(x[v], x[v + 1]));
+        hn::Store(x[v], kDF, probabilities + v * kLanes);
+        hn::Store(x[v + 1], kDF, probabilities + (v + 1) * kLanes);
+      }
+    }
+    hn::Store(sum, kDF, sum_ + row * kLanes);
+  }
+
   // What the row has summed so far, to a new and larger max.
-  void RaiseMax(int64_t row, float max) {
+  HWY_NOINLINE void RaiseMax(int64_t row, float max) {
+    // What is to be added yet is of the old one.
+    if constexpr (Products::kBesideVectors) FinishValues();
     const VF factor = Exp2(hn::Set(kDF, max_[row] - max));
     max_[row] = max;
     const auto scale = [&](float* x) HW_INLINE_LAMBDA { hn::Store(hn::Mul(hn::Load(kDF, x), factor), kDF, x); };
@@ -559,8 +493,15 @@ class QueryTile {
   Matrix p_[2];        // [block rows, steps of 64]
   float* max_;         // [rows]
   float* sum_;         // [rows, lanes]: a row's sum is that of its lanes
+  // Values of a block that are to be added, from a part of them on.
+  struct {
+    Block block;
+    int64_t part;
+    int64_t num_parts;
+  } waiting_ = {};
   TileGroup tile_[Products::kTileKeys / kGroupTokens];
   int64_t num_groups_ = 0;
+  bool tile_is_visible_ = false;  // all of it to all rows
 };
 
 }  // namespace

@@ -132,29 +132,26 @@ void BlockProduct(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num
   }
 }
 
-// How one kind of steps is multiplied. c [rows, columns] = a [rows, steps] . b [steps][columns], columns in groups of
-// 16; of a and c there is memory to the next multiple of kRows rows.
+// How one kind of steps is multiplied: c [rows, columns] = a [rows, steps] . b [steps][columns], or += where c is to be
+// loaded; columns in groups of 16; of a and c there is memory to the next multiple of kRows rows.
 template <typename Steps>
 class VectorProducts {
  public:
   static constexpr int64_t kRows = kBlockRows;        // of one call, at most
   static constexpr int64_t kTileKeys = kPrefillKeys;  // that are converted together
-  static constexpr bool kBesideVectors = false;       // products run while vectors do something else
+  static constexpr bool kBesideVectors = false;       // products run while vectors do something else, part by part
+  static constexpr int64_t kPartColumns = 1;
   // What steps are padded to, with zeros.
   static constexpr int64_t WholeSteps(int64_t num_steps) { return num_steps; }
 
+  template <Start kStart>
   void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,
                 int64_t num_columns) {
-    if constexpr (Steps::kAsDecode) {
+    if constexpr (Steps::kAsDecode && kStart == Start::kZero) {
       EvenOddProduct(a, b, c, num_steps, num_columns);
     } else {
-      BlockProduct<Steps, Start::kZero>(a, b, c, num_steps, num_columns);
+      BlockProduct<Steps, kStart>(a, b, c, num_steps, num_columns);
     }
-  }
-  // The same, added to c.
-  void MultiplyAdd(const Matrix& a, const Matrix& b, const Matrix& c, int64_t /*num_rows*/, int64_t num_steps,
-                   int64_t num_columns) {
-    BlockProduct<Steps, Start::kLoad>(a, b, c, num_steps, num_columns);
   }
 };
 
@@ -170,20 +167,12 @@ class TileProducts {
     return (num_steps + kRegisterSteps - 1) / kRegisterSteps * kRegisterSteps;
   }
 
-  void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
-                int64_t num_columns) {
-    Columns<Start::kZero>(a, b, c, num_rows, num_steps, num_columns);
-  }
-  void MultiplyAdd(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
-                   int64_t num_columns) {
-    Columns<Start::kLoad>(a, b, c, num_rows, num_steps, num_columns);
-  }
-
-  // Either of them in parts, of kPartColumns columns each.
+  // Either product comes in parts, of kPartColumns columns each. The sums of a part stay in their registers until the
+  // next part, or Finish: stored at once, they would be waited for, and what vectors do meanwhile would wait behind.
   static constexpr int64_t kPartColumns = 2 * kRegisterSteps;
   template <Start kStart>
-  void Part(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps, int64_t num_columns,
-            int64_t column) {
+  void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
+                int64_t num_columns, int64_t column) {
     const bool two_rows = num_rows > kRegisterRows;
     const Matrix columns_b = {b.data + column, b.stride};
     const Matrix columns_c = {c.data + column, c.stride};
@@ -195,16 +184,15 @@ class TileProducts {
                : Registers<kStart, 1, 1>(a, columns_b, columns_c, num_steps);
     }
   }
-
- private:
-  template <Start kStart>
-  void Columns(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
-               int64_t num_columns) {
-    for (int64_t column = 0; column < num_columns; column += kPartColumns) {
-      Part<kStart>(a, b, c, num_rows, num_steps, num_columns, column);
-    }
+  void Finish() {
+    Put<0>();
+    Put<1>();
+    Put<2>();
+    Put<3>();
+    left_rows_ = 0;
   }
 
+ private:
   // Registers 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b.
   template <Start kStart, int kRowRegisters, int kColumnRegisters>
   HWY_INLINE void Registers(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_steps) {
@@ -212,48 +200,63 @@ class TileProducts {
     constexpr bool kTwoColumns = kColumnRegisters == 2;
     const auto a_stride = a.stride * static_cast<int64_t>(sizeof(float));
     const auto b_stride = b.stride * static_cast<int64_t>(sizeof(float));
-    Begin<kStart, 0>(c, 0, 0);
-    if constexpr (kTwoColumns) Begin<kStart, 1>(c, 0, 1);
-    if constexpr (kTwoRows) Begin<kStart, 2>(c, 1, 0);
-    if constexpr (kTwoRows && kTwoColumns) Begin<kStart, 3>(c, 1, 1);
+    // Sums take each other's place where they are as many, one by one between products.
+    const bool is_alike = left_rows_ == kRowRegisters && left_columns_ == kColumnRegisters;
+    if (!is_alike) Finish();
     for (int64_t step = 0; step < num_steps; step += kRegisterSteps) {
+      const auto begin = [&]<int kSum>() HW_INLINE_LAMBDA {
+        if (step > 0) return;
+        if (is_alike) Put<kSum>();
+        Begin<kStart, kSum>(c);
+      };
       const float* from_b = b.data + step * b.stride;
-      tiles_.Load<6>(from_b, b_stride);
+      tiles_.LoadPassing<6>(from_b, b_stride);
       tiles_.Load<4>(a.data + step, a_stride);
+      begin.template operator()<0>();
       tiles_.DotBF16<0, 4, 6>();
       if constexpr (kTwoColumns) {
-        tiles_.Load<7>(from_b + kRegisterSteps, b_stride);
+        tiles_.LoadPassing<7>(from_b + kRegisterSteps, b_stride);
+        begin.template operator()<1>();
         tiles_.DotBF16<1, 4, 7>();
       }
       if constexpr (kTwoRows) {
         tiles_.Load<5>(a.data + kRegisterRows * a.stride + step, a_stride);
+        begin.template operator()<2>();
         tiles_.DotBF16<2, 5, 6>();
-        if constexpr (kTwoColumns) tiles_.DotBF16<3, 5, 7>();
+      }
+      if constexpr (kTwoRows && kTwoColumns) {
+        begin.template operator()<3>();
+        tiles_.DotBF16<3, 5, 7>();
       }
     }
-    Put<0>(c, 0, 0);
-    if constexpr (kTwoColumns) Put<1>(c, 0, 1);
-    if constexpr (kTwoRows) Put<2>(c, 1, 0);
-    if constexpr (kTwoRows && kTwoColumns) Put<3>(c, 1, 1);
+    left_ = c;
+    left_rows_ = kRowRegisters;
+    left_columns_ = kColumnRegisters;
   }
 
-  static float* At(const Matrix& c, int64_t row_register, int64_t column_register) {
-    return c.data + row_register * kRegisterRows * c.stride + column_register * kRegisterSteps;
+  template <int kSum>
+  static float* At(const Matrix& c) {
+    return c.data + kSum / 2 * kRegisterRows * c.stride + kSum % 2 * kRegisterSteps;
   }
-  template <Start kStart, int kTile>
-  HWY_INLINE void Begin(const Matrix& c, int64_t row_register, int64_t column_register) {
+  template <Start kStart, int kSum>
+  HWY_INLINE void Begin(const Matrix& c) {
     if constexpr (kStart == Start::kZero) {
-      tiles_.Zero<kTile>();
+      tiles_.Zero<kSum>();
     } else {
-      tiles_.Load<kTile>(At(c, row_register, column_register), c.stride * static_cast<int64_t>(sizeof(float)));
+      tiles_.Load<kSum>(At<kSum>(c), c.stride * static_cast<int64_t>(sizeof(float)));
     }
   }
-  template <int kTile>
-  HWY_INLINE void Put(const Matrix& c, int64_t row_register, int64_t column_register) {
-    tiles_.Store<kTile>(At(c, row_register, column_register), c.stride * static_cast<int64_t>(sizeof(float)));
+  template <int kSum>
+  HWY_INLINE void Put() {
+    if (kSum / 2 >= left_rows_ || kSum % 2 >= left_columns_) return;
+    tiles_.Store<kSum>(At<kSum>(left_), left_.stride * static_cast<int64_t>(sizeof(float)));
   }
 
   Tiles tiles_;
+  // Where the sums that are in registers belong, and how many they are.
+  Matrix left_ = {};
+  int left_rows_ = 0;
+  int left_columns_ = 0;
 };
 
 template <typename Steps, bool kInTiles = Steps::kInTiles>
