@@ -23,8 +23,9 @@ constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
 constexpr int64_t kMinActivatedElements = 16 << 10;
 
-// At most so many outputs of a task that has a gate: what comes out of it, 256 KiB, stays in the second-level cache
-// with what the products keep there.
+// At most so many outputs of a task that has a gate, of x in bytes: what comes out of it, 256 KiB, stays in the
+// second-level cache with what the products keep there. x in bf16 is twice as large, and its passing by once more for
+// as many outputs costs what that gains.
 constexpr int64_t kGatedOutputs = 128;
 
 enum class Spread { kCaller, kPool };
@@ -305,7 +306,8 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
   const bool in_registers = input.step_type == StepType::kBF16Pair || input.bytes.first != nullptr;
   TileLimits step_limits = in_registers ? kernels.register_tile_limits : kVectorTileLimits;
   if (step_limits.num_outputs > kTileOutputs) {
-    if (parts_per_task == 2) step_limits.num_outputs = std::min(step_limits.num_outputs, kGatedOutputs);
+    const bool has_small_x = input.bytes.first != nullptr && input.step_type != StepType::kBF16Pair;
+    if (parts_per_task == 2 && has_small_x) step_limits.num_outputs = std::min(step_limits.num_outputs, kGatedOutputs);
     step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
   }
   std::vector<MatMulTask>& tasks = scratch.tasks();

@@ -201,16 +201,18 @@ class QueryTile {
     for (int64_t r = begin; r < end && args_.slopes != nullptr; ++r) {
       AddAlibi(block.row + r, scores.data + r * scores.stride, block);
     }
-    if (kHasWholeRows && block.visible == Visible::kEverything && block.num_keys() == kPrefillKeys) {
-      for (int64_t r = begin; r < end; ++r) {
-        SoftmaxWholeRow(block.row + r, scores.data + r * scores.stride, p.data + r * p.stride);
-      }
-      return;
-    }
+    const bool is_whole = kHasWholeRows && block.num_keys() == kPrefillKeys;
     for (int64_t r = begin; r < end; ++r) {
       float* const row_scores = scores.data + r * scores.stride;
+      float* const row_p = p.data + r * p.stride;
       const bool masked = block.visible == Visible::kSome && MaskRow(block.row + r, row_scores, block);
-      SoftmaxRow(block.row + r, row_scores, p.data + r * p.stride, block.num_keys(), masked);
+      if (!is_whole) {
+        SoftmaxRow(block.row + r, row_scores, row_p, block.num_keys(), masked);
+      } else if (masked) {
+        SoftmaxWholeRow<true>(block.row + r, row_scores, row_p);
+      } else {
+        SoftmaxWholeRow<false>(block.row + r, row_scores, row_p);
+      }
     }
   }
 
@@ -403,8 +405,9 @@ class QueryTile {
     for (int64_t i = num_steps; i < Products::WholeSteps(num_steps); ++i) probabilities[i] = 0.0f;
   }
 
-  // The same of kPrefillKeys scores of which none is hidden, with as many in registers at once: most of a long text.
+  // The same of kPrefillKeys scores, which are in registers at once: most of a long text.
   static constexpr bool kHasWholeRows = kSub == 1 && !Steps::kAsDecode;
+  template <bool kMasked>
   HWY_INLINE void SoftmaxWholeRow(int64_t row, const float* scores, float* probabilities) {
     constexpr int64_t kVecs = kPrefillKeys / kLanes;
     VF x[kVecs];
@@ -418,7 +421,10 @@ class QueryTile {
     }
     const VF max = hn::Set(kDF, max_[row]);
     HW_UNROLL
-    for (int64_t v = 0; v < kVecs; ++v) x[v] = Steps::Probability(hn::Sub(x[v], max));
+    for (int64_t v = 0; v < kVecs; ++v) {
+      const VF p = Steps::Probability(hn::Sub(x[v], max));
+      x[v] = kMasked ? hn::IfThenElseZero(hn::Gt(x[v], hn::Set(kDF, kLowest / 2)), p) : p;
+    }
     VF sum = hn::Load(kDF, sum_ + row * kLanes);
     HW_UNROLL
     for (int64_t v = 0; v < kVecs; v += 2) {
