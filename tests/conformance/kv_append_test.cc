@@ -36,38 +36,80 @@ Floats Rounded(const Floats& values, DType dtype) {
   return rounded;
 }
 
+// A head whose pages held `before` in every byte.
+class Head {
+ public:
+  Head(Backend& backend, const KvLayout& layout, int64_t num_tokens, std::byte before)
+      : backend_(backend), layout_(layout) {
+    const std::vector<std::byte> bytes(backend.PageBytes(layout), before);
+    for (int64_t i = 0; i * kPageTokens < num_tokens; ++i) {
+      buffers_.push_back(DeviceBuffer::Make(backend.device(), bytes.size()).value());
+      backend.device().CopyFromHost(buffers_.back().data(), bytes.data(), bytes.size());
+      pages_.push_back(buffers_.back().data());
+    }
+  }
+  // Rows [first, first + num) of k and v.
+  void Append(const Floats& k, const Floats& v, int64_t first, int64_t num) {
+    const int64_t dim = layout_.head_dim;
+    const auto rows = [&](const Floats& all) {
+      return Held(backend_, {num, dim}, Floats(all.begin() + first * dim, all.begin() + (first + num) * dim));
+    };
+    const Held new_k = rows(k), new_v = rows(v);
+    const TestHead head = Work(first, num);
+    const HeadsStep step({&head, 1});
+    backend_.BeginStep(step.step());
+    backend_.AppendKv({.step = &step.step(), .k = new_k.view(), .v = new_v.view()});
+    ASSERT_TRUE(backend_.device().Wait().ok());
+  }
+  Floats Read(int64_t pos) const { return ReadToken(backend_, Work(0, 0), pos); }
+  // Of queries of ones, at the last `num` positions.
+  Floats Attend(int64_t num_tokens, int64_t num) const {
+    const Held q(backend_, {num, layout_.head_dim}, Floats(static_cast<size_t>(num * layout_.head_dim), 1.0f));
+    const Held out = Held::Poisoned(backend_, {num, layout_.head_dim});
+    const TestHead head = Work(num_tokens - num, num);
+    const HeadsStep step({&head, 1});
+    backend_.BeginStep(step.step());
+    AttentionArgs args;
+    args.step = &step.step();
+    args.q = q.view();
+    args.out = out.view();
+    args.num_q_heads = 1;
+    args.scale = 0.1f;
+    backend_.Attention(args);
+    return out.Read();
+  }
+
+ private:
+  TestHead Work(int64_t first, int64_t num) const {
+    return {.num_rows = num, .first_pos = first, .layout = layout_, .pages = TableOf(pages_, kPageTokens, 0, 0)};
+  }
+
+  Backend& backend_;
+  KvLayout layout_;
+  std::vector<DeviceBuffer> buffers_;
+  std::vector<std::byte*> pages_;
+};
+
 TEST(KvAppend, HoweverManyAtOnceTheyAreWhatTheyRoundTo) {
-  constexpr int64_t kSteps[] = {1, 16, 5, 50, 3, 16, 32};
-  constexpr int64_t kTokens = 123;
+  constexpr int64_t kSteps[] = {1, 16, 5, 50, 3, 16, 32, 5};
+  constexpr int64_t kTokens = 128;
   const bool on_gpu = IsTestDevice("cuda");
   for (const auto& [name, backend] : AllBackends()) {
     for (const Format& format : kFormats) {
       if (on_gpu && format.format == KvFormat::kF32) continue;  // has no such cache
       for (const int64_t dim : on_gpu ? std::vector<int64_t>{64, 128} : std::vector<int64_t>{64, 80, 20}) {
-        const KvLayout layout{.head_dim = dim, .page_tokens = kPageTokens, .format = format.format};
         SCOPED_TRACE(name + ", " + format.name + ", " + std::to_string(dim));
+        const KvLayout layout{.head_dim = dim, .page_tokens = kPageTokens, .format = format.format};
         Random random(static_cast<uint64_t>(dim));
         Floats k = random.Normal(kTokens * dim), v = random.Normal(kTokens * dim);
         k[3] = 3e-7f;  // f16 has no more digits for it
         v[5] = -3e-7f;
-        std::vector<DeviceBuffer> buffers;
-        std::vector<std::byte*> pages;
-        for (int64_t i = 0; i * kPageTokens < kTokens; ++i) {
-          buffers.push_back(DeviceBuffer::Make(backend->device(), backend->PageBytes(layout)).value());
-          pages.push_back(buffers.back().data());
-        }
-        const PageTable table = TableOf(pages, kPageTokens, 0, 0);
+        // What pads dimensions is multiplied: it must not be what stood there, NaN of one of them.
+        Head head(*backend, layout, kTokens, std::byte{0xFF}), other(*backend, layout, kTokens, std::byte{0});
         int64_t first = 0;
         for (const int64_t num : kSteps) {
-          const auto rows = [&](const Floats& all) {
-            return Floats(all.begin() + first * dim, all.begin() + (first + num) * dim);
-          };
-          const Held new_k(*backend, {num, dim}, rows(k)), new_v(*backend, {num, dim}, rows(v));
-          const TestHead head{.num_rows = num, .first_pos = first, .layout = layout, .pages = table};
-          const HeadsStep step({&head, 1});
-          backend->BeginStep(step.step());
-          backend->AppendKv({.step = &step.step(), .k = new_k.view(), .v = new_v.view()});
-          ASSERT_TRUE(backend->device().Wait().ok());
+          head.Append(k, v, first, num);
+          other.Append(k, v, first, num);
           first += num;
         }
         ASSERT_EQ(first, kTokens);
@@ -75,8 +117,9 @@ TEST(KvAppend, HoweverManyAtOnceTheyAreWhatTheyRoundTo) {
         for (int64_t pos = 0; pos < kTokens; ++pos) {
           Floats expected(expected_k.begin() + pos * dim, expected_k.begin() + (pos + 1) * dim);
           expected.insert(expected.end(), expected_v.begin() + pos * dim, expected_v.begin() + (pos + 1) * dim);
-          ASSERT_EQ(ReadToken(*backend, {.layout = layout, .pages = table}, pos), expected) << "token " << pos;
+          ASSERT_EQ(head.Read(pos), expected) << "token " << pos;
         }
+        for (const int64_t num : {1, 20}) EXPECT_EQ(head.Attend(kTokens, num), other.Attend(kTokens, num));
       }
     }
   }

@@ -383,9 +383,12 @@ TEST(LinearOnCpu, AnActivationOnTheWayOutIsTheSameBits) {
                       {20, 100, DType::kQ8_0, DType::kF32, Compute::kInt8, Kind::kGatedSilu},
                       {550, 333, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
                       {20, 333, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {20, 333, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
                       {550, 600, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedGeluTanh}};
   constexpr int64_t kDepth = 192;
-  for (const auto& [name, backend] : CpuBackends()) {
+  std::vector<NamedBackend> backends = CpuBackends();
+  for (NamedBackend& each : CpuBackends(/*batch_invariant=*/true)) backends.push_back(std::move(each));
+  for (const auto& [name, backend] : backends) {
     Random random(7);
     for (const auto& drawn : kCases) {
       SCOPED_TRACE(name + ", " + std::to_string(drawn.num_rows) + " rows");

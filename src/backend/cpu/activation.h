@@ -1,4 +1,4 @@
-// Activations of the cpu backend, a row at a time: by themselves, or of products on their way out (matmul.h).
+// Activations of the cpu backend, a row at a time: by themselves, or of products on their way out (MatMulJob).
 #ifndef HEADWISE_BACKEND_CPU_ACTIVATION_H_
 #define HEADWISE_BACKEND_CPU_ACTIVATION_H_
 
@@ -14,7 +14,8 @@ struct Activation {
   ActivateArgs::Kind kind;
 
   bool is_gated() const { return IsGated(kind); }
-  // What ActivateArgs says of [n] elements, each by itself; `gate` is null unless gated.
+  // What ActivateArgs says of [n] elements; `gate` is null unless gated. The same bits in pieces, all but the last of
+  // which are multiples of 16 elements.
   void Row(const float* gate, float* x, int64_t n) const;
 };
 

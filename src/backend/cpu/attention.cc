@@ -35,6 +35,11 @@ float* F32(const TensorView& view) {
   return static_cast<float*>(view.data);
 }
 
+// Sinks are read with queries of their own.
+bool HasSinkQuery(const AttentionArgs& args, const HeadWork& work) {
+  return args.q_sink.present() && work.mask().sink > 0;
+}
+
 // The sink logit of a query head in log 2, if there are any.
 std::optional<double> SinkLogit(const AttentionArgs& args, int64_t q_head) {
   if (!args.sink_logits.present()) return std::nullopt;
@@ -168,8 +173,6 @@ class DecodeBatch {
 
   float* Result(size_t piece_idx) const { return results_ + static_cast<int64_t>(piece_idx) * result_floats_; }
 
-  bool HasSinkQuery(const HeadWork& work) const { return args_.q_sink.present() && work.mask().sink > 0; }
-
   // Queries times scale * log2(e), zero-padded, one block per row.
   void PrepareQueries() {
     const auto factor = static_cast<float>(args_.scale * kLog2E);
@@ -185,7 +188,7 @@ class DecodeBatch {
         }
       };
       prepare(args_.q, q_);
-      if (HasSinkQuery(work)) prepare(args_.q_sink, q_sink_);
+      if (HasSinkQuery(args_, work)) prepare(args_.q_sink, q_sink_);
     }
     for (int64_t h = 0; h < args_.num_q_heads && args_.alibi_slopes.present(); ++h) {
       slopes_[h] = static_cast<float>(F32(args_.alibi_slopes)[h] * kLog2E);
@@ -203,7 +206,7 @@ class DecodeBatch {
     return {.pages = PagesOf(work),
             .num_q = group_,
             .q = q_ + q_offset,
-            .q_sink = (HasSinkQuery(work) ? q_sink_ : q_) + q_offset,
+            .q_sink = (HasSinkQuery(args_, work) ? q_sink_ : q_) + q_offset,
             .slopes = args_.alibi_slopes.present() ? slopes_ + work.kv_head * group_ : nullptr,
             .score_cap = static_cast<float>(args_.score_cap * kLog2E),
             .query_pos = row.pos(),
@@ -317,7 +320,7 @@ KeyRanges KeysOf(const PrefillTile& tile) {
 
 PrefillArgs ArgsOf(const AttentionArgs& args, const PrefillTile& tile, std::byte* scratch) {
   const HeadWork& work = tile.work;
-  const bool has_sink_query = args.q_sink.present() && work.mask().sink > 0;
+  const bool has_sink_query = HasSinkQuery(args, work);
   const int64_t row = work.first_row + tile.first_token;
   const int64_t q_head = work.kv_head * args.group();
   const int64_t offset = (row * args.num_q_heads + q_head) * args.head_dim();

@@ -13,6 +13,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/compute_rates.h"
 #include "backend/cpu/experts.h"
+#include "backend/cpu/for_rows.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
@@ -28,9 +29,6 @@ using cpu::KernelTable;
 // Packed weights share buffers of this size, or a matrix has one of its own: rounded up to huge pages one by one, those
 // of a 1B model would take 60 MB more. Memory that is never written is not resident.
 constexpr size_t kPackedBufferBytes = size_t{64} << 20;
-
-// Rows of elementwise work that are worth a thread, in elements.
-constexpr int64_t kMinTaskElements = 16 << 10;
 
 float* F32(const TensorView& view) {
   return static_cast<float*>(view.data);
@@ -191,6 +189,12 @@ class CpuBackend final : public Backend {
     if (!args.activation) return Backend::Linear(args);
     Validate(args.product);
     Validate(*args.activation);
+    const auto& parts = args.product.parts;
+    const bool is_gated = IsGated(args.activation->kind);
+    HW_CHECK(parts.size() == (is_gated ? 2 : 1) && args.product.write == MatMulArgs::Write::kStore, "{} parts",
+             parts.size());
+    HW_CHECK(parts.back().out.data == args.activation->x.data &&
+             (!is_gated || parts[0].out.data == args.activation->gate.data));
     if (args.norm) Norm(*args.norm);
     const cpu::Activation activation{kernels_.elementwise, args.activation->kind};
     cpu::RunMatMulJob({.args = args.product, .activation = &activation}, kernels_.matmul, pool_, matmul_scratch_,
@@ -252,15 +256,9 @@ class CpuBackend final : public Backend {
     return std::exchange(packed_end_, packed_end_ + bytes);
   }
 
-  // body(row) for every row, several to a task where rows are short.
   template <typename Body>
   void ForRows(int64_t num_rows, int64_t row_elements, const Body& body) {
-    const int64_t rows_per_task = std::max<int64_t>(1, kMinTaskElements / std::max<int64_t>(1, row_elements));
-    const int64_t num_tasks = (num_rows + rows_per_task - 1) / rows_per_task;
-    pool_.ParallelFor(num_tasks, [&](int64_t task_idx, int) {
-      const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
-      for (int64_t row = task_idx * rows_per_task; row < end; ++row) body(row);
-    });
+    cpu::ForRows(num_rows, row_elements, pool_, body);
   }
 
   const KernelTable& kernels_;

@@ -4,21 +4,10 @@
 #include <span>
 #include <utility>
 
+#include "backend/cpu/for_rows.h"
+
 namespace headwise::cpu {
 namespace {
-
-// Elements of a task of elementwise work that is worth a thread.
-constexpr int64_t kTaskElements = 16 << 10;
-
-// body(row) for every row, several to a task where rows are short.
-template <typename Body>
-void ForRows(int64_t num_rows, int64_t row_elements, ThreadPool& pool, const Body& body) {
-  const int64_t rows_per_task = std::max<int64_t>(1, kTaskElements / std::max<int64_t>(1, row_elements));
-  pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
-    const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
-    for (int64_t row = task_idx * rows_per_task; row < end; ++row) body(row);
-  });
-}
 
 void Grow(std::vector<float>& floats, int64_t size) {
   if (floats.size() < static_cast<size_t>(size)) floats.resize(static_cast<size_t>(size));

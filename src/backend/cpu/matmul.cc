@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/for_rows.h"
 #include "backend/cpu/matmul_input.h"
 #include "backend/cpu/packed_weights.h"
 
@@ -21,12 +22,13 @@ static_assert(kTaskRows % kMaxFewRows == 0);
 // Below this much work another thread would come too late: waking one takes a few microseconds.
 constexpr int64_t kMinParallelBytes = 64 << 10;
 constexpr int64_t kMinParallelProducts = 1 << 20;
-constexpr int64_t kMinActivatedElements = 16 << 10;
 
 // At most so many outputs of a task that has a gate, of x in bytes: what comes out of it, 256 KiB, stays in the
 // second-level cache with what the products keep there. x in bf16 is twice as large, and its passing by once more for
 // as many outputs costs what that gains.
 constexpr int64_t kGatedOutputs = 128;
+// As Activation::Row wants its pieces.
+static_assert(kGatedOutputs % kTileOutputs == 0 && kTileOutputs % 16 == 0);
 
 enum class Spread { kCaller, kPool };
 
@@ -230,8 +232,8 @@ void RunTile(const TileProduct& product, const MatMulTask& task, const PartPoint
                 .scratch = scratch});
 }
 
-// Outputs that an activation takes. A gate's stay side by side in `gates`, in the second-level cache: rows of a wide
-// matrix, which lie a power of two apart, would push each other out of there.
+// The outputs of a part, or of two and their activation. A gate's stay side by side in `gates`, in the second-level
+// cache: rows of a wide matrix, which lie a power of two apart, would push each other out of there.
 void RunTileTask(const TileProduct& product, const MatMulTask& task, float* scratch, float* gates) {
   const MatMulJob& job = product.job;
   const Activation* const activation = job.activation;
@@ -268,7 +270,7 @@ int64_t TaskOutputs(const MatMulJob& job, const TileLimits& limits, int num_thre
   double cost = 1;
   for (int64_t outputs = limits.num_outputs; outputs >= kTileOutputs; outputs /= 2) {
     int64_t num_tasks = 0;
-    for (size_t part_idx = 0; part_idx < job.args.parts.size(); ++part_idx) {
+    for (size_t part_idx = 0; part_idx < job.args.parts.size(); part_idx += job.parts_per_task()) {
       num_tasks += CeilDiv(job.args.parts[part_idx].weight.shape[0], outputs) *
                    CeilDiv(job.RowsOf(part_idx).count, limits.num_rows);
     }
@@ -315,9 +317,11 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
   int64_t products = 0;
   for (size_t part_idx = 0; part_idx < job.args.parts.size(); part_idx += parts_per_task) {
     bool in_runs = false;
-    for (size_t i = part_idx; i < part_idx + parts_per_task; ++i) in_runs |= product.XOf(i) == TileX::kRuns;
+    for (size_t i = part_idx; i < part_idx + parts_per_task; ++i) {
+      in_runs |= product.XOf(i) == TileX::kRuns;
+      products += job.RowsOf(i).count * job.args.x.shape[1] * job.args.parts[i].weight.shape[0];
+    }
     AddTileTasks(job, part_idx, in_runs ? kVectorTileLimits : step_limits, tasks);
-    products += job.RowsOf(part_idx).count * job.args.x.shape[1] * job.args.parts[part_idx].weight.shape[0];
   }
   const int64_t kernel_bytes = std::max(step_limits.scratch_bytes, kVectorTileLimits.scratch_bytes);
   const int64_t most_gates = std::max(step_limits.num_rows * step_limits.num_outputs,
@@ -331,7 +335,7 @@ void RunTiles(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
   });
 }
 
-// Of few rows, which are in the caches still.
+// Of products by the way of few rows.
 void Activate(const MatMulJob& job, ThreadPool& pool) {
   const auto& parts = job.args.parts;
   const Activation& activation = *job.activation;
@@ -343,17 +347,13 @@ void Activate(const MatMulJob& job, ThreadPool& pool) {
     most_elements = std::max(most_elements, part.out.shape[1]);
   }
   const int64_t num_rows = most_rows * static_cast<int64_t>(parts.size() / parts_per_task);
-  const int64_t rows_per_task = std::max<int64_t>(1, kMinActivatedElements / most_elements);
-  pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
-    const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
-    for (int64_t i = task_idx * rows_per_task; i < end; ++i) {
-      const size_t gate_idx = static_cast<size_t>(i / most_rows) * parts_per_task;
-      const TensorView& x = parts[gate_idx + parts_per_task - 1].out;
-      if (i % most_rows >= x.shape[0]) continue;
-      const int64_t at = i % most_rows * x.shape[1];
-      const auto* const gate = activation.is_gated() ? static_cast<const float*>(parts[gate_idx].out.data) : nullptr;
-      activation.Row(gate != nullptr ? gate + at : nullptr, static_cast<float*>(x.data) + at, x.shape[1]);
-    }
+  ForRows(num_rows, most_elements, pool, [&](int64_t i) {
+    const size_t gate_idx = static_cast<size_t>(i / most_rows) * parts_per_task;
+    const TensorView& x = parts[gate_idx + parts_per_task - 1].out;
+    if (i % most_rows >= x.shape[0]) return;
+    const int64_t at = i % most_rows * x.shape[1];
+    const auto* const gate = activation.is_gated() ? static_cast<const float*>(parts[gate_idx].out.data) : nullptr;
+    activation.Row(gate != nullptr ? gate + at : nullptr, static_cast<float*>(x.data) + at, x.shape[1]);
   });
 }
 

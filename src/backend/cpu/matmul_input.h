@@ -53,7 +53,7 @@ enum class TileX : uint8_t { kSteps, kRuns, kBytes };
 
 // Outputs [first_output, first_output + num_outputs) of a part, for rows [first_row, first_row + num_rows) of x.
 struct MatMulTask {
-  size_t part_idx = 0;  // the first of parts_per_task
+  size_t part_idx = 0;  // of tiles the first of parts_per_task
   int64_t first_output = 0;
   int64_t num_outputs = 0;
   int64_t first_row = 0;

@@ -130,7 +130,7 @@ class QueryTile {
     // What pads the values of an odd number of groups to whole steps is multiplied by zeros, and must be numbers.
     const int64_t num_steps = num_groups_ * kGroupTokens / Steps::kPerStep;
     for (int64_t i = num_steps * padded_dim_; i < Products::WholeSteps(num_steps) * padded_dim_; ++i) v_tile_[i] = 0.0f;
-    // So is most of a long text, and need not be asked for block by block.
+    // Most of a long text is, and need not be looked at block by block.
     tile_is_visible_ = VisibleTo(0, args_.num_tokens - 1, 0, num_groups_) == Visible::kEverything;
     if constexpr (Products::kBesideVectors) {
       AddBlocksInTurns(q);
@@ -251,20 +251,19 @@ class QueryTile {
     FinishValues();
   }
 
-  static constexpr int64_t kColumns = Products::kPartColumns;
   int64_t ValueParts(const Block& block) const {
-    return block.num_rows > 0 ? (padded_dim_ + kColumns - 1) / kColumns : 0;
+    return block.num_rows > 0 ? (padded_dim_ + Products::kPartColumns - 1) / Products::kPartColumns : 0;
   }
   static int64_t ScoreParts(const Block& block) {
-    return block.num_rows > 0 ? (block.num_keys() + kColumns - 1) / kColumns : 0;
+    return block.num_rows > 0 ? (block.num_keys() + Products::kPartColumns - 1) / Products::kPartColumns : 0;
   }
   HWY_NOINLINE void AllScores(const Matrix& q, const Block& block) {
-    for (int64_t part = 0; part < ScoreParts(block); ++part) ForScores(q, block, part * kColumns);
+    for (int64_t part = 0; part < ScoreParts(block); ++part) ForScores(q, block, part * Products::kPartColumns);
     products_.Finish();
   }
   HWY_NOINLINE void FinishValues() {
     for (; waiting_.part < waiting_.num_parts; ++waiting_.part) {
-      ForValues(waiting_.block, waiting_.part * kColumns);
+      ForValues(waiting_.block, waiting_.part * Products::kPartColumns);
     }
     products_.Finish();
   }
@@ -277,9 +276,9 @@ class QueryTile {
     // Evenly, the first before the first row: this block's last scores may be in registers yet.
     for (int64_t part = 0; part < num_parts; ++part) {
       if (part < score_parts) {
-        ForScores(q, next, part * kColumns);
+        ForScores(q, next, part * Products::kPartColumns);
       } else if (waiting_.part < waiting_.num_parts) {
-        ForValues(before, waiting_.part++ * kColumns);
+        ForValues(before, waiting_.part++ * Products::kPartColumns);
       }
       ScoresToProbabilities(block, part * block.num_rows / num_parts, (part + 1) * block.num_rows / num_parts);
     }
@@ -387,7 +386,8 @@ class QueryTile {
         const VF score = hn::Load(kDF, scores + i + v * kLanes);
         p[v] = Steps::Probability(hn::Sub(score, max));
         // A row that has seen no key yet has max kLowest, and 2^(kLowest - kLowest) is 1.
-        if (masked) p[v] = hn::IfThenElseZero(hn::Gt(score, lowest), p[v]);
+        // What is no number stays so.
+        if (masked) p[v] = hn::IfThenZeroElse(hn::Le(score, lowest), p[v]);
       }
       if constexpr (Steps::kPerStep == 2) {
         // The sum is of what the values are multiplied with, rounded: a row that looks at one key gets just its value.
@@ -423,7 +423,7 @@ class QueryTile {
     HW_UNROLL
     for (int64_t v = 0; v < kVecs; ++v) {
       const VF p = Steps::Probability(hn::Sub(x[v], max));
-      x[v] = kMasked ? hn::IfThenElseZero(hn::Gt(x[v], hn::Set(kDF, kLowest / 2)), p) : p;
+      x[v] = kMasked ? hn::IfThenZeroElse(hn::Le(x[v], hn::Set(kDF, kLowest / 2)), p) : p;
     }
     VF sum = hn::Load(kDF, sum_ + row * kLanes);
     HW_UNROLL

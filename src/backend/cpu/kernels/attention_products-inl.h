@@ -140,7 +140,6 @@ class VectorProducts {
   static constexpr int64_t kRows = kBlockRows;        // of one call, at most
   static constexpr int64_t kTileKeys = kPrefillKeys;  // that are converted together
   static constexpr bool kBesideVectors = false;       // products run while vectors do something else, part by part
-  static constexpr int64_t kPartColumns = 1;
   // What steps are padded to, with zeros.
   static constexpr int64_t WholeSteps(int64_t num_steps) { return num_steps; }
 
@@ -189,7 +188,7 @@ class TileProducts {
     Put<1>();
     Put<2>();
     Put<3>();
-    left_rows_ = 0;
+    pending_rows_ = 0;
   }
 
  private:
@@ -201,7 +200,7 @@ class TileProducts {
     const auto a_stride = a.stride * static_cast<int64_t>(sizeof(float));
     const auto b_stride = b.stride * static_cast<int64_t>(sizeof(float));
     // Sums take each other's place where they are as many, one by one between products.
-    const bool is_alike = left_rows_ == kRowRegisters && left_columns_ == kColumnRegisters;
+    const bool is_alike = pending_rows_ == kRowRegisters && pending_columns_ == kColumnRegisters;
     if (!is_alike) Finish();
     for (int64_t step = 0; step < num_steps; step += kRegisterSteps) {
       const auto begin = [&]<int kSum>() HW_INLINE_LAMBDA {
@@ -229,9 +228,9 @@ class TileProducts {
         tiles_.DotBF16<3, 5, 7>();
       }
     }
-    left_ = c;
-    left_rows_ = kRowRegisters;
-    left_columns_ = kColumnRegisters;
+    pending_ = c;
+    pending_rows_ = kRowRegisters;
+    pending_columns_ = kColumnRegisters;
   }
 
   template <int kSum>
@@ -248,15 +247,15 @@ class TileProducts {
   }
   template <int kSum>
   HWY_INLINE void Put() {
-    if (kSum / 2 >= left_rows_ || kSum % 2 >= left_columns_) return;
-    tiles_.Store<kSum>(At<kSum>(left_), left_.stride * static_cast<int64_t>(sizeof(float)));
+    if (kSum / 2 >= pending_rows_ || kSum % 2 >= pending_columns_) return;
+    tiles_.Store<kSum>(At<kSum>(pending_), pending_.stride * static_cast<int64_t>(sizeof(float)));
   }
 
   Tiles tiles_;
   // Where the sums that are in registers belong, and how many they are.
-  Matrix left_ = {};
-  int left_rows_ = 0;
-  int left_columns_ = 0;
+  Matrix pending_ = {};
+  int pending_rows_ = 0;
+  int pending_columns_ = 0;
 };
 
 template <typename Steps, bool kInTiles = Steps::kInTiles>
