@@ -1,8 +1,10 @@
 // Keys and values that are written into pages, however many at once and from wherever in a group of slots on: what is
-// read again is their rounding to the cache's format.
+// read again is their rounding to the cache's format, NaN too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -63,7 +65,7 @@ class Head {
   }
   Floats Read(int64_t pos) const { return ReadToken(backend_, Work(0, 0), pos); }
   // Of queries of ones, at the last `num` positions.
-  Floats Attend(int64_t num_tokens, int64_t num) const {
+  Floats Attend(int64_t num_tokens, int64_t num, Compute compute = Compute::kF32) const {
     const Held q(backend_, {num, layout_.head_dim}, Floats(static_cast<size_t>(num * layout_.head_dim), 1.0f));
     const Held out = Held::Poisoned(backend_, {num, layout_.head_dim});
     const TestHead head = Work(num_tokens - num, num);
@@ -75,6 +77,7 @@ class Head {
     args.out = out.view();
     args.num_q_heads = 1;
     args.scale = 0.1f;
+    args.compute = compute;
     backend_.Attention(args);
     return out.Read();
   }
@@ -120,6 +123,30 @@ TEST(KvAppend, HoweverManyAtOnceTheyAreWhatTheyRoundTo) {
           ASSERT_EQ(head.Read(pos), expected) << "token " << pos;
         }
         for (const int64_t num : {1, 20}) EXPECT_EQ(head.Attend(kTokens, num), other.Attend(kTokens, num));
+      }
+    }
+  }
+}
+
+// Not to those from whom it is hidden: rows of blocks of 64 keys and of less.
+TEST(KvAppend, AKeyThatIsNoNumberShowsToAllWhoReadIt) {
+  constexpr int64_t kDim = 64;
+  constexpr int64_t kNaN = 3;
+  for (const auto& [name, backend] : CpuBackends()) {
+    for (const int64_t num_tokens : {20, 80}) {
+      for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+        SCOPED_TRACE(name + ", " + std::to_string(num_tokens));
+        Random random(11);
+        Floats k = random.Normal(num_tokens * kDim);
+        const Floats v = random.Normal(num_tokens * kDim);
+        k[kNaN * kDim] = std::numeric_limits<float>::quiet_NaN();
+        const KvLayout layout{.head_dim = kDim, .page_tokens = kPageTokens, .format = KvFormat::kF16};
+        Head head(*backend, layout, num_tokens, std::byte{0});
+        head.Append(k, v, 0, num_tokens);
+        const Floats out = head.Attend(num_tokens, num_tokens, compute);
+        for (int64_t row = 0; row < num_tokens; ++row) {
+          ASSERT_EQ(std::isnan(out[static_cast<size_t>(row * kDim)]), row >= kNaN) << "row " << row;
+        }
       }
     }
   }

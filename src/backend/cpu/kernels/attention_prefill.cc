@@ -191,6 +191,7 @@ class QueryTile {
         {out_.data + block.row * padded_dim_, padded_dim_}, block.num_rows,
         Products::WholeSteps(block.num_keys() / Steps::kPerStep), padded_dim_, column...);
   }
+
   // Of rows [begin, end) of the block.
   HWY_INLINE void ScoresToProbabilities(const Block& block, int64_t begin, int64_t end) {
     const Matrix& scores = scores_[block.buffer];
@@ -247,7 +248,7 @@ class QueryTile {
       before = block;
       block = next;
     }
-    waiting_ = {before, 0, ValueParts(before)};
+    waiting_ = {before, 0};
     FinishValues();
   }
 
@@ -262,22 +263,22 @@ class QueryTile {
     products_.Finish();
   }
   HWY_NOINLINE void FinishValues() {
-    for (; waiting_.part < waiting_.num_parts; ++waiting_.part) {
+    for (; waiting_.part < ValueParts(waiting_.block); ++waiting_.part) {
       ForValues(waiting_.block, waiting_.part * Products::kPartColumns);
     }
     products_.Finish();
   }
 
   HWY_INLINE void RunBeside(const Matrix& q, const Block& before, const Block& block, const Block& next) {
-    waiting_ = {before, 0, ValueParts(before)};
+    waiting_ = {before, 0};
     const int64_t score_parts = ScoreParts(next);
-    const int64_t num_parts = score_parts + waiting_.num_parts;
+    const int64_t num_parts = score_parts + ValueParts(before);
     if (num_parts == 0) ScoresToProbabilities(block, 0, block.num_rows);
     // Evenly, the first before the first row: this block's last scores may be in registers yet.
     for (int64_t part = 0; part < num_parts; ++part) {
       if (part < score_parts) {
         ForScores(q, next, part * Products::kPartColumns);
-      } else if (waiting_.part < waiting_.num_parts) {
+      } else if (waiting_.part < ValueParts(waiting_.block)) {
         ForValues(before, waiting_.part++ * Products::kPartColumns);
       }
       ScoresToProbabilities(block, part * block.num_rows / num_parts, (part + 1) * block.num_rows / num_parts);
@@ -503,7 +504,6 @@ class QueryTile {
   struct {
     Block block;
     int64_t part;
-    int64_t num_parts;
   } waiting_ = {};
   TileGroup tile_[Products::kTileKeys / kGroupTokens];
   int64_t num_groups_ = 0;

@@ -168,6 +168,7 @@ class TileProducts {
 
   // Either product comes in parts, of kPartColumns columns each. The sums of a part stay in their registers until the
   // next part, or Finish: stored at once, they would be waited for, and what vectors do meanwhile would wait behind.
+  // Requires: steps.
   static constexpr int64_t kPartColumns = 2 * kRegisterSteps;
   template <Start kStart>
   void Multiply(const Matrix& a, const Matrix& b, const Matrix& c, int64_t num_rows, int64_t num_steps,
