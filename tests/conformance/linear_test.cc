@@ -366,54 +366,76 @@ TEST_P(Linear, WhatIsLeftForANormIsAsIfItHadMadeIt) {
 
 // Whichever way products go: few rows, some and many, in f32, bf16, int8 and bytes, a gate and what it gates in other
 // formats.
-TEST(LinearOnCpu, AnActivationOnTheWayOutIsTheSameBits) {
+TEST(LinearOnCpu, WhatLiesBetweenProductsIsTheSameBitsOnTheWay) {
   using Kind = ActivateArgs::Kind;
   struct {
-    int64_t num_rows, num_outputs;
-    DType gate, x;
+    int64_t num_rows, ffn_dim;
+    DType gate, x, then;
     Compute compute;
     Kind kind;
-  } const kCases[] = {{3, 50, DType::kF32, DType::kF32, Compute::kF32, Kind::kGatedSilu},
-                      {40, 200, DType::kF16, DType::kBF16, Compute::kF32, Kind::kGatedGeluTanh},
-                      {300, 300, DType::kBF16, DType::kBF16, Compute::kBF16, Kind::kGatedSiluClamped},
-                      {40, 333, DType::kF32, DType::kF32, Compute::kBF16, Kind::kGelu},
-                      {300, 70, DType::kQ8_0, DType::kQ8_0, Compute::kInt8, Kind::kGeluTanh},
-                      {5, 600, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
-                      {20, 333, DType::kQ4_0, DType::kQ8_0, Compute::kInt8, Kind::kGatedSilu},
-                      {20, 100, DType::kQ8_0, DType::kF32, Compute::kInt8, Kind::kGatedSilu},
-                      {550, 333, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
-                      {20, 333, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
-                      {20, 333, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
-                      {550, 600, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedGeluTanh}};
-  constexpr int64_t kDepth = 192;
+  } const kCases[] = {{3, 50, DType::kF32, DType::kF32, DType::kF32, Compute::kF32, Kind::kGatedSilu},
+                      {40, 200, DType::kF16, DType::kBF16, DType::kF16, Compute::kF32, Kind::kGatedGeluTanh},
+                      {300, 300, DType::kBF16, DType::kBF16, DType::kBF16, Compute::kBF16, Kind::kGatedSiluClamped},
+                      {40, 333, DType::kF32, DType::kF32, DType::kF32, Compute::kBF16, Kind::kGelu},
+                      {300, 64, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kInt8, Kind::kGeluTanh},
+                      {5, 608, DType::kQ8_0, DType::kQ4_0, DType::kQ8_0, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 352, DType::kQ4_0, DType::kQ8_0, DType::kQ4_0, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 100, DType::kQ8_0, DType::kF32, DType::kF32, Compute::kInt8, Kind::kGatedSilu},
+                      {550, 333, DType::kQ8_0, DType::kQ4_0, DType::kBF16, Compute::kInt8, Kind::kGatedSilu},
+                      {20, 352, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {20, 352, DType::kQ8_0, DType::kQ4_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
+                      // Rounded for the last product as soon as there is a group of it.
+                      {300, 1030, DType::kBF16, DType::kF16, DType::kBF16, Compute::kBF16, Kind::kGatedSilu},
+                      {150, 800, DType::kQ8_0, DType::kQ4_0, DType::kQ8_0, Compute::kInt8, Kind::kGatedSilu},
+                      {550, 608, DType::kQ8_0, DType::kQ4_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedGeluTanh},
+                      {100, 1056, DType::kQ8_0, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {257, 96, DType::kQ8_0, DType::kBF16, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {130, 544, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGelu},
+                      {300, 333, DType::kQ8_0, DType::kQ8_0, DType::kF16, Compute::kW8A8, Kind::kGatedSilu}};
+  constexpr int64_t kDim = 192;
   std::vector<NamedBackend> backends = CpuBackends();
   for (NamedBackend& each : CpuBackends(/*batch_invariant=*/true)) backends.push_back(std::move(each));
   for (const auto& [name, backend] : backends) {
     Random random(7);
     for (const auto& drawn : kCases) {
-      SCOPED_TRACE(name + ", " + std::to_string(drawn.num_rows) + " rows");
-      const Shape shape = {drawn.num_rows, drawn.num_outputs};
-      const Held x(*backend, {drawn.num_rows, kDepth}, random.Normal(drawn.num_rows * kDepth));
-      const Held bias(*backend, {drawn.num_outputs}, random.Normal(drawn.num_outputs));
-      const Held gate = Held::Poisoned(*backend, shape), out = Held::Poisoned(*backend, shape);
+      SCOPED_TRACE(name + ", " + std::to_string(drawn.num_rows) + " rows, " + std::to_string(drawn.ffn_dim));
+      const Shape outer = {drawn.num_rows, kDim}, inner = {drawn.num_rows, drawn.ffn_dim};
+      const Held x(*backend, outer, random.Normal(drawn.num_rows * kDim));
+      const Held norm_weight(*backend, {kDim}, random.Normal(kDim));
+      const Held bias(*backend, {drawn.ffn_dim}, random.Normal(drawn.ffn_dim));
+      const Held normed = Held::Poisoned(*backend, outer), out = Held::Poisoned(*backend, outer);
+      const Held gate = Held::Poisoned(*backend, inner), up = Held::Poisoned(*backend, inner);
+      const auto weight_of = [&](DType format, int64_t num_outputs, int64_t depth) {
+        WeightMatrix weight = AdoptedMatrix(*backend, format, random.Normal(num_outputs * depth), depth);
+        if (drawn.compute == Compute::kW8A8 && CanMultiplyIn(Compute::kW8A8, *backend).ok()) {
+          EXPECT_TRUE(backend->PrepareProducts(weight, Compute::kW8A8).ok());
+        }
+        return weight;
+      };
       std::vector<MatMulPart> parts;
       const auto add_part = [&](DType format, const Held& to) {
-        const WeightMatrix weight = AdoptedMatrix(*backend, format, random.Normal(drawn.num_outputs * kDepth), kDepth);
-        if (drawn.compute == Compute::kW8A8 && CanMultiplyIn(Compute::kW8A8, *backend).ok()) {
-          ASSERT_TRUE(backend->PrepareProducts(weight, Compute::kW8A8).ok());
-        }
+        const WeightMatrix weight = weight_of(format, drawn.ffn_dim, kDim);
         parts.push_back({.weight = weight, .bias = bias.view(), .out = to.view()});
       };
-      if (IsGated(drawn.kind)) add_part(drawn.gate, gate);
-      add_part(drawn.x, out);
-      const MatMulArgs product{.x = x.view(), .parts = parts, .compute = drawn.compute};
-      const ActivateArgs activation{
-          .kind = drawn.kind, .gate = IsGated(drawn.kind) ? gate.view() : TensorView{}, .x = out.view()};
-      backend->Linear({.product = product, .activation = activation});
+      const bool is_gated = IsGated(drawn.kind);
+      if (is_gated) add_part(drawn.gate, gate);
+      add_part(drawn.x, up);
+      const MatMulPart down{.weight = weight_of(drawn.then, kDim, drawn.ffn_dim), .bias = {}, .out = out.view()};
+      const LinearArgs linear = {
+          .norm = NormArgs{.x = x.view(), .weight = norm_weight.view(), .bias = {}, .out = normed.view()},
+          .product = {.x = normed.view(), .parts = parts, .compute = drawn.compute},
+          .activation = ActivateArgs{.kind = drawn.kind, .gate = is_gated ? gate.view() : TensorView{}, .x = up.view()},
+          .then = MatMulArgs{.x = up.view(), .parts = {&down, 1}, .compute = drawn.compute}};
+      backend->Linear(linear);
       const Floats found = out.Read();
-      backend->MatMul(product);
-      backend->Activate(activation);
+      backend->Norm(*linear.norm);
+      backend->MatMul(linear.product);
+      backend->Activate(*linear.activation);
+      const Floats activated = up.Read();
+      backend->MatMul(*linear.then);
       EXPECT_EQ(found, out.Read());
+      backend->Linear({.norm = linear.norm, .product = linear.product, .activation = linear.activation});
+      EXPECT_EQ(activated, up.Read());
     }
   }
 }

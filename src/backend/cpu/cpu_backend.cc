@@ -17,6 +17,7 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/packed_weights.h"
+#include "backend/cpu/row_norm.h"
 #include "base/cpu_info.h"
 #include "base/huge_pages.h"
 #include "tensor/blocks.h"
@@ -102,18 +103,8 @@ class CpuBackend final : public Backend {
   void Norm(const NormArgs& args) override {
     Validate(args);
     const int64_t dim = args.x.shape[1];
-    const int64_t num_weights = args.num_weights();
-    ForRows(args.x.shape[0], dim, [&](int64_t row) {
-      const int64_t weight_row = row % num_weights * dim;
-      kernels_.elementwise.norm_row({.x = F32(args.x) + row * dim,
-                                     .weight = F32(args.weight) + weight_row,
-                                     .bias = args.bias.present() ? F32(args.bias) + weight_row : nullptr,
-                                     .out = F32(args.out) + row * dim,
-                                     .n = dim,
-                                     .eps = args.eps,
-                                     .subtract_mean = args.kind == NormArgs::Kind::kLayer,
-                                     .adds = args.write == NormArgs::Write::kAdd});
-    });
+    const cpu::RowNorm norm{kernels_.elementwise, args};
+    ForRows(args.x.shape[0], dim, [&](int64_t row) { norm.Row(row, F32(args.out) + row * dim); });
   }
 
   void MatMul(const MatMulArgs& args) override {
@@ -184,22 +175,26 @@ class CpuBackend final : public Backend {
 
   void DrawTokens(const DrawTokensArgs& args) override { DrawTokensOnHost(args); }
 
-  // The gate stays in the caches of the thread that multiplies by it.
+  // What lies between the products is done as rows of x are read, and as outputs are made.
   void Linear(const LinearArgs& args) override {
-    if (!args.activation) return Backend::Linear(args);
     Validate(args.product);
-    Validate(*args.activation);
-    const auto& parts = args.product.parts;
-    const bool is_gated = IsGated(args.activation->kind);
-    HW_CHECK(parts.size() == (is_gated ? 2 : 1) && args.product.write == MatMulArgs::Write::kStore, "{} parts",
-             parts.size());
-    HW_CHECK(parts.back().out.data == args.activation->x.data &&
-             (!is_gated || parts[0].out.data == args.activation->gate.data));
-    if (args.norm) Norm(*args.norm);
-    const cpu::Activation activation{kernels_.elementwise, args.activation->kind};
-    cpu::RunMatMulJob({.args = args.product, .activation = &activation}, kernels_.matmul, pool_, matmul_scratch_,
-                      sums_);
-    if (args.then) MatMul(*args.then);
+    std::optional<cpu::RowNorm> norm;
+    if (args.norm) {
+      Validate(*args.norm);
+      HW_CHECK(args.norm->write == NormArgs::Write::kStore && args.norm->out.data == args.product.x.data);
+      norm.emplace(kernels_.elementwise, *args.norm);
+    }
+    std::optional<cpu::Activation> activation;
+    if (args.activation) {
+      CheckActivation(args);
+      activation.emplace(kernels_.elementwise, args.activation->kind);
+    }
+    const cpu::MatMulJob job = {
+        .args = args.product, .norm = norm ? &*norm : nullptr, .activation = activation ? &*activation : nullptr};
+    if (!args.then) return cpu::RunMatMulJob(job, kernels_.matmul, pool_, matmul_scratch_, sums_);
+    Validate(*args.then);
+    HW_CHECK(args.then->x.data == args.product.parts.back().out.data);
+    cpu::RunMatMulJobs(job, {.args = *args.then}, kernels_.matmul, pool_, matmul_scratch_, sums_);
   }
 
   size_t PageBytes(const KvLayout& layout) const override { return cpu::PageBytes(layout); }
@@ -230,6 +225,17 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Of the outputs of `product`, all of them.
+  static void CheckActivation(const LinearArgs& args) {
+    Validate(*args.activation);
+    const auto& parts = args.product.parts;
+    const bool is_gated = IsGated(args.activation->kind);
+    HW_CHECK(parts.size() == (is_gated ? 2 : 1) && args.product.write == MatMulArgs::Write::kStore, "{} parts",
+             parts.size());
+    HW_CHECK(parts.back().out.data == args.activation->x.data &&
+             (!is_gated || parts[0].out.data == args.activation->gate.data));
+  }
+
   static void AddPosition(const EmbedArgs& args, int64_t row, float* out) {
     const int64_t dim = args.positions.shape[1];
     const int64_t id = args.position_ids[static_cast<size_t>(row)];

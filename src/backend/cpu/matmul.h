@@ -26,6 +26,10 @@ inline RowsClass RowsClassOf(int64_t num_rows) {
 // Of kFew that is not those in bf16 whose sums are to be alike.
 void RunMatMulJob(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                   RowSums sums);
+// The same for `then` behind it, whose x is what comes out of `job`'s last part, which need not be written. Requires:
+// neither has ranges.
+void RunMatMulJobs(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels, ThreadPool& pool,
+                   MatMulScratch& scratch, RowSums sums);
 
 }  // namespace headwise::cpu
 

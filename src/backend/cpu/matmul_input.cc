@@ -88,76 +88,15 @@ const QuantizedRun* QuantizedRuns(const MatMulJob& job, const MatMulKernels& ker
   return runs;
 }
 
-// Registers of 16 rows and 16 steps, 1 KiB each, in the order of tile registers.
-class RegisterOrder {
- public:
-  static constexpr int64_t kSteps = kTileRangeUnit;
-  static constexpr int64_t kFloats = kTileRangeUnit * kSteps;
-
-  RegisterOrder(int64_t num_rows, int64_t num_steps)
-      : row_registers_(CeilDiv(num_rows, kTileRangeUnit)),
-        registers_(CeilDiv(num_steps, kSteps)),
-        block_registers_(std::clamp<int64_t>(registers_, 1, kAmxBlockSteps / kSteps)) {}
-  int64_t num_floats() const { return CeilDiv(registers_, block_registers_) * block_floats(); }
-  // Steps 16 i and on of a row.
-  float* At(float* first, int64_t row, int64_t i) const {
-    const int64_t row_register = row / kTileRangeUnit * block_registers_ + i % block_registers_;
-    return first + i / block_registers_ * block_floats() + row_register * kFloats + row % kTileRangeUnit * kSteps;
-  }
-  StepRows Rows(const float* first) const {
-    return {.first = first, .stride = registers_ * kSteps, .block_stride = block_floats()};
-  }
-
- private:
-  int64_t block_floats() const { return row_registers_ * block_registers_ * kFloats; }
-
-  int64_t row_registers_, registers_, block_registers_;
-};
-
-void MakeRegisters(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
-                   TileInput& input) {
-  constexpr int64_t kElements = 2 * RegisterOrder::kSteps;
-  const int64_t depth = job.args.x.shape[1];
-  const RegisterOrder order(job.num_rows(), CeilDiv(depth, 2));
-  float* const registers = scratch.Floats(static_cast<size_t>(order.num_floats()));
-  input.step_type = StepType::kBF16Pair;
-  input.steps = order.Rows(registers);
-  ForRows(job, pool, [&](int64_t row, const float* x) {
-    for (int64_t i = 0; i * kElements < depth; ++i) {
-      float* to = order.At(registers, row, i);
-      const int64_t num = std::min(kElements, depth - i * kElements);
-      kernels.round_row(x + i * kElements, num, to);
-      std::fill(to + CeilDiv(num, 2), to + RegisterOrder::kSteps, 0.0f);
-    }
-  });
+void MakeRounded(StepType type, const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool,
+                 MatMulScratch& scratch, TileInput& input) {
+  const RoundedRows rows(type, job.num_rows(), job.args.x.shape[1], scratch.rounded(type));
+  input.Take(rows);
+  ForRows(job, pool, [&](int64_t row, const float* x) { rows.Round(kernels, row, x); });
 }
 
-// A group's registers are one block's.
-static_assert(kAmxBlockSteps * 4 % kGroupElements == 0);
-void MakeBytes(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
-               TileInput& input) {
-  constexpr int64_t kElements = 4 * RegisterOrder::kSteps;
-  const int64_t depth = job.args.x.shape[1];
-  const RegisterOrder order(job.num_rows(), CeilDiv(depth, 4));
-  float* const bytes = scratch.ByteSteps(static_cast<size_t>(order.num_floats()));
-  input.bytes = order.Rows(bytes);
-  const int64_t num_rows = CeilDiv(job.num_rows(), kTileRangeUnit) * kTileRangeUnit;
-  const int64_t num_scales = CeilDiv(depth, kGroupElements) * num_rows;
-  float* const scales = scratch.Scales(static_cast<size_t>(2 * num_scales));
-  auto* const starts = reinterpret_cast<int32_t*>(scales + num_scales);
-  input.byte_scales = scales;
-  input.byte_starts = starts;
-  input.byte_scales_stride = num_rows;
-  ForRows(job, pool, [&](int64_t row, const float* x) {
-    for (int64_t group = 0; group * kGroupElements < depth; ++group) {
-      const int64_t first = group * kGroupElements;
-      auto* const to = reinterpret_cast<int8_t*>(order.At(bytes, row, first / kElements));
-      const auto [scale, code_sum] =
-          kernels.quantize_group(x + first, std::min(kGroupElements, depth - first), to, RegisterOrder::kFloats * 4);
-      scales[group * num_rows + row] = scale;
-      starts[group * num_rows + row] = -FormatOf(WeightType::kQ8_0).offset * code_sum;
-    }
-  });
+bool RoundsSteps(const MatMulJob& job, const MatMulKernels& kernels) {
+  return job.args.compute != Compute::kF32 && kernels.has_bf16_dot;
 }
 
 // x rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and one more: the
@@ -166,10 +105,10 @@ void MakeBytes(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& p
 void MakeSteps(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                TileInput& input) {
   const int64_t depth = job.args.x.shape[1];
-  const bool rounds = job.args.compute != Compute::kF32 && kernels.has_bf16_dot;
-  if (rounds && kernels.has_tiles) return MakeRegisters(job, kernels, pool, scratch, input);
+  const bool rounds = RoundsSteps(job, kernels);
+  if (rounds && kernels.has_tiles) return MakeRounded(StepType::kBF16Pair, job, kernels, pool, scratch, input);
   input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
-  if (!rounds && depth % kBadStride != 0 && job.gathered.empty()) {
+  if (!rounds && depth % kBadStride != 0 && job.gathered.empty() && job.norm == nullptr) {
     input.steps = {.first = static_cast<const float*>(job.args.x.data), .stride = depth};
     return;
   }
@@ -202,8 +141,15 @@ void MakeRuns(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
 }  // namespace
 
 const float* MatMulJob::Row(int64_t row) const {
+  const int64_t depth = args.x.shape[1];
+  if (norm != nullptr) {
+    thread_local std::vector<float> normed;
+    normed.resize(static_cast<size_t>(depth));
+    norm->Row(row, normed.data());
+    return normed.data();
+  }
   const int64_t from = gathered.empty() ? row : gathered[static_cast<size_t>(row)];
-  return from < 0 ? nullptr : static_cast<const float*>(args.x.data) + from * args.x.shape[1];
+  return from < 0 ? nullptr : static_cast<const float*>(args.x.data) + from * depth;
 }
 
 RowRange MatMulJob::RangeOf(int64_t row) const {
@@ -255,6 +201,18 @@ TileX TileXOf(const MatMulJob& job, const MatMulPart& part, const MatMulKernels&
   return are_many ? TileX::kSteps : TileX::kRuns;
 }
 
+void TileInput::Take(const RoundedRows& rows) {
+  if (rows.type() == StepType::kByteQuad) {
+    bytes = rows.steps();
+    byte_scales = rows.scales();
+    byte_starts = rows.starts();
+    byte_scales_stride = rows.scales_stride();
+  } else {
+    steps = rows.steps();
+    step_type = rows.type();
+  }
+}
+
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums) {
   TileInput input;
@@ -264,8 +222,18 @@ TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, Thread
   };
   if (any_takes(TileX::kSteps)) MakeSteps(job, kernels, pool, scratch, input);
   if (any_takes(TileX::kRuns)) MakeRuns(job, kernels, pool, scratch, input);
-  if (any_takes(TileX::kBytes)) MakeBytes(job, kernels, pool, scratch, input);
+  if (any_takes(TileX::kBytes)) MakeRounded(StepType::kByteQuad, job, kernels, pool, scratch, input);
   return input;
+}
+
+std::optional<StepType> OnlyRoundedTo(const MatMulJob& job, const MatMulKernels& kernels, RowSums sums) {
+  const auto all_take = [&](TileX x) {
+    return std::ranges::all_of(job.args.parts,
+                               [&](const MatMulPart& part) { return TileXOf(job, part, kernels, sums) == x; });
+  };
+  if (all_take(TileX::kBytes)) return StepType::kByteQuad;
+  const bool in_registers = kernels.has_tiles && RoundsSteps(job, kernels);
+  return in_registers && all_take(TileX::kSteps) ? std::optional(StepType::kBF16Pair) : std::nullopt;
 }
 
 }  // namespace headwise::cpu

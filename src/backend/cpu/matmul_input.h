@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "backend/cpu/activation.h"
 #include "backend/cpu/kernels/matmul_kernels.h"
+#include "backend/cpu/rounded_rows.h"
+#include "backend/cpu/row_norm.h"
 #include "backend/cpu/row_sums.h"
 #include "backend/ops.h"
 #include "base/round_up.h"
@@ -29,6 +32,8 @@ struct RowRange {
 // A product whose parts may take rows of their own: the experts of a mixture. `args.x` has the rows that it is made of.
 struct MatMulJob {
   const MatMulArgs& args;
+  // Null, or what makes x, which is its `out` and not written: each row as it is read. Not of gathered rows.
+  const RowNorm* norm = nullptr;
   // Of each part the rows that it takes, of which its `out` has the first in front; empty: all rows. Sorted by their
   // first rows, and disjoint or the same.
   std::span<const RowRange> ranges = {};
@@ -42,7 +47,7 @@ struct MatMulJob {
   size_t parts_per_task() const { return activation != nullptr && activation->is_gated() ? 2 : 1; }
   int64_t num_rows() const { return gathered.empty() ? args.x.shape[0] : static_cast<int64_t>(gathered.size()); }
   RowRange RowsOf(size_t part_idx) const { return ranges.empty() ? RowRange{0, num_rows()} : ranges[part_idx]; }
-  // Null where nobody takes it.
+  // As products read it, until this thread reads another one; null where nobody takes it.
   const float* Row(int64_t row) const;
   // The range that a row is in. Requires: one that somebody takes.
   RowRange RangeOf(int64_t row) const;
@@ -68,13 +73,13 @@ class MatMulScratch {
   float* TileOfThread(int thread_idx) { return reinterpret_cast<float*>(tiles_.OfThread(thread_idx)); }
   // Room for that many floats, or runs of one kind, each shared by all threads.
   float* Floats(size_t count) { return reinterpret_cast<float*>(floats_.Reserve(count * sizeof(float))); }
-  float* Scales(size_t count) { return reinterpret_cast<float*>(scales_.Reserve(count * sizeof(float))); }
   template <typename Run>
   Run* Runs(size_t count) {
     return reinterpret_cast<Run*>(runs_.Reserve(count * sizeof(Run)));
   }
-  // In the order of tile registers, beside runs.
-  float* ByteSteps(size_t count) { return reinterpret_cast<float*>(bytes_.Reserve(count * sizeof(float))); }
+  // In the order of tile registers: of a product, and of the one behind it, whose x is made meanwhile.
+  RoundedMemory& rounded(StepType type) { return type == StepType::kByteQuad ? bytes_ : bf16_; }
+  RoundedMemory& rounded_then() { return then_; }
   std::vector<MatMulTask>& tasks() { return tasks_; }
 
  private:
@@ -82,13 +87,9 @@ class MatMulScratch {
   ThreadScratchMemory tiles_{kPurpose};
   ScratchMemory floats_{kPurpose};
   ScratchMemory runs_{kPurpose};
-  ScratchMemory bytes_{kPurpose};
-  ScratchMemory scales_{kPurpose};
+  RoundedMemory bf16_, bytes_, then_;
   std::vector<MatMulTask> tasks_;
 };
-
-// Rows that one register has.
-inline constexpr int64_t kTileRangeUnit = 16;
 
 // Groups of kMaxFewRows rows of a range, and of what is left, one behind the other. What is not needed is not made:
 // plain weights need the first, packed ones one of the others.
@@ -119,18 +120,6 @@ bool HasPlain(const MatMulArgs& args);
 bool HasWholeCodes(const MatMulPart& part);
 bool AllHaveWholeCodes(const MatMulArgs& args);
 
-// Rows of x in steps (TileArgs): one behind the other, or in blocks of K in the order of tile registers.
-struct StepRows {
-  const float* first = nullptr;
-  int64_t stride = 0;        // steps of a row
-  int64_t block_stride = 0;  // of the order of tile registers
-
-  // Requires: in that order a multiple of kTileRangeUnit.
-  const float* Row(int64_t row) const {
-    return first + row * (block_stride == 0 ? stride : std::min(stride, kAmxBlockSteps));
-  }
-};
-
 // On tile registers block formats are bf16 steps in int8 too, and bytes in w8a8, unless all rows are to have the sums
 // of few; less than kMinRegisterRows are runs there, and bytes if their weights have group scales.
 TileX TileXOf(const MatMulJob& job, const MatMulPart& part, const MatMulKernels& kernels, RowSums sums);
@@ -145,10 +134,15 @@ struct TileInput {
   const float* byte_scales = nullptr;    // [groups of K][byte_scales_stride]
   const int32_t* byte_starts = nullptr;  // likewise, as QuantizedRun::start_128
   int64_t byte_scales_stride = 0;
+
+  void Take(const RoundedRows& rows);
 };
+
 // Requires: ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums);
+// What x is rounded to where all parts take the same RoundedRows and nothing else.
+std::optional<StepType> OnlyRoundedTo(const MatMulJob& job, const MatMulKernels& kernels, RowSums sums);
 
 }  // namespace headwise::cpu
 
