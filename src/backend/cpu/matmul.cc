@@ -1,7 +1,6 @@
 #include "backend/cpu/matmul.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "backend/cpu/for_rows.h"
 #include "backend/cpu/matmul_input.h"
@@ -36,9 +35,9 @@ static_assert(kGatedOutputs % kTileOutputs == 0 && kTileOutputs % 16 == 0);
 constexpr int64_t kRoundedRows = 256;
 // Floats between such rows, and those of a gate beside them: a power of two would make them push each other out.
 constexpr int64_t kRoundedStride = kGroupElements + 16;
-constexpr int64_t kGateStride = kAmxOutputs + 16;
+constexpr int64_t kGateStride = kGatedOutputs + 16;
 constexpr int64_t kRoundedBytes = kRoundedRows * (kRoundedStride + kGateStride) * static_cast<int64_t>(sizeof(float));
-static_assert(kGroupElements % kAmxOutputs == 0 && kAmxOutputs % kGatedOutputs == 0);
+static_assert(kGroupElements % kGatedOutputs == 0);
 
 enum class Spread { kCaller, kPool };
 
@@ -206,8 +205,6 @@ struct TileProduct {
   TileInput input;
 
   TileX XOf(size_t part_idx) const { return TileXOf(job, job.args.parts[part_idx], kernels, sums); }
-  // In registers, and bytes only.
-  bool HasSmallX() const { return input.bytes.first != nullptr && input.step_type != StepType::kBF16Pair; }
 };
 
 // `pointers` are the task's, or have another place for what comes out.
@@ -269,8 +266,8 @@ void RunTileTask(const TileProduct& product, const MatMulTask& task, float* scra
 }
 
 // Outputs that are a group of K for the next product, in pieces, to its x. `memory` has kRoundedBytes.
-void RunRoundedTask(const TileProduct& product, const MatMulTask& task, float* scratch, float* memory,
-                    const RoundedRows& rounded) {
+void RunTileTaskToBytes(const TileProduct& product, const MatMulTask& task, float* scratch, float* memory,
+                        const RoundedRows& bytes) {
   const MatMulJob& job = product.job;
   const size_t x_idx = task.part_idx + job.parts_per_task() - 1;
   float* const gates = memory + kRoundedRows * kRoundedStride;
@@ -283,10 +280,9 @@ void RunRoundedTask(const TileProduct& product, const MatMulTask& task, float* s
     RunTile(product, piece, pointers, scratch);
   };
   const bool is_gated = x_idx != task.part_idx;
-  const int64_t piece_outputs = is_gated && product.HasSmallX() ? kGatedOutputs : kAmxOutputs;
-  for (int64_t output = 0; output < task.num_outputs; output += piece_outputs) {
+  for (int64_t output = 0; output < task.num_outputs; output += kGatedOutputs) {
     piece.first_output = task.first_output + output;
-    piece.num_outputs = std::min(piece_outputs, task.num_outputs - output);
+    piece.num_outputs = std::min(kGatedOutputs, task.num_outputs - output);
     if (is_gated) run(task.part_idx, gates, kGateStride);
     run(x_idx, memory + output, kRoundedStride);
     for (int64_t row = 0; row < task.num_rows; ++row) {
@@ -295,8 +291,8 @@ void RunRoundedTask(const TileProduct& product, const MatMulTask& task, float* s
     }
   }
   for (int64_t row = 0; row < task.num_rows; ++row) {
-    rounded.RoundGroup(product.kernels, task.first_row + row, task.first_output / kGroupElements,
-                       memory + row * kRoundedStride);
+    bytes.RoundGroup(product.kernels, task.first_row + row, task.first_output / kGroupElements,
+                     memory + row * kRoundedStride);
   }
 }
 
@@ -350,8 +346,8 @@ void RunTiles(const TileProduct& product, ThreadPool& pool, MatMulScratch& scrat
   const bool in_registers = input.step_type == StepType::kBF16Pair || input.bytes.first != nullptr;
   TileLimits step_limits = in_registers ? kernels.register_tile_limits : kVectorTileLimits;
   if (step_limits.num_outputs > kTileOutputs) {
-    if (parts_per_task == 2 && product.HasSmallX())
-      step_limits.num_outputs = std::min(step_limits.num_outputs, kGatedOutputs);
+    const bool has_small_x = input.bytes.first != nullptr && input.step_type != StepType::kBF16Pair;
+    if (parts_per_task == 2 && has_small_x) step_limits.num_outputs = std::min(step_limits.num_outputs, kGatedOutputs);
     step_limits.num_outputs = TaskOutputs(job, step_limits, pool.num_threads());
   }
   std::vector<MatMulTask>& tasks = scratch.tasks();
@@ -377,8 +373,8 @@ void RunTiles(const TileProduct& product, ThreadPool& pool, MatMulScratch& scrat
   });
 }
 
-// Requires: LeavesRounded.
-void RunRoundedTiles(const TileProduct& product, ThreadPool& pool, MatMulScratch& scratch, const RoundedRows& rounded) {
+// Requires: LeavesBytes.
+void RunTilesToBytes(const TileProduct& product, ThreadPool& pool, MatMulScratch& scratch, const RoundedRows& bytes) {
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   const MatMulJob& job = product.job;
@@ -389,7 +385,7 @@ void RunRoundedTiles(const TileProduct& product, ThreadPool& pool, MatMulScratch
   scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(kernel_bytes + kRoundedBytes));
   pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t task_idx, int thread_idx) {
     float* const memory = scratch.TileOfThread(thread_idx);
-    RunRoundedTask(product, tasks[static_cast<size_t>(task_idx)], memory, memory + kernel_bytes / 4, rounded);
+    RunTileTaskToBytes(product, tasks[static_cast<size_t>(task_idx)], memory, memory + kernel_bytes / 4, bytes);
   });
 }
 
@@ -426,18 +422,25 @@ bool TakesFewRows(const MatMulJob& job, RowSums sums, const MatMulKernels& kerne
   return compute != Compute::kBF16 || !kernels.has_bf16_dot;
 }
 
-// What comes out of `job` is rounded to, as soon as a task has a group of it, and not written: where `then` takes
-// nothing else of many rows, and there are tasks enough for all threads.
-std::optional<StepType> LeavesRounded(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels,
-                                      RowSums sums, int num_threads) {
+// Whether what comes out of `job` is rounded as soon as a task has a group of it, and not written: where `then` takes
+// nothing but bytes of many rows, and there are tasks enough for all threads. Weights that are made into something else
+// for each block of rows would be so twice as often, which takes longer than that gains.
+bool LeavesBytes(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels, RowSums sums,
+                 int num_threads) {
   const int64_t num_rows = job.num_rows();
-  if (job.activation == nullptr || num_rows < kMinRegisterRows) return std::nullopt;
-  if (TakesFewRows(job, sums, kernels) || TakesFewRows(then, sums, kernels)) return std::nullopt;
-  if (!OnlyRoundedTo(job, kernels, sums)) return std::nullopt;
+  if (job.activation == nullptr || num_rows < kMinRegisterRows) return false;
+  const auto takes_bytes = [&](const MatMulJob& of, const MatMulPart& part) {
+    return TileXOf(of, part, kernels, sums) == TileX::kBytes;
+  };
+  for (const MatMulPart& part : job.args.parts) {
+    if (!takes_bytes(job, part) || !HasGroupScales(part.weight)) return false;
+  }
+  for (const MatMulPart& part : then.args.parts) {
+    if (!takes_bytes(then, part)) return false;
+  }
   const int64_t num_tasks = CeilDiv(then.args.x.shape[1], kGroupElements) * CeilDiv(num_rows, kRoundedRows);
   // Idle threads cost more than it gains.
-  if (10 * num_tasks < 9 * CeilDiv(num_tasks, num_threads) * num_threads) return std::nullopt;
-  return OnlyRoundedTo(then, kernels, sums);
+  return 10 * num_tasks >= 9 * CeilDiv(num_tasks, num_threads) * num_threads;
 }
 
 }  // namespace
@@ -455,15 +458,14 @@ void RunMatMulJob(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool
 
 void RunMatMulJobs(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels, ThreadPool& pool,
                    MatMulScratch& scratch, RowSums sums) {
-  const std::optional<StepType> type = LeavesRounded(job, then, kernels, sums, pool.num_threads());
-  if (!type) {
+  if (!LeavesBytes(job, then, kernels, sums, pool.num_threads())) {
     RunMatMulJob(job, kernels, pool, scratch, sums);
     return RunMatMulJob(then, kernels, pool, scratch, sums);
   }
-  const RoundedRows rounded(*type, then.num_rows(), then.args.x.shape[1], scratch.rounded_then());
-  RunRoundedTiles({job, kernels, sums, TileInputOf(job, kernels, pool, scratch, sums)}, pool, scratch, rounded);
+  const RoundedRows bytes(StepType::kByteQuad, then.num_rows(), then.args.x.shape[1], scratch.then_bytes());
+  RunTilesToBytes({job, kernels, sums, TileInputOf(job, kernels, pool, scratch, sums)}, pool, scratch, bytes);
   TileInput input;
-  input.Take(rounded);
+  input.Take(bytes);
   RunTiles({then, kernels, sums, input}, pool, scratch);
 }
 

@@ -95,17 +95,13 @@ void MakeRounded(StepType type, const MatMulJob& job, const MatMulKernels& kerne
   ForRows(job, pool, [&](int64_t row, const float* x) { rows.Round(kernels, row, x); });
 }
 
-bool RoundsSteps(const MatMulJob& job, const MatMulKernels& kernels) {
-  return job.args.compute != Compute::kF32 && kernels.has_bf16_dot;
-}
-
 // x rounded to bf16 in scratch, or itself, or a copy. Rows in scratch have whole cache lines and one more: the
 // micro-kernel reads 6 rows side by side and asks for the next 6, which, a multiple of 2 KiB apart, would push each
 // other out of the first-level cache.
 void MakeSteps(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                TileInput& input) {
   const int64_t depth = job.args.x.shape[1];
-  const bool rounds = RoundsSteps(job, kernels);
+  const bool rounds = job.args.compute != Compute::kF32 && kernels.has_bf16_dot;
   if (rounds && kernels.has_tiles) return MakeRounded(StepType::kBF16Pair, job, kernels, pool, scratch, input);
   input.step_type = rounds ? StepType::kBF16Pair : StepType::kF32;
   if (!rounds && depth % kBadStride != 0 && job.gathered.empty() && job.norm == nullptr) {
@@ -224,16 +220,6 @@ TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, Thread
   if (any_takes(TileX::kRuns)) MakeRuns(job, kernels, pool, scratch, input);
   if (any_takes(TileX::kBytes)) MakeRounded(StepType::kByteQuad, job, kernels, pool, scratch, input);
   return input;
-}
-
-std::optional<StepType> OnlyRoundedTo(const MatMulJob& job, const MatMulKernels& kernels, RowSums sums) {
-  const auto all_take = [&](TileX x) {
-    return std::ranges::all_of(job.args.parts,
-                               [&](const MatMulPart& part) { return TileXOf(job, part, kernels, sums) == x; });
-  };
-  if (all_take(TileX::kBytes)) return StepType::kByteQuad;
-  const bool in_registers = kernels.has_tiles && RoundsSteps(job, kernels);
-  return in_registers && all_take(TileX::kSteps) ? std::optional(StepType::kBF16Pair) : std::nullopt;
 }
 
 }  // namespace headwise::cpu

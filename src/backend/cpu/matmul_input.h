@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -79,7 +78,7 @@ class MatMulScratch {
   }
   // In the order of tile registers: of a product, and of the one behind it, whose x is made meanwhile.
   RoundedMemory& rounded(StepType type) { return type == StepType::kByteQuad ? bytes_ : bf16_; }
-  RoundedMemory& rounded_then() { return then_; }
+  RoundedMemory& then_bytes() { return then_bytes_; }
   std::vector<MatMulTask>& tasks() { return tasks_; }
 
  private:
@@ -87,7 +86,7 @@ class MatMulScratch {
   ThreadScratchMemory tiles_{kPurpose};
   ScratchMemory floats_{kPurpose};
   ScratchMemory runs_{kPurpose};
-  RoundedMemory bf16_, bytes_, then_;
+  RoundedMemory bf16_, bytes_, then_bytes_;
   std::vector<MatMulTask> tasks_;
 };
 
@@ -141,8 +140,6 @@ struct TileInput {
 // Requires: ranges begin with multiples of kTileRangeUnit rows, and have all kMinRegisterRows rows or none.
 TileInput TileInputOf(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                       RowSums sums);
-// What x is rounded to where all parts take the same RoundedRows and nothing else.
-std::optional<StepType> OnlyRoundedTo(const MatMulJob& job, const MatMulKernels& kernels, RowSums sums);
 
 }  // namespace headwise::cpu
 
