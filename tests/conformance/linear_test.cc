@@ -387,9 +387,10 @@ TEST(LinearOnCpu, WhatLiesBetweenProductsIsTheSameBitsOnTheWay) {
                       {550, 608, DType::kQ8_0, DType::kQ4_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedGeluTanh},
                       {257, 96, DType::kQ8_0, DType::kBF16, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
                       // Bytes for the last product as soon as there is a group of them.
-                      {550, 608, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedGeluTanh},
-                      {300, 1056, DType::kQ8_0, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
-                      {130, 544, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGelu},
+                      {290, 640, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedGeluTanh},
+                      {270, 1056, DType::kQ8_0, DType::kQ8_0, DType::kQ4_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {257, 1024, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGatedSilu},
+                      {130, 576, DType::kQ8_0, DType::kQ8_0, DType::kQ8_0, Compute::kW8A8, Kind::kGelu},
                       {300, 333, DType::kQ8_0, DType::kQ8_0, DType::kF16, Compute::kW8A8, Kind::kGatedSilu}};
   constexpr int64_t kDim = 192;
   std::vector<NamedBackend> backends = CpuBackends();

@@ -181,19 +181,19 @@ class CpuBackend final : public Backend {
     std::optional<cpu::RowNorm> norm;
     if (args.norm) {
       Validate(*args.norm);
-      HW_CHECK(args.norm->write == NormArgs::Write::kStore && args.norm->out.data == args.product.x.data);
-      norm.emplace(kernels_.elementwise, *args.norm);
+      HW_CHECK(args.norm->write == NormArgs::Write::kStore && AreSame(args.norm->out, args.product.x));
+      norm.emplace(cpu::RowNorm{kernels_.elementwise, *args.norm});
     }
     std::optional<cpu::Activation> activation;
     if (args.activation) {
       CheckActivation(args);
-      activation.emplace(kernels_.elementwise, args.activation->kind);
+      activation.emplace(cpu::Activation{kernels_.elementwise, args.activation->kind});
     }
     const cpu::MatMulJob job = {
         .args = args.product, .norm = norm ? &*norm : nullptr, .activation = activation ? &*activation : nullptr};
     if (!args.then) return cpu::RunMatMulJob(job, kernels_.matmul, pool_, matmul_scratch_, sums_);
     Validate(*args.then);
-    HW_CHECK(args.then->x.data == args.product.parts.back().out.data);
+    HW_CHECK(AreSame(args.product.parts.back().out, args.then->x));
     cpu::RunMatMulJobs(job, {.args = *args.then}, kernels_.matmul, pool_, matmul_scratch_, sums_);
   }
 
@@ -225,15 +225,18 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // Of the outputs of `product`, all of them.
+  static bool AreSame(const TensorView& written, const ConstTensorView& read) {
+    return written.data == read.data && written.shape == read.shape;
+  }
+  // What the activation reads and writes has to be all that the product gives.
   static void CheckActivation(const LinearArgs& args) {
     Validate(*args.activation);
     const auto& parts = args.product.parts;
     const bool is_gated = IsGated(args.activation->kind);
     HW_CHECK(parts.size() == (is_gated ? 2 : 1) && args.product.write == MatMulArgs::Write::kStore, "{} parts",
              parts.size());
-    HW_CHECK(parts.back().out.data == args.activation->x.data &&
-             (!is_gated || parts[0].out.data == args.activation->gate.data));
+    HW_CHECK(AreSame(parts.back().out, args.activation->x) &&
+             (!is_gated || AreSame(parts[0].out, args.activation->gate)));
   }
 
   static void AddPosition(const EmbedArgs& args, int64_t row, float* out) {

@@ -5,6 +5,7 @@
 #include "backend/cpu/for_rows.h"
 #include "backend/cpu/matmul_input.h"
 #include "backend/cpu/packed_weights.h"
+#include "base/check.h"
 
 namespace headwise::cpu {
 namespace {
@@ -30,10 +31,10 @@ constexpr int64_t kGatedOutputs = 128;
 // As Activation::Row wants its pieces.
 static_assert(kGatedOutputs % kTileOutputs == 0 && kTileOutputs % 16 == 0);
 
-// Rows of a task whose outputs are rounded to x of the next product, a group of which is a row's: with these, 512 KiB,
-// what it keeps in the second-level cache is 1.3 MB.
+// Rows of a task that rounds what it makes (RunTileTaskToBytes): kGroupElements outputs of each, a group of the next
+// product's x. They, 528 KiB, and gates, 144 KiB, stay in the second-level cache with what the products keep there.
 constexpr int64_t kRoundedRows = 256;
-// Floats between such rows, and those of a gate beside them: a power of two would make them push each other out.
+// Floats from row to row, and from a gate's to the next: a power of two would make them push each other out.
 constexpr int64_t kRoundedStride = kGroupElements + 16;
 constexpr int64_t kGateStride = kGatedOutputs + 16;
 constexpr int64_t kRoundedBytes = kRoundedRows * (kRoundedStride + kGateStride) * static_cast<int64_t>(sizeof(float));
@@ -265,7 +266,8 @@ void RunTileTask(const TileProduct& product, const MatMulTask& task, float* scra
   }
 }
 
-// Outputs that are a group of K for the next product, in pieces, to its x. `memory` has kRoundedBytes.
+// Makes kGroupElements outputs of some rows, piece by piece, and rounds each row's to the bytes of the next product's
+// x, of which they are a group. `memory` has kRoundedBytes.
 void RunTileTaskToBytes(const TileProduct& product, const MatMulTask& task, float* scratch, float* memory,
                         const RoundedRows& bytes) {
   const MatMulJob& job = product.job;
@@ -378,9 +380,8 @@ void RunTilesToBytes(const TileProduct& product, ThreadPool& pool, MatMulScratch
   std::vector<MatMulTask>& tasks = scratch.tasks();
   tasks.clear();
   const MatMulJob& job = product.job;
-  for (size_t part_idx = 0; part_idx < job.args.parts.size(); part_idx += job.parts_per_task()) {
-    AddTileTasks(job, part_idx, {.num_outputs = kGroupElements, .num_rows = kRoundedRows, .scratch_bytes = 0}, tasks);
-  }
+  HW_CHECK(job.args.parts.size() == job.parts_per_task(), "{} parts", job.args.parts.size());
+  AddTileTasks(job, 0, {.num_outputs = kGroupElements, .num_rows = kRoundedRows, .scratch_bytes = 0}, tasks);
   const int64_t kernel_bytes = product.kernels.register_tile_limits.scratch_bytes;
   scratch.ReserveTiles(pool.num_threads(), static_cast<size_t>(kernel_bytes + kRoundedBytes));
   pool.ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t task_idx, int thread_idx) {
@@ -422,9 +423,8 @@ bool TakesFewRows(const MatMulJob& job, RowSums sums, const MatMulKernels& kerne
   return compute != Compute::kBF16 || !kernels.has_bf16_dot;
 }
 
-// Whether what comes out of `job` is rounded as soon as a task has a group of it, and not written: where `then` takes
-// nothing but bytes of many rows, and there are tasks enough for all threads. Weights that are made into something else
-// for each block of rows would be so twice as often, which takes longer than that gains.
+// Whether what comes out of `job` is rounded as soon as a task has a group of it, and not written: `then` takes nothing
+// but bytes of many rows, and there are tasks enough for all threads.
 bool LeavesBytes(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels, RowSums sums,
                  int num_threads) {
   const int64_t num_rows = job.num_rows();
@@ -432,6 +432,7 @@ bool LeavesBytes(const MatMulJob& job, const MatMulJob& then, const MatMulKernel
   const auto takes_bytes = [&](const MatMulJob& of, const MatMulPart& part) {
     return TileXOf(of, part, kernels, sums) == TileX::kBytes;
   };
+  // Others are reordered for each block of rows: twice as often, which takes longer than all this gains.
   for (const MatMulPart& part : job.args.parts) {
     if (!takes_bytes(job, part) || !HasGroupScales(part.weight)) return false;
   }

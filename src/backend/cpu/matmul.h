@@ -27,7 +27,7 @@ inline RowsClass RowsClassOf(int64_t num_rows) {
 void RunMatMulJob(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& pool, MatMulScratch& scratch,
                   RowSums sums);
 // The same for `then` behind it, whose x is what comes out of `job`'s last part, which need not be written. Requires:
-// neither has ranges.
+// neither has ranges or gathered rows, `then` has no norm, and where `job` has an activation its parts are one task's.
 void RunMatMulJobs(const MatMulJob& job, const MatMulJob& then, const MatMulKernels& kernels, ThreadPool& pool,
                    MatMulScratch& scratch, RowSums sums);
 

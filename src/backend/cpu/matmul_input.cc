@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "backend/cpu/packed_weights.h"
+#include "base/check.h"
 
 namespace headwise::cpu {
 namespace {
@@ -22,7 +23,7 @@ void ForRows(const MatMulJob& job, ThreadPool& pool, const Body& body) {
   pool.ParallelFor(CeilDiv(num_rows, rows_per_task), [&](int64_t task_idx, int) {
     const int64_t end = std::min(num_rows, (task_idx + 1) * rows_per_task);
     for (int64_t row = task_idx * rows_per_task; row < end; ++row) {
-      if (const float* const from = job.Row(row)) body(row, from);
+      if (const float* const from = job.ReadRow(row)) body(row, from);
     }
   });
 }
@@ -44,7 +45,7 @@ void ForFewRows(const MatMulJob& job, ThreadPool& pool, const Body& body) {
   };
   if (num_rows > kMaxFewRows) return ForRows(job, pool, run);
   for (int64_t row = 0; row < num_rows; ++row) {
-    if (const float* const from = job.Row(row)) run(row, from);
+    if (const float* const from = job.ReadRow(row)) run(row, from);
   }
 }
 
@@ -136,9 +137,10 @@ void MakeRuns(const MatMulJob& job, const MatMulKernels& kernels, ThreadPool& po
 
 }  // namespace
 
-const float* MatMulJob::Row(int64_t row) const {
+const float* MatMulJob::ReadRow(int64_t row) const {
   const int64_t depth = args.x.shape[1];
   if (norm != nullptr) {
+    HW_CHECK(gathered.empty());
     thread_local std::vector<float> normed;
     normed.resize(static_cast<size_t>(depth));
     norm->Row(row, normed.data());

@@ -31,7 +31,7 @@ struct RowRange {
 // A product whose parts may take rows of their own: the experts of a mixture. `args.x` has the rows that it is made of.
 struct MatMulJob {
   const MatMulArgs& args;
-  // Null, or what makes x, which is its `out` and not written: each row as it is read. Not of gathered rows.
+  // Null, or what makes each row of x when it is read: then nothing is in args.x. Not with `gathered`.
   const RowNorm* norm = nullptr;
   // Of each part the rows that it takes, of which its `out` has the first in front; empty: all rows. Sorted by their
   // first rows, and disjoint or the same.
@@ -46,8 +46,8 @@ struct MatMulJob {
   size_t parts_per_task() const { return activation != nullptr && activation->is_gated() ? 2 : 1; }
   int64_t num_rows() const { return gathered.empty() ? args.x.shape[0] : static_cast<int64_t>(gathered.size()); }
   RowRange RowsOf(size_t part_idx) const { return ranges.empty() ? RowRange{0, num_rows()} : ranges[part_idx]; }
-  // As products read it, until this thread reads another one; null where nobody takes it.
-  const float* Row(int64_t row) const;
+  // Of x, made where there is a norm, until this thread reads another one; null where nobody takes it.
+  const float* ReadRow(int64_t row) const;
   // The range that a row is in. Requires: one that somebody takes.
   RowRange RangeOf(int64_t row) const;
 };
