@@ -109,7 +109,7 @@ def make(case: Case, out: pathlib.Path) -> None:
 
     folder = out / case.name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(case.config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(case.config, separators=(",", ":"), sort_keys=True) + "\n")
     (folder / "config.v4.json").write_text(json.dumps(case.config_v4, indent=1) + "\n")
     save_file({name: t.contiguous() for name, t in stored.items()}, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -1,4 +1,8 @@
 // headwise eval report: run folders as one page for people, a table for programs, or tables for documents.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +16,8 @@
 namespace headwise {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct ReportOptions {
   std::vector<std::string> folders;
   std::string out;
@@ -22,6 +28,18 @@ struct ReportOptions {
 Status RunReport(const ReportOptions& options) {
   if (options.out.empty() && options.csv.empty() && options.markdown.empty()) {
     return Status::InvalidInput("eval report: nothing to write, expected --out, --csv or --markdown");
+  }
+  const std::pair<const char*, const std::string&> outputs[] = {
+      {"--out", options.out}, {"--csv", options.csv}, {"--markdown", options.markdown}};
+  for (size_t i = 0; i < std::size(outputs); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto& [name, path] = outputs[i];
+      if (path.empty() || fs::absolute(path).lexically_normal() != fs::absolute(outputs[j].second).lexically_normal()) {
+        continue;
+      }
+      return Status::InvalidInput(
+          fmt::format("eval report: {} and {} are both {}, expected files of their own", outputs[j].first, name, path));
+    }
   }
   HW_ASSIGN_OR_RETURN(const std::vector<ReportRun> runs, LoadReportRuns(options.folders));
   if (!options.out.empty()) HW_RETURN_IF_ERROR(WriteFileAtomically(options.out, RenderReport(runs)));

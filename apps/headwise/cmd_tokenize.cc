@@ -24,6 +24,11 @@ Status RunTokenize(const TokenizeOptions& options) {
   HW_ASSIGN_OR_RETURN(const std::string input, ReadStdin());
   if (options.decode) {
     HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(input, "standard input"));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < tokenizer->vocab_size()) continue;
+      return Status::InvalidInput(
+          fmt::format("standard input: token {} is id {}, expected 0 to {}", i, ids[i], tokenizer->vocab_size() - 1));
+    }
     WriteOutput(tokenizer->Decode(ids, SpecialDisplay::kShow));
     return CheckOutput();
   }

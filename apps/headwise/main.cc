@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <new>
 #include <span>
@@ -126,6 +127,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   headwise::KeepStandardFiles();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is then an error of writing, with a message
   SetUpLog();
   headwise::ReportLostMappings();
   try {

@@ -187,7 +187,7 @@ struct Request {
   // client's who came first. Where memory ends the highest priority gives way first, and of these who came last.
   int64_t priority = 0;
   std::string client;                // any name; all without one are one client
-  std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, unless kIgnore
+  std::vector<int32_t> stop_tokens;  // besides the model's EOS ids, and under kIgnore alone
   // What texts there may be: headwise/grammar.h has grammars and schemas. Only tokens that it allows are drawn, EOS and
   // stop_tokens where the text may end; where it may do nothing else the request ends there. Log-probabilities stay the
   // model's own. Not with EosMode::kIgnore. Null: any.
@@ -222,6 +222,8 @@ struct ForcedRun {
   int64_t prompt_tokens = -1;            // where the prompt ends, for rules that ask; -1: with the last id
   int64_t chunk_tokens = 0;              // ids of the prompt per step, to kMaxChunkTokens; 0: the engine's
   int64_t decode_tokens = 1;             // ids behind the prompt per step: 1 as decoding does, 0 as the prompt's
+  int64_t priority = 0;                  // whose turn it is, as Request::priority and Request::client
+  std::string client;
   // Positions (indices into ids, ascending) whose logits are wanted; empty with Rows::kEvery.
   std::span<const int64_t> positions;
   enum class Rows { kListed, kEvery } rows = Rows::kListed;

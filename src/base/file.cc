@@ -69,10 +69,13 @@ Result<OpenedFile> OpenRegular(const std::filesystem::path& path) {
 template <typename Create>
 int WithNewName(const std::filesystem::path& path, std::string& partial_path, const Create& create) {
   constexpr int kMaxTries = 100;
+  constexpr size_t kMaxPartialName = 200;  // bytes, of the 255 that file systems take
   std::random_device random;
   int result = -1;
   for (int i = 0; i < kMaxTries; ++i) {
-    partial_path = fmt::format("{}.{:08x}", path.string(), random());
+    // Short enough where the file's own name is as long as names may be.
+    const std::string name = path.filename().string().substr(0, kMaxPartialName);
+    partial_path = (path.parent_path() / fmt::format("{}.{:08x}", name, random())).string();
     result = create(partial_path.c_str());
     if (result >= 0 || errno != EEXIST) break;
   }

@@ -195,6 +195,18 @@ TEST_F(AtomicWrite, ATargetThatCannotBeReplacedLeavesNoPartialFile) {
   ExpectNothingHappened();
 }
 
+// Those that files have on their way must not be longer.
+TEST_F(AtomicWrite, NamesMayBeAsLongAsTheSystemTakes) {
+  const fs::path path = folder_ / std::string(255, 'n');
+  ASSERT_TRUE(CheckWritable(path).ok());
+  const Status status = WriteFileAtomically(path, "new");
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(WriteFileAtomically(path, "newer").ok());
+  EXPECT_EQ(fs::file_size(path), 5u);
+  fs::remove(path);
+  ExpectNothingHappened();
+}
+
 // Of a person's devices and pipes nothing is made.
 TEST_F(AtomicWrite, WhatIsNoFileIsRefused) {
   const auto expect_refused = [&](const fs::path& path, const std::string& found) {

@@ -22,7 +22,9 @@ ForcedReading::ForcedReading(RequestId id, SequenceNeed need, const ForcedRun& r
       rows_(run.rows),
       positions_(run.positions.begin(), run.positions.end()),
       on_row_(run.on_row),
-      on_progress_(run.on_progress) {}
+      on_progress_(run.on_progress) {
+  SetTurn(run.priority, run.client);
+}
 
 StepWish ForcedReading::Wish() const {
   const int64_t begin = NumIdsRead();  // -1 before the pending token

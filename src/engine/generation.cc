@@ -90,8 +90,8 @@ Verdict Generation::DrawToken(std::span<float> logits) {
 }
 
 bool Generation::EndsText(int32_t id) const {
-  if (request_.eos == EosMode::kIgnore) return false;
-  return std::ranges::find(*eos_ids_, id) != eos_ids_->end() ||
+  const bool is_eos = std::ranges::find(*eos_ids_, id) != eos_ids_->end();
+  return (is_eos && request_.eos != EosMode::kIgnore) ||
          std::ranges::find(request_.stop_tokens, id) != request_.stop_tokens.end();
 }
 

@@ -70,8 +70,8 @@ std::vector<float> ReadRow(const Source& from, int64_t row) {
   return values;
 }
 
-// False where a number is not finite, before or after: formats would turn it into one that looks like any other, and
-// f16 has a smaller range.
+// False where a number is not finite, before or after: formats would turn it into one that looks like any other, f16
+// has a smaller range, and bf16 rounds the largest numbers to more than it has.
 bool FillRows(const Source& from, DType type, const Shape& shape, ThreadPool& pool, std::span<std::byte> to) {
   const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
   const int64_t to_bytes = BytesOf(type, columns);
@@ -91,7 +91,7 @@ bool FillRows(const Source& from, DType type, const Shape& shape, ThreadPool& po
     }
     std::byte* target = to.data() + row * to_bytes;
     FromF32(type, values.data(), columns, target);
-    if (type != DType::kF16) return;
+    if (type != DType::kF16 && type != DType::kBF16) return;
     ToF32(type, target, columns, values.data());
     if (!AllFinite(values)) all_finite = false;
   });
@@ -150,6 +150,7 @@ class Conversion {
     if (IsGgufPath(options_.model)) {
       return Status::InvalidInput(fmt::format("{}: is a file, expected a Hugging Face folder", options_.model));
     }
+    HW_RETURN_IF_ERROR(CheckOutIsNoSource());
     HW_ASSIGN_OR_RETURN(config_, ReadModelConfig(options_.model));
     HW_RETURN_IF_ERROR(AddGenerationEosIds(options_.model, config_));
     const fs::path folder(options_.model);
@@ -163,6 +164,19 @@ class Conversion {
     metadata_.SetString("general.name", (named.has_filename() ? named : named.parent_path()).filename().string());
     metadata_.SetString(kGgufSourceHashKey, SourceHash(*source_));
     return AddTokenizer(folder);
+  }
+
+  // It would be replaced: by another name, or through links, too.
+  Status CheckOutIsNoSource() const {
+    std::error_code error;
+    for (const auto& file : fs::directory_iterator(options_.model, error)) {
+      if (!fs::equivalent(options_.out, file.path(), error)) continue;
+      const std::string extension = file.path().extension().string();
+      if (extension == ".gguf") continue;  // of an earlier time
+      return Status::InvalidInput(
+          fmt::format("{}: is a file of the model {}, expected another to write", options_.out, options_.model));
+    }
+    return Status::Ok();
   }
 
   Status AddTokenizer(const fs::path& folder) {
@@ -305,8 +319,8 @@ class Conversion {
     const auto found = FindNonFinite(view);
     return Status::InvalidInput(
         found ? fmt::format("{}: tensor \"{}\" holds {}, expected finite numbers", source_->origin(), name, *found)
-              : fmt::format("{}: tensor \"{}\" holds numbers beyond the range of {}, expected smaller ones or bf16",
-                            source_->origin(), name, NameOf(type)));
+              : fmt::format("{}: tensor \"{}\" holds numbers beyond the range of {}, expected smaller ones or {}",
+                            source_->origin(), name, NameOf(type), type == DType::kBF16 ? "f32" : "bf16"));
   }
 
   void Add(const std::string& name, const Source& source, const std::string& file_name, DType type) {

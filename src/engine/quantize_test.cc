@@ -186,6 +186,10 @@ TEST_F(Quantize, BadInputIsNamedAndNothingIsLost) {
   EXPECT_THAT(QuantizeModel({.model = path_, .out = path_}).status().message(), HasSubstr("expected a Hugging Face"));
   EXPECT_THAT(QuantizeModel({.model = BundledModel(), .out = "/nowhere/x.gguf"}).status().message(),
               HasSubstr("/nowhere/x.gguf"));
+  const ChangedModel model("llama-gqa");
+  EXPECT_THAT(QuantizeModel({.model = model.path(), .out = model.Path("model.safetensors")}).status().message(),
+              HasSubstr("is a file of the model"));
+  EXPECT_TRUE(OpenSafetensorsFolder(model.path()).ok());
   std::string content;
   std::ifstream(path_) >> content;
   EXPECT_EQ(content, "precious");
@@ -205,6 +209,9 @@ TEST_F(Quantize, WeightsThatAreNoNumbersAreNamed) {
   model.SetNumber("model.embed_tokens.weight", 3, 1e6f);
   EXPECT_THAT(QuantizeModel({.model = model.path(), .out = path_, .type = DType::kF16}).status().message(),
               AllOf(HasSubstr("\"model.embed_tokens.weight\""), HasSubstr("beyond the range of f16")));
+  model.SetNumber("model.embed_tokens.weight", 3, 3.4e38f);
+  EXPECT_THAT(QuantizeModel({.model = model.path(), .out = path_, .type = DType::kBF16}).status().message(),
+              HasSubstr("beyond the range of bf16, expected smaller ones or f32"));
   std::string content;
   std::ifstream(path_) >> content;
   EXPECT_EQ(content, "precious");

@@ -138,6 +138,24 @@ TEST(GgufConfig, WindowsOfSomeLayersComeBack) {
   }
 }
 
+// Beyond the trained length dynamic NTK scales without a factor too, and YaRN has an amplitude of its own.
+TEST(GgufConfig, ScalingsWithAFactorOfOneComeBack) {
+  ModelConfig dynamic = GoldenConfig("llama-rope-dynamic");
+  dynamic.ropes[0].factor = 1.0;
+  ModelConfig yarn = GoldenConfig("llama-yarn");
+  yarn.ropes[0].factor = 1.0;
+  yarn.ropes[0].amplitude = 1.5;
+  for (const auto& [name, config] : {std::pair("llama-rope-dynamic", dynamic), std::pair("llama-yarn", yarn)}) {
+    const auto metadata = Export(name, config);
+    ASSERT_TRUE(metadata.ok()) << metadata.status().message();
+    const ModelConfig read = MustRead(*metadata);
+    ASSERT_EQ(read.ropes.size(), 1u) << name;
+    EXPECT_EQ(read.ropes[0].scaling, config.ropes[0].scaling) << name;
+    EXPECT_EQ(read.ropes[0].factor, 1.0) << name;
+    EXPECT_EQ(read.ropes[0].amplitude, config.ropes[0].amplitude) << name;
+  }
+}
+
 TEST(GgufConfig, FloatsAreTheDecimalsThatTheyWereWrittenFrom) {
   GgufMetadata metadata = SampleMetadata(GoldenConfig("llama-mha"), "f");
   metadata.SetF32("llama.attention.layer_norm_rms_epsilon", static_cast<double>(1e-6f));

@@ -91,7 +91,10 @@ Status AddScaling(const GgufSource& source, Json& config) {
     return keys.Unsupported("rope.scaling.type", fmt::format("\"{}\"", type),
                             "none, linear, dynamic, yarn or longrope");
   }
-  if (factor == 0.0 || factor == 1.0) return Status::Ok();
+  // With a factor of 1 the others still do something: beyond the trained length, or to the amplitude.
+  if (factor == 0.0 || (factor == 1.0 && (type == "linear" || (type == "yarn" && attn_factor == 1.0)))) {
+    return Status::Ok();
+  }
   if (factor < 1.0) return keys.Wrong(key, fmt::to_string(factor), "at least 1");
   config["rope_scaling"] = {{"rope_type", type}, {"factor", factor}};
   return type == "yarn" ? AddYarn(keys, factor, config["rope_scaling"]) : Status::Ok();

@@ -229,6 +229,29 @@ TEST(LayersThatDiffer, MoaChoosesAndWidensByTheBytesOfEachLayer) {
   }
 }
 
+// Reports are part of a file, and may say anything.
+TEST(Budget, ReportsThatSayNothingOfUseAreErrors) {
+  const auto error = [](const char* method, const Json& report) {
+    HeadPlan earlier = HeadPlan::Dense(PlannerShape());
+    earlier.method = method;
+    earlier.report_json = report.dump();
+    return RefitPlan(earlier, WindowedInput({{"kv-ratio", "0.4"}, {"at", "8192"}}), "earlier").status().message();
+  };
+  const Json rules = {{0, 0.5}, {0, 1}};
+  EXPECT_THAT(
+      error("moa", {{"lengths", {1024}}, {"influence", {{"rules", Json::array()}, {"losses", {Json::array()}}}}}),
+      HasSubstr("0 rules"));
+  EXPECT_THAT(error("moa", {{"lengths", Json::array()}, {"influence", {{"rules", rules}, {"losses", Json::array()}}}}),
+              HasSubstr("0 \"lengths\""));
+  for (const double length : {-5.0, 0.0, 0.5, 1e300}) {
+    const Json influence = {{"rules", rules}, {"losses", {Json::array()}}};
+    EXPECT_THAT(error("moa", {{"lengths", {length}}, {"influence", influence}}), HasSubstr("whole numbers of tokens"));
+    const std::vector<double> scopes(static_cast<size_t>(PlannerShape().num_layers * PlannerShape().num_q_heads),
+                                     length);
+    EXPECT_THAT(error("razor", {{"scope_by_query_head", scopes}}), HasSubstr("whole numbers of tokens"));
+  }
+}
+
 // What the programme leaves goes to the heads of the most influence first, under every influence but the paper's own.
 TEST(Budget, MoaSpendsTheRestByInfluence) {
   constexpr size_t kFarSighted = 13;  // layer 3, head 1

@@ -427,6 +427,7 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
   HW_ASSIGN_OR_RETURN(const Json json, ParseJson(earlier.report_json, "report"));
   HW_ASSIGN_OR_RETURN(const JsonObject report, JsonObject::Of(json, "report"));
   HW_ASSIGN_OR_RETURN(const std::vector<double> lengths, report.Doubles("lengths"));
+  for (const double length : lengths) HW_RETURN_IF_ERROR(CheckReportedTokens("lengths", length));
   HW_ASSIGN_OR_RETURN(const JsonObject influence, report.Object("influence"));
   const Json grid = influence.Has("rules") ? influence.At("rules") : Json();
   std::vector<HeadRule> rules;
@@ -440,7 +441,12 @@ Result<HeadPlan> RefitMoa(const PlannerInput& input, const HeadPlan& earlier) {
     rule.sink = kMoaBlock;
     rule.alpha = entry[0].get<double>();
     rule.beta = entry[1].get<double>();
+    HW_RETURN_IF_ERROR(ValidateRule(rule).Annotate(fmt::format("report: \"influence\": rule {}", rules.size())));
     rules.push_back(rule);
+  }
+  if (rules.empty() || lengths.empty()) {
+    return Status::InvalidInput(fmt::format(
+        "report: {} rules of \"influence\" and {} \"lengths\", expected some of both", rules.size(), lengths.size()));
   }
   const auto num_values = rules.size() * static_cast<size_t>(input.shape.num_layers * input.shape.num_kv_heads);
   const Json state = {{"num_done", 0},

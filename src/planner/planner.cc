@@ -2,10 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace headwise {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
+}  // namespace
+
+Status CheckReportedTokens(const char* key, double value) {
+  if (value >= 1 && value <= static_cast<double>(kMaxTokens) && std::trunc(value) == value) return Status::Ok();
+  return Status::InvalidInput(
+      fmt::format("report: \"{}\" has {}, expected whole numbers of tokens, 1 to {}", key, value, kMaxTokens));
+}
 
 Result<HeadRule> StreamRuleFromOptions(const NamedOptions& options, int64_t default_sink, int64_t default_recent) {
-  constexpr int64_t kMaxTokens = int64_t{1} << 40;
   HeadRule rule = HeadRule::Stream(0, 1);
   HW_ASSIGN_OR_RETURN(rule.sink, options.IntOr("sink", default_sink, 0, kMaxTokens));
   HW_ASSIGN_OR_RETURN(rule.recent, options.IntOr("recent", default_recent, 0, kMaxTokens));

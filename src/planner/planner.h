@@ -63,6 +63,9 @@ Result<HeadPlan> MakePlan(std::string_view method, const PlannerInput& input);
 // without what it takes; a plan for another model. `origin` opens the messages.
 Result<HeadPlan> RefitPlan(const HeadPlan& earlier, const PlannerInput& input, const std::string& origin);
 
+// Whether `value`, which a plan's report has under `key`, is a number of tokens.
+Status CheckReportedTokens(const char* key, double value);
+
 // sink and recent from options "sink", "recent", "positions" (text, cache), "from" (first_token, end_of_prompt),
 // "compensate" (true, false).
 Result<HeadRule> StreamRuleFromOptions(const NamedOptions& options, int64_t default_sink, int64_t default_recent);

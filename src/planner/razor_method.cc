@@ -240,6 +240,7 @@ Result<HeadPlan> RefitRazor(const PlannerInput& input, const HeadPlan& earlier) 
   };
   if (report.Has("scope_by_query_head")) {
     HW_ASSIGN_OR_RETURN(const std::vector<double> values, per_query_head("scope_by_query_head"));
+    for (const double scope : values) HW_RETURN_IF_ERROR(CheckReportedTokens("scope_by_query_head", scope));
     HW_ASSIGN_OR_RETURN(const int64_t context, input.options.IntOr("context", budget->at_tokens, 1, kMaxTokens));
     return PlanOfScopes(input, std::vector<int64_t>(values.begin(), values.end()), context, razor, budget);
   }

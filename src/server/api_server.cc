@@ -8,9 +8,10 @@
 namespace headwise {
 namespace {
 
-// Requests that wait for an engine in the middle: prompts with log-probabilities, prompts that choices share. The
-// engine takes one step at a time whatever their number.
-constexpr int kNumWorkers = 8;
+constexpr int kNumCompilers = 8;
+// Requests that wait for an engine in the middle: the engine takes one step at a time whatever their number, and their
+// turns are its to choose, so that as many as may be wait there.
+constexpr int kNumReaders = 64;
 
 }  // namespace
 
@@ -18,8 +19,10 @@ ApiServer::ApiServer(ModelHost& host, ApiOptions options)
     : host_(host),
       options_(std::move(options)),
       access_(options_.api_keys, options_.allow_origins),
-      workers_(kNumWorkers) {
-  const EndpointParts parts{.host = host_, .workers = workers_, .options = options_, .access = access_};
+      compilers_(kNumCompilers),
+      readers_(kNumReaders) {
+  const EndpointParts parts{
+      .host = host_, .threads = {.compilers = compilers_, .readers = readers_}, .options = options_, .access = access_};
   AddCompletionEndpoints(router_, parts);
   AddModelEndpoints(router_, parts);
   AddTokenEndpoints(router_, parts);
@@ -46,7 +49,8 @@ void ApiServer::Handle(const HttpRequest& request, std::shared_ptr<HttpReply> pl
 
 void ApiServer::Shutdown() {
   host_.Shutdown(std::chrono::milliseconds(0));
-  workers_.Stop();
+  compilers_.Stop();
+  readers_.Stop();
 }
 
 }  // namespace headwise

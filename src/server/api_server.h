@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/access.h"
+#include "server/completion_job.h"
 #include "server/http.h"
 #include "server/model_host.h"
 #include "server/router.h"
@@ -42,13 +43,14 @@ class ApiServer {
   ApiOptions options_;
   AccessControl access_;
   Router router_;
-  WorkerThreads workers_;
+  WorkerThreads compilers_;
+  WorkerThreads readers_;
 };
 
 // What endpoints stand on, for the functions below: each adds some to a router. All of it is borrowed.
 struct EndpointParts {
   ModelHost& host;
-  WorkerThreads& workers;
+  JobThreads threads;
   const ApiOptions& options;
   const AccessControl& access;
 };

@@ -18,7 +18,7 @@ Router::Endpoint Completions(const EndpointParts& parts, Parse parse) {
     if (parts.access.has_keys()) request->client = parts.access.ClientOf(http);
     const ApiResult<ServedModel*> model = parts.host.Find(request->model);
     if (!model.ok()) return reply->Send(ErrorResponse(model.status()));
-    RunCompletionJob(*std::move(request), **model, parts.workers, std::move(reply));
+    RunCompletionJob(*std::move(request), **model, parts.threads, std::move(reply));
   };
 }
 

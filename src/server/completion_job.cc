@@ -81,8 +81,8 @@ struct Choice {
 // runs by a mutex of their own, because a client may leave while a piece is being written.
 class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
  public:
-  CompletionJob(ApiRequest request, ServedModel& model, WorkerThreads& workers, std::shared_ptr<HttpReply> reply)
-      : request_(std::move(request)), model_(model), workers_(workers), reply_(std::move(reply)) {}
+  CompletionJob(ApiRequest request, ServedModel& model, JobThreads threads, std::shared_ptr<HttpReply> reply)
+      : request_(std::move(request)), model_(model), threads_(threads), reply_(std::move(reply)) {}
 
   void Start() {
     if (auto error = Prepare()) return reply_->Send(ErrorResponse(*error));
@@ -98,7 +98,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       for (size_t i = 0; i < prompts_.size(); ++i) OpenChoices(i);
       return;
     }
-    const bool is_posted = workers_.Post([job = shared_from_this()] {
+    WorkerThreads& workers = ReadsFirst() ? threads_.readers : threads_.compilers;
+    const bool is_posted = workers.Post([job = shared_from_this()] {
       // Whatever it could not do memory for ends with the reply, which is let go.
       const Status status = CatchNoMemory("an answer", [&] { return job->RunPrompts(), Status::Ok(); });
       if (!status.ok()) job->Leave();
@@ -110,12 +111,12 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
  private:
   // Everything that can be wrong with a request and needs no engine to be found.
   std::optional<ApiError> Prepare() {
-    const ServiceStats stats = model_.service().stats();
-    if (stats.num_waiting >= kMaxWaiting) {
-      return ApiError{
-          .status = 429,
-          .message = fmt::format("{} requests are waiting, expected less before one more", stats.num_waiting),
-          .code = "too_many_requests"};
+    const int64_t num_waiting =
+        model_.service().stats().num_waiting + threads_.compilers.num_waiting() + threads_.readers.num_waiting();
+    if (num_waiting >= kMaxWaiting) {
+      return ApiError{.status = 429,
+                      .message = fmt::format("{} requests are waiting, expected less before one more", num_waiting),
+                      .code = "too_many_requests"};
     }
     ApiResult<NamedPlan> plan = model_.FindPlan(request_.plan);
     if (!plan.ok()) return plan.status();
@@ -155,8 +156,11 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       ApiResult<std::vector<int32_t>> ids = EncodeConversation(model_, request_.conversation, request_.tools);
       if (!ids.ok()) return ids.status();
       prompts_.emplace_back().ids = *std::move(ids);
-      const auto& stops = model_.chat_format()->stop_ids();
-      request_.stop_token_ids.insert(request_.stop_token_ids.end(), stops.begin(), stops.end());
+      // The ends of the format's turns are ignored as the model's are.
+      if (!request_.ignore_eos) {
+        const auto& stops = model_.chat_format()->stop_ids();
+        request_.stop_token_ids.insert(request_.stop_token_ids.end(), stops.begin(), stops.end());
+      }
     }
     for (ApiPrompt& prompt : request_.prompts) {
       ApiResult<std::vector<int32_t>> ids = EncodeApiPrompt(model_, prompt);
@@ -189,10 +193,11 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   bool Shares(const JobPrompt& prompt) const {
     return request_.n > 1 && prompt.ids.size() >= kLeastShared && prompt.max_new_tokens > 0;
   }
-  bool HasToWait() const {
-    return FormParam(request_) != nullptr || WantsRows() ||
-           std::ranges::any_of(prompts_, [&](const JobPrompt& prompt) { return Shares(prompt); });
+  // A prompt before its choices, for as long as others' reading and memory take.
+  bool ReadsFirst() const {
+    return WantsRows() || std::ranges::any_of(prompts_, [&](const JobPrompt& prompt) { return Shares(prompt); });
   }
+  bool HasToWait() const { return FormParam(request_) != nullptr || ReadsFirst(); }
 
   // On a worker, prompt by prompt.
   void RunPrompts() {
@@ -278,6 +283,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     run.sequence = sequence;
     if (sequence == nullptr) run.plan = plan_.plan;
     run.rows = ForcedRun::Rows::kEvery;
+    run.priority = request_.priority;
+    run.client = request_.client;
     run.on_row = [&](int64_t position, std::span<const float> logits, std::span<const float>) {
       const auto next = static_cast<size_t>(position) + 1;
       if (next == prompt.ids.size()) return true;
@@ -540,7 +547,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   const Clock::time_point begun_ = Clock::now();
   ApiRequest request_;
   ServedModel& model_;
-  WorkerThreads& workers_;
+  JobThreads threads_;
   NamedPlan plan_;
   ResponseHead head_;
   uint64_t first_seed_ = 0;
@@ -563,9 +570,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
 
 }  // namespace
 
-void RunCompletionJob(ApiRequest request, ServedModel& model, WorkerThreads& workers,
-                      std::shared_ptr<HttpReply> reply) {
-  std::make_shared<CompletionJob>(std::move(request), model, workers, std::move(reply))->Start();
+void RunCompletionJob(ApiRequest request, ServedModel& model, JobThreads threads, std::shared_ptr<HttpReply> reply) {
+  std::make_shared<CompletionJob>(std::move(request), model, threads, std::move(reply))->Start();
 }
 
 }  // namespace headwise

@@ -12,10 +12,17 @@
 
 namespace headwise {
 
-// Returns as soon as the request is on its way; the reply comes from other threads. `model` and `workers` have to
-// outlive the requests that run: they do where the model's service is shut down, then the workers stopped, before
+// Where a request waits for what comes before its answers.
+struct JobThreads {
+  WorkerThreads& compilers;  // for its form: as many as cores can be of use
+  WorkerThreads& readers;    // for a prompt that several answers share, or whose log-probabilities are asked for: it
+                             // takes as long as the engine lets it, which is not to keep forms from their turn
+};
+
+// Returns as soon as the request is on its way; the reply comes from other threads. `model` and `threads` have to
+// outlive the requests that run: they do where the model's service is shut down, then the threads stopped, before
 // either goes.
-void RunCompletionJob(ApiRequest request, ServedModel& model, WorkerThreads& workers, std::shared_ptr<HttpReply> reply);
+void RunCompletionJob(ApiRequest request, ServedModel& model, JobThreads threads, std::shared_ptr<HttpReply> reply);
 
 }  // namespace headwise
 

@@ -125,6 +125,33 @@ TEST(Completions, HaveLogprobsOfTheModel) {
   EXPECT_EQ(text, expected.text);
 }
 
+// Also one that no step reads, because it is the last of a prompt whose log-probabilities are asked for.
+TEST(Completions, IdsOutsideTheVocabularyAreRefused) {
+  const int64_t vocab_size = Shared().model().engine().config().vocab_size;
+  for (const std::vector<int64_t>& ids :
+       {std::vector<int64_t>{vocab_size}, {5, 6, vocab_size}, {5, vocab_size, 6}, {vocab_size, 5}, {5, 2147483647}}) {
+    for (const bool echo : {false, true}) {
+      Json body = {{"prompt", ids}, {"max_tokens", 1}, {"echo", echo}};
+      if (echo) body["logprobs"] = 1;
+      const Json error = Shared().Fail(400, "POST", "/v1/completions", body.dump());
+      EXPECT_EQ(error["param"], "prompt");
+      EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("expected 0 to 8191"));
+    }
+  }
+}
+
+// As vLLM: what is ignored is the model's end of text, not the ends that a request names.
+TEST(Completions, StopTokensEndATextThatIgnoresTheModels) {
+  Json body = Greedy(kStory, 8);
+  const std::vector<int32_t> tokens = Expected(body).tokens;
+  body["ignore_eos"] = true;
+  body["stop_token_ids"] = {tokens.at(3)};
+  const Json answer = Shared().Complete(body);
+  const auto first = std::ranges::find(tokens, tokens[3]) - tokens.begin();
+  EXPECT_EQ(answer["usage"]["completion_tokens"], first);
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+}
+
 // What lm-eval asks for.
 TEST(Completions, EchoThePromptsLogprobs) {
   const Engine& engine = Shared().model().engine();

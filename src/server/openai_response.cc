@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "text/utf8.h"
@@ -40,14 +42,16 @@ ApiJson ChatLogprobs(std::span<const LoggedToken> tokens, const Tokenizer& token
 
 // The chosen token is among them, as OpenAI has it: one more than was asked for, where it is none of the best.
 ApiJson TopOf(const LoggedToken& token, const Tokenizer& tokenizer) {
-  ApiJson top = ApiJson::object();
-  for (const TokenLogprob& each : token.top) {
+  // An object looks for a name among all that it has.
+  ApiJson::object_t top;
+  std::unordered_set<std::string> names;
+  const auto add = [&](int32_t id, double logprob) {
+    std::string name = TokenName(id, tokenizer);
     // Of tokens with the same text the most probable: it comes first.
-    std::string name = TokenName(each.id, tokenizer);
-    if (!top.contains(name)) top[std::move(name)] = each.logprob;
-  }
-  std::string name = TokenName(token.id, tokenizer);
-  if (!top.contains(name)) top[std::move(name)] = *token.logprob;
+    if (names.insert(name).second) top.emplace_back(std::move(name), logprob);
+  };
+  for (const TokenLogprob& each : token.top) add(each.id, each.logprob);
+  add(token.id, *token.logprob);
   return top;
 }
 

@@ -23,8 +23,15 @@ std::string MergedVariables(const std::string& server, const std::string& reques
 
 ApiResult<std::vector<int32_t>> EncodeApiPrompt(const ServedModel& model, const ApiPrompt& prompt) {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
-    if (!ids->empty()) return *ids;
-    return InvalidField("prompt", "prompt: is empty, expected at least one token id");
+    if (ids->empty()) return InvalidField("prompt", "prompt: is empty, expected at least one token id");
+    // Here, and not by the engine alone: some of them are looked up, or read by it, one by one.
+    const int64_t vocab_size = model.engine().config().vocab_size;
+    for (size_t i = 0; i < ids->size(); ++i) {
+      if ((*ids)[i] >= 0 && (*ids)[i] < vocab_size) continue;
+      return InvalidField("prompt",
+                          fmt::format("prompt: token {} is id {}, expected 0 to {}", i, (*ids)[i], vocab_size - 1));
+    }
+    return *ids;
   }
   Result<std::vector<int32_t>> ids = EncodePrompt(model.engine(), std::get<std::string>(prompt));
   if (!ids.ok()) return InvalidField("prompt", ids.status().message());

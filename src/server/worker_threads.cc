@@ -20,6 +20,11 @@ bool WorkerThreads::Post(std::function<void()> work) {
   return true;
 }
 
+int64_t WorkerThreads::num_waiting() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(work_.size());
+}
+
 void WorkerThreads::Stop() {
   std::deque<std::function<void()>> dropped;
   {

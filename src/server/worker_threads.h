@@ -4,6 +4,7 @@
 #define HEADWISE_SERVER_WORKER_THREADS_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -21,6 +22,8 @@ class WorkerThreads {
 
   // False after Stop: nothing will run it. Work may not throw.
   bool Post(std::function<void()> work);
+  // What has not begun.
+  int64_t num_waiting();
   // Lets what is under way end, and drops what has not begun.
   void Stop();
 

@@ -31,9 +31,6 @@ Result<ChatMessage> ReadMessage(const nlohmann::ordered_json& value, const std::
     HW_ASSIGN_OR_RETURN(message.content, object.String(kContent));
   }
   if (!is_text || json.size() > 2) message.json = value.dump();
-  if (is_text && message.content.empty() && (message.role == "user" || message.role == "system")) {
-    return Status::InvalidInput(fmt::format("{}: content is empty, expected at least one character", where));
-  }
   return message;
 }
 

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "text/escape.h"
 #include "text/gguf_splitting.h"
 #include "text/gguf_tokenizer.h"
 #include "text/sentencepiece_loader.h"
@@ -54,6 +58,14 @@ Result<std::string> MergeText(const Json& merge, std::string_view origin) {
 Result<std::string> SplittingOf(const JsonObject& root, const JsonObject& model, std::string_view architecture) {
   const std::string name = NameOfGgufSplitting(root.Has("pre_tokenizer") ? root.At("pre_tokenizer") : Json());
   if (name.empty()) return name;
+  for (const char* key : {"unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
+    HW_ASSIGN_OR_RETURN(const std::string value, model.StringOr(key, ""));
+    if (!value.empty()) return std::string();
+  }
+  for (const char* key : {"fuse_unk", "byte_fallback"}) {
+    HW_ASSIGN_OR_RETURN(const bool value, model.BoolOr(key, false));
+    if (value) return std::string();
+  }
   HW_ASSIGN_OR_RETURN(const FoundSplitting found, FindGgufSplitting(name, architecture, root.origin()));
   HW_ASSIGN_OR_RETURN(const bool ignores_merges, model.BoolOr("ignore_merges", false));
   const bool composes = root.Has("normalizer");
@@ -218,6 +230,38 @@ Status ExportSentencePiece(const fs::path& path, GgufTokenizerArrays& arrays) {
   return Status::Ok();
 }
 
+// That the arrays alone give the ids that the folder's tokenizer gives: tokens beside each other, and what
+// normalization would change. A SentencePiece model has rules, and a folder tokens, for which they have no place.
+Status CheckSameIds(const Tokenizer& tokenizer, const GgufTokenizerArrays& arrays, const fs::path& path) {
+  HW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> again,
+                      MakeGgufTokenizer({.origin = path.string(),
+                                         .kind = arrays.kind,
+                                         .tokens = arrays.tokens,
+                                         .token_types = arrays.token_types,
+                                         .scores = arrays.scores,
+                                         .bos_id = arrays.bos_id,
+                                         .eos_id = arrays.eos_id,
+                                         .unknown_id = arrays.unknown_id,
+                                         .adds_bos = arrays.adds_bos,
+                                         .adds_space_prefix = arrays.adds_space_prefix}));
+  std::vector<std::string> texts = {" a  b   c ", "a\n\n\tb", "\uFB01 A\u030A \u2460\u00A0\uFF21"};
+  constexpr int64_t kTokensOfText = 8;
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (id % kTokensOfText == 0) texts.emplace_back();
+    texts.back() += tokenizer.Decode(std::array{static_cast<int32_t>(id)}, SpecialDisplay::kShow);
+  }
+  for (const std::string& text : texts) {
+    HW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text, SpecialText::kParse));
+    HW_ASSIGN_OR_RETURN(const std::vector<int32_t> found, again->Encode(text, SpecialText::kParse));
+    if (ids == found) continue;
+    return Status::Unsupported(
+        fmt::format("{}: the arrays of a .gguf file cannot say all of this tokenizer: \"{}\" would become other ids; "
+                    "expected a folder with a tokenizer.json",
+                    path.string(), EscapeControls(text)));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_t vocab_size,
@@ -238,6 +282,9 @@ Result<GgufTokenizerArrays> ExportTokenizer(const fs::path& model_folder, int64_
   for (const NamedToken& token : tokenizer->named_tokens()) {
     if (token.name == "pad_token") arrays.padding_id = tokenizer->IdOf(token.token);
     if (token.name == "unk_token" && !arrays.unknown_id) arrays.unknown_id = tokenizer->IdOf(token.token);
+  }
+  if (arrays.kind == "llama" && arrays.tokenizer_json.empty()) {
+    HW_RETURN_IF_ERROR(CheckSameIds(*tokenizer, arrays, model_folder / "tokenizer.model"));
   }
   const auto templates = tokenizer->chat_templates();
   arrays.chat_templates.assign(templates.begin(), templates.end());

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -205,6 +206,20 @@ TEST(GgufTokenizer, SentencePieceGivesTheGoldenIds) {
   EXPECT_EQ(tokenizer->eos_id(), 2);
   const Json cases = Read(folder / "cases.json");
   EXPECT_GT(CheckCases(*tokenizer, cases.at("encode"), cases.at("decode")), 110u);
+}
+
+// Tokens that a folder adds, which its SentencePiece model does not know, have no place in the arrays.
+TEST(GgufTokenizer, WhatArraysCannotSayOfSentencePieceIsAnError) {
+  const fs::path folder = fs::path(::testing::TempDir()) / "headwise_gguf_tokenizer_added";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  fs::copy_file(kRoot / "tests/golden/tokenizer_styles/sentencepiece/tokenizer.model", folder / "tokenizer.model");
+  std::ofstream(folder / "tokenizer_config.json") << R"({"added_tokens_decoder": {"700": {"content": "<|im_start|>",
+    "special": true, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false}}})";
+  const Status status = ExportTokenizer(folder, 701, "llama").status();
+  fs::remove_all(folder);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("expected a folder with a tokenizer.json"));
 }
 
 // Its merges were learnt in the order of its tokens; text that one of them leads to by another way than the one it was

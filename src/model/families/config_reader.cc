@@ -45,7 +45,7 @@ Result<std::vector<int32_t>> ReadTokenIds(const JsonObject& config, const char* 
   const Json& value = config.At(key);
   for (const Json& each : value.is_array() ? value : Json::array({value})) {
     HW_ASSIGN_OR_RETURN(const auto id, ReadTokenId(config, key, each, vocab_size));
-    if (id) ids.push_back(*id);
+    if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
   }
   return ids;
 }
