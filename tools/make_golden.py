@@ -146,7 +146,7 @@ def make(case: Case, out: pathlib.Path) -> None:
         "logits_std": logits_a.std().item(),
         "max_abs_diff_of_float32_reload": float32_difference,
     }
-    (folder / "golden.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (folder / "golden.json").write_text(json.dumps(summary, separators=(",", ":")) + "\n")
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"  seed {seed}, margin {margin:.3f}, float32 {float32_difference:.1e}, {size / 1000:.0f} kB")
 

@@ -343,11 +343,12 @@ Result<BenchCommandOptions> WithPreset(const BenchCommandOptions& options) {
         fmt::format("--preset: found {}, expected --model and at most one --plan",
                     options.shape.empty() ? fmt::format("{} plans", options.plans.size()) : "--shape"));
   }
-  HW_ASSIGN_OR_RETURN(const std::string plan, ApplyPreset(options.preset,
-                                                          {.plan = options.plans.empty() ? "" : options.plans.front(),
-                                                           .num_texts = options.batch},
-                                                          chosen.engine));
-  chosen.plans = {plan};
+  HW_ASSIGN_OR_RETURN(
+      const AppliedPreset applied,
+      ApplyPreset(options.preset,
+                  {.plan = options.plans.empty() ? "" : options.plans.front(), .num_texts = options.batch},
+                  chosen.engine));
+  chosen.plans = {applied.plan};
   return chosen;
 }
 

@@ -114,20 +114,22 @@ Status RunChat(const ChatOptions& options) {
   HW_ASSIGN_OR_RETURN(ChatSetup setup, ReadChatSetup(options.chat_flags));
   EngineOptions engine_options = options.engine;
   HW_ASSIGN_OR_RETURN(
-      const std::string plan_name,
+      const AppliedPreset applied,
       ApplyPreset(options.preset, {.plan = options.plan, .max_context = options.max_context}, engine_options));
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(engine_options));
   HW_RETURN_IF_ERROR(RequireTokenizer(*engine));
-  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(plan_name, *engine));
+  HW_ASSIGN_OR_RETURN(const std::shared_ptr<const HeadPlan> plan, LoadPlan(applied.plan, *engine));
   HW_ASSIGN_OR_RETURN(const ChatFormat format, FindFormat(setup, *engine));
   const bool is_endless = options.max_context == 0 && RunsForEver(plan.get(), engine->config());
-  int64_t max_tokens = options.max_context > 0 ? options.max_context : engine->config().trained_length;
+  int64_t max_tokens = applied.max_context > 0 ? applied.max_context : engine->config().trained_length;
   if (is_endless) {
     max_tokens = kForEver;
     fmt::print(stderr, "This conversation can run for ever at constant KV memory: no head keeps everything.\n");
   } else {
-    fmt::print(stderr, "This conversation can grow to {} tokens{}.\n", max_tokens,
-               options.max_context > 0 ? "" : ", the model's trained length (--max-context changes it)");
+    const char* why = options.max_context > 0   ? ""
+                      : applied.max_context > 0 ? ", which fit (--preset)"
+                                                : ", the model's trained length (--max-context changes it)";
+    fmt::print(stderr, "This conversation can grow to {} tokens{}.\n", max_tokens, why);
   }
   InterruptGuard guard;
   Conversation conversation(*engine, guard,

@@ -89,11 +89,13 @@ Status RunRun(const RunOptions& options) {
   }
   if (!options.preset) return options.prompts ? RunLines(options) : RunOne(options);
   RunOptions chosen = options;
-  HW_ASSIGN_OR_RETURN(chosen.plan, ApplyPreset(options.preset,
-                                               {.plan = options.plan,
-                                                .num_texts = options.prompts ? options.batch : 1,
-                                                .max_context = options.max_context},
-                                               chosen.engine));
+  HW_ASSIGN_OR_RETURN(const AppliedPreset applied, ApplyPreset(options.preset,
+                                                               {.plan = options.plan,
+                                                                .num_texts = options.prompts ? options.batch : 1,
+                                                                .max_context = options.max_context},
+                                                               chosen.engine));
+  chosen.plan = applied.plan;
+  if (options.max_new_tokens < 0) chosen.max_context = applied.max_context;  // as long as it can be
   return chosen.prompts ? RunLines(chosen) : RunOne(chosen);
 }
 

@@ -90,9 +90,9 @@ Result<ServeOptions> WithPreset(const ServeOptions& options) {
     if (ReadNamed(text, ".json").path == text) given = text;  // as a default; the last one is it
   }
   chosen.engine.model = ReadNamed(options.models.front(), ".gguf").path;
-  HW_ASSIGN_OR_RETURN(const std::string plan,
+  HW_ASSIGN_OR_RETURN(const AppliedPreset applied,
                       ApplyPreset(options.preset, {.plan = given, .max_context = options.max_context}, chosen.engine));
-  if (given.empty() && plan != kFullPlan) chosen.plans.push_back(plan);
+  if (given.empty() && applied.plan != kFullPlan) chosen.plans.push_back(applied.plan);
   return chosen;
 }
 
@@ -233,6 +233,7 @@ Status RunServe(const ServeOptions& given) {
   http.port = static_cast<int>(options.port);
   http.tls_certificate = options.tls_certificate;
   http.tls_key = options.tls_key;
+  http.check_header = [&](const HttpRequest& header) { return api.CheckHeader(header); };
   http.error_body = CarrierErrorBody;
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<HttpServer> server,
                       HttpServer::Start(http, [&](const HttpRequest& request, std::shared_ptr<HttpReply> reply) {

@@ -8,6 +8,7 @@
 #include "backend/kv_format.h"
 #include "base/format_bytes.h"
 #include "engine/read_plan.h"
+#include "engine/sequence_maker.h"
 #include "kv/kv_bytes.h"
 #include "model/model_config.h"
 #include "output.h"
@@ -70,6 +71,9 @@ Result<FitReport> ReportFit(const EngineOptions& options, const ModelPreview& mo
   if (plan != nullptr) plans.emplace_back(plan_path, plan.get());
   for (const auto& [name, each] : plans) {
     for (const char* kv_dtype : kFormats) {
+      HW_ASSIGN_OR_RETURN(const KvFormats formats, KvFormatsByName(kv_dtype));
+      const auto takes = [&](const HeadRule& rule) { return TakesFormats(rule, formats); };
+      if (!std::ranges::all_of(each->rules, takes)) continue;  // they could not run
       HW_ASSIGN_OR_RETURN(const KvBytesArgs args, ArgsFor(options, model, *each, kv_dtype));
       FitRow row{.plan = name, .kv_dtype = kv_dtype, .tokens = {}, .kv_bytes_of_token = {}};
       for (const int64_t count : report.conversations) {

@@ -217,14 +217,15 @@ Result<PresetReport> MakePreset(const PresetFlags& flags, const PresetUse& use, 
   return report;
 }
 
-Result<std::string> ApplyPreset(const PresetFlags& flags, const PresetUse& use, EngineOptions& options) {
-  if (!flags) return use.plan;
+Result<AppliedPreset> ApplyPreset(const PresetFlags& flags, const PresetUse& use, EngineOptions& options) {
+  if (!flags) return AppliedPreset{.plan = use.plan, .max_context = use.max_context};
   HW_ASSIGN_OR_RETURN(const std::unique_ptr<ModelPreview> model, ModelPreview::Open(options));
   HW_ASSIGN_OR_RETURN(const PresetReport report, MakePreset(flags, use, options, *model));
   options.kv_dtype = NameOf(report.choice.chosen.formats);
   if (flags.kv_limit_bytes->count() == 0) options.kv_limit_bytes = report.input.memory.kv_bytes();
   fmt::print(stderr, "{}", EscapeControls(PresetText(report)));
-  return report.plan();
+  const bool all_fits = report.choice.chosen.tokens >= report.input.most_tokens;
+  return AppliedPreset{.plan = report.plan(), .max_context = all_fits ? use.max_context : report.choice.chosen.tokens};
 }
 
 Json PresetJson(const PresetReport& report) {

@@ -50,9 +50,14 @@ struct PresetReport {
 // Of `model`, opened with `options`. An error names what was looked for, or says how much the smallest choice needs.
 Result<PresetReport> MakePreset(const PresetFlags& flags, const PresetUse& use, const EngineOptions& options,
                                 const ModelPreview& model);
-// Makes it for `options.model`, fills in the cache formats and, where there was none, a limit of KV bytes, says on
-// standard error what was chosen, and returns the plan: "full" or a path. Without --preset it returns use.plan.
-Result<std::string> ApplyPreset(const PresetFlags& flags, const PresetUse& use, EngineOptions& options);
+// What a command goes on with.
+struct AppliedPreset {
+  std::string plan;         // "full" or a path; without --preset as given
+  int64_t max_context = 0;  // as given; else what fits, where that is less than what is of use
+};
+// Makes it for `options.model`, fills in the cache formats and, where there was none, a limit of KV bytes, and says on
+// standard error what was chosen.
+Result<AppliedPreset> ApplyPreset(const PresetFlags& flags, const PresetUse& use, EngineOptions& options);
 
 Json PresetJson(const PresetReport& report);
 std::string PresetText(const PresetReport& report);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/format_bytes.h"
+#include "engine/sequence_maker.h"
 
 namespace headwise {
 namespace {
@@ -51,6 +52,12 @@ bool DropsTokens(const PresetInput& input, const PresetPlan& plan) {
          std::ranges::any_of(plan.plan->rules, [](const HeadRule& rule) { return rule.kind != HeadRule::Kind::kFull; });
 }
 
+// Formats that the user asks for stay, and are refused where they are used.
+bool CanHave(const PresetInput& input, const PresetPlan& plan, const KvFormats& formats) {
+  return input.formats_are_given ||
+         std::ranges::all_of(plan.plan->rules, [&](const HeadRule& rule) { return TakesFormats(rule, formats); });
+}
+
 std::string Percent(double share) {
   return fmt::format("{:g} %", 100 * share);
 }
@@ -86,8 +93,11 @@ const char* Whose(bool is_given) {
 
 std::string WhyText(const PresetInput& input, const PresetChoice& choice) {
   if (input.plan_is_given && input.formats_are_given) return "nothing was left to choose";
-  const std::string within = fmt::format("of {} choices {} are within a loss of {} (--max-loss)", choice.options.size(),
-                                         choice.num_within, Percent(input.max_loss));
+  const char* counted = input.plan_is_given       ? ", of the cache alone"
+                        : input.formats_are_given ? ", of the plan alone"
+                                                  : "";
+  const std::string within = fmt::format("of {} choices {} are within a loss of {} (--max-loss{})",
+                                         choice.options.size(), choice.num_within, Percent(input.max_loss), counted);
   return choice.chosen.tokens >= input.most_tokens
              ? fmt::format("{}; of those that hold {} tokens, the most of use, it loses least", within,
                            input.most_tokens)
@@ -104,6 +114,7 @@ std::string OptionsText(const PresetInput& input, const PresetChoice& choice) {
     for (const PresetOption& option : choice.options) {
       if (option.plan_idx == plan_idx && (longest == nullptr || option.tokens > longest->tokens)) longest = &option;
     }
+    if (longest == nullptr) continue;
     text += fmt::format("          {} holds up to {} tokens, in {}; loss: {}\n", plan.name, longest->tokens,
                         NameOf(longest->formats),
                         longest->loss ? Describe(*longest->loss) : "not known: " + plan.loss.from);
@@ -124,6 +135,7 @@ Result<PresetChoice> ChoosePreset(const PresetInput& input) {
       if (!input.formats_are_given && formats.full != formats.bounded && !DropsTokens(input, input.plans[plan_idx])) {
         continue;
       }
+      if (!CanHave(input, input.plans[plan_idx], formats)) continue;
       PresetOption option{.plan_idx = plan_idx, .formats = formats};
       SetLoss(input, option);
       HW_ASSIGN_OR_RETURN(KvBytesArgs args, ArgsFor(input, option));

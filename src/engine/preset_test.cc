@@ -148,6 +148,18 @@ TEST(ChoosePreset, FormatsOfBoundedHeadsMatterWhereSomeAre) {
   EXPECT_EQ(ChoosePreset(input)->options.size(), 3u);
 }
 
+TEST(ChoosePreset, HeadsThatReadByScoreAreNotPutIntoQ4) {
+  PresetInput input = Input(1);
+  input.formats = {kF16, kQ8, kQ4};
+  EXPECT_EQ(ChoosePreset(input)->chosen.formats, kQ4);
+  HeadPlan plan = *input.plans.front().plan;
+  plan.rules.back().select.kind = TokenSelector::Kind::kQuest;
+  input.plans.front().plan = std::make_shared<const HeadPlan>(std::move(plan));
+  const PresetChoice choice = ChoosePreset(input).value();
+  EXPECT_EQ(choice.chosen.formats, kQ8);
+  EXPECT_EQ(choice.options.size(), 2u);
+}
+
 TEST(ChoosePreset, WhatIsNotKnownIsNotWithin) {
   PresetInput input = Input(1);
   input.plans.push_back(OneFull(std::nullopt));
@@ -175,6 +187,8 @@ TEST(ChoosePreset, WhatIsAskedForIsNotBounded) {
   EXPECT_EQ(choice.chosen.formats, kF16);  // the cache is the preset's, and loses nothing
   EXPECT_NE(PresetText(input, choice).find("plan one.json (as asked for), cache f16:"), std::string::npos);
   EXPECT_NE(PresetText(input, choice).find("not known"), std::string::npos);
+  input.formats = {kF16, kQ8};
+  EXPECT_NE(PresetText(input, ChoosePreset(input).value()).find("(--max-loss, of the cache alone)"), std::string::npos);
 }
 
 TEST(ChoosePreset, SaysWhatTheSmallestChoiceNeeds) {

@@ -109,18 +109,23 @@ Status SequenceMaker::CheckPlan(const HeadPlan& plan) const {
   return Status::Ok();
 }
 
+bool TakesFormats(const HeadRule& rule, const KvFormats& formats) {
+  if (rule.ReadsBlocks()) return formats.full != KvFormat::kQ4;
+  return !rule.HasSelector() || formats.bounded != KvFormat::kQ4;
+}
+
 // What heads with a selector cannot be combined with.
 Status SequenceMaker::CheckSelectors(const HeadPlan& plan) const {
   const auto why_not = [&](const HeadRule& rule, int64_t layer_idx) -> std::string {
     if (!memory_->backend->Has(Feature::kSelection)) {
       return fmt::format("are not among what the backend {} does, expected cpu or ref", memory_->backend->name());
     }
-    const KvFormat format = rule.ReadsBlocks() ? memory_->formats.full : memory_->formats.bounded;
-    if (rule.ReadsBlocks() && format == KvFormat::kQ4) {
+    const bool takes_formats = TakesFormats(rule, memory_->formats);
+    if (!takes_formats && rule.ReadsBlocks()) {
       return "cannot be combined with a q4 cache, whose pages would outgrow the bounds of their keys; expected a "
              "kv_dtype like \"f16\" or \"q8\" for heads that keep every token";
     }
-    if (format == KvFormat::kQ4) {
+    if (!takes_formats) {
       return "cannot be combined with a q4 cache, whose pages must keep their tokens; expected a kv_dtype like \"f16\" "
              "or "
              "\"f16,q8\" for heads that drop tokens";

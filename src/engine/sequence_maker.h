@@ -15,6 +15,9 @@
 
 namespace headwise {
 
+// Whether a head can have its rule in a cache of these formats: bounds of keys and chosen tokens are not for q4.
+bool TakesFormats(const HeadRule& rule, const KvFormats& formats);
+
 // Thread-safety: the checks read nothing that changes and may run on any thread; what makes sequences or reserves
 // belongs to the engine's.
 class SequenceMaker {

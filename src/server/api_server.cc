@@ -35,14 +35,23 @@ ApiServer::~ApiServer() {
   Shutdown();
 }
 
+std::optional<HttpResponse> ApiServer::CheckHeader(const HttpRequest& header) const {
+  const auto error_of = [&]() -> std::optional<ApiError> {
+    if (auto error = access_.CheckOrigin(header)) return error;
+    // What browsers ask before they ask has no key, nor has who opens the page.
+    const bool is_open = header.method == "OPTIONS" || header.path == "/health" || IsPagePath(header.path);
+    return is_open ? std::nullopt : access_.CheckKey(header);
+  };
+  const std::optional<ApiError> error = error_of();
+  if (!error) return std::nullopt;
+  HttpResponse response = ErrorResponse(*error);
+  for (HttpField& field : access_.AnswerFields(header)) response.fields.push_back(std::move(field));
+  return response;
+}
+
 void ApiServer::Handle(const HttpRequest& request, std::shared_ptr<HttpReply> plain_reply) {
+  if (const auto refused = CheckHeader(request)) return plain_reply->Send(*refused);
   const std::shared_ptr<HttpReply> reply = WithFields(std::move(plain_reply), access_.AnswerFields(request));
-  if (const auto error = access_.CheckOrigin(request)) return reply->Send(ErrorResponse(*error));
-  // What browsers ask before they ask has no key, nor has who opens the page.
-  const bool is_open = request.method == "OPTIONS" || request.path == "/health" || IsPagePath(request.path);
-  if (!is_open) {
-    if (const auto error = access_.CheckKey(request)) return reply->Send(ErrorResponse(*error));
-  }
   const Status status = CatchNoMemory("a request", [&] { return router_.Handle(request, reply), Status::Ok(); });
   if (!status.ok()) reply->Send(ErrorResponse(ToApiError(status)));
 }

@@ -4,6 +4,7 @@
 #define HEADWISE_SERVER_API_SERVER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ class ApiServer {
   // Shutdown.
   ~ApiServer();
 
+  // Why a request is refused for what its header says, before its body is taken; Handle refuses it too.
+  std::optional<HttpResponse> CheckHeader(const HttpRequest& header) const;
   // As HttpHandler has it. From any thread.
   void Handle(const HttpRequest& request, std::shared_ptr<HttpReply> reply);
 

@@ -500,18 +500,28 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
       if (request_.include_usage) reply_->Write(EventText(UsageChunkJson(head_, usage_)));
       reply_->Write(kLastEvent);
       reply_->End();
-    } else {
-      ApiJson choices = ApiJson::array();
-      for (size_t i = 0; i < choices_.size(); ++i) {
-        Choice& choice = choices_[i];
-        ApiJson logprobs =
-            request_.logprobs ? LogprobsJson(request_.kind, choice.logged, model_.engine().tokenizer()) : ApiJson();
-        choices.push_back(ChoiceJson(request_.kind, static_cast<int64_t>(i), choice.text, std::move(logprobs),
-                                     choice.finish, choice.calls));
-      }
-      reply_->Send({.body = ToText(ResponseJson(head_, std::move(choices), usage_))});
+      return reply_.reset();
     }
-    reply_.reset();
+    const auto send = [job = shared_from_this(), reply = std::exchange(reply_, nullptr)] {
+      // Without memory for it the reply ends as it is let go.
+      const Status status = CatchNoMemory("an answer", [&] { return reply->Send(job->Answer()), Status::Ok(); });
+      if (!status.ok()) job->Leave();
+    };
+    // Log-probabilities make megabytes of it, and the events of everybody else come by this thread.
+    if (!request_.logprobs || !threads_.compilers.Post(send)) send();
+  }
+
+  // Whole, when nothing comes any more.
+  HttpResponse Answer() const {
+    ApiJson choices = ApiJson::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      const Choice& choice = choices_[i];
+      ApiJson logprobs =
+          request_.logprobs ? LogprobsJson(request_.kind, choice.logged, model_.engine().tokenizer()) : ApiJson();
+      choices.push_back(ChoiceJson(request_.kind, static_cast<int64_t>(i), choice.text, std::move(logprobs),
+                                   choice.finish, choice.calls));
+    }
+    return {.body = ToText(ResponseJson(head_, std::move(choices), usage_))};
   }
 
   // Requires: mutex_.

@@ -272,6 +272,9 @@ void HttpConnection::OnBytes(std::string_view bytes) {
 }
 
 void HttpConnection::OnHeader() {
+  if (options().check_header) {
+    if (const auto answer = options().check_header(reader_->request())) return Refuse(*answer);
+  }
   state_ = State::kBody;
   SetDeadlineIn(options().limits.body_time);
   if (reader_->expects_continue() && unread_.empty()) out_ += "HTTP/1.1 100 Continue\r\n\r\n";
@@ -305,8 +308,7 @@ void HttpConnection::OnRequest() {
   Refuse(503, "the server has no thread to answer");
 }
 
-void HttpConnection::Refuse(int status, std::string_view message) {
-  const HttpResponse response = ErrorResponse(status, message);
+void HttpConnection::Refuse(const HttpResponse& response) {
   const bool has_body = reader_ == nullptr || !reader_->is_head();
   reader_.reset();
   std::string().swap(unread_);

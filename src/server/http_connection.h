@@ -105,7 +105,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnRequest();
   void OnEnd(bool has_failed);
   // An answer of the carrier's own, and the end of the connection.
-  void Refuse(int status, std::string_view message);
+  void Refuse(int status, std::string_view message) { Refuse(ErrorResponse(status, message)); }
+  void Refuse(const HttpResponse& response);
   HttpResponse ErrorResponse(int status, std::string_view message) const;
 
   void SetDeadline(Clock::time_point deadline);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -39,6 +40,10 @@ struct HttpServerOptions {
   std::string tls_certificate = {};  // files in PEM; both or neither. With them it speaks HTTPS alone
   std::string tls_key = {};
   HttpLimits limits = {};
+  // An answer to what a request's header alone says, in place of the handler's: then its body is not read, and the
+  // connection is closed. Nothing: it goes on. On threads that carry bytes: it may not wait. Small requests, which come
+  // with their bodies, it does not see. Empty: nothing.
+  std::function<std::optional<HttpResponse>(const HttpRequest& header)> check_header = {};
   // What the carrier itself refuses (a header too long, bytes that are no HTTP) looks like other errors of the API.
   // Empty: plain text.
   std::function<std::string(int status, std::string_view message)> error_body = {};

@@ -127,6 +127,30 @@ TEST(HttpServer, ABodyThatIsTooLongIsRefusedBeforeItIsSent) {
   EXPECT_EQ(chunks.ReadReply().status, 413);
 }
 
+TEST(HttpServer, WhatItsHeaderRefusesIsNotRead) {
+  HttpServerOptions options;
+  options.check_header = [](const HttpRequest& header) -> std::optional<HttpResponse> {
+    if (header.Field("authorization") == "yes") return std::nullopt;
+    return HttpResponse{.status = 401, .body = header.path};
+  };
+  TestServer server(options);
+  const std::string body = "Host: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+  TestClient waits(server.port());
+  waits.Send("POST /echo HTTP/1.1\r\n" + body);
+  const TestReply reply = waits.ReadReply();
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.body, "/echo");
+  EXPECT_TRUE(waits.IsClosed());
+  TestClient sends(server.port());
+  sends.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n" + std::string(1 << 20, 'x'));
+  EXPECT_EQ(sends.ReadReply().status, 401);
+  TestClient may(server.port());
+  may.Send("POST /echo HTTP/1.1\r\nAuthorization: yes\r\n" + body);
+  EXPECT_EQ(may.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  may.Send("hello");
+  EXPECT_EQ(may.ReadReply().body, "POST /echo  hello");
+}
+
 TEST(HttpServer, HeadGetsNoBody) {
   TestServer server;
   TestClient client(server.port());

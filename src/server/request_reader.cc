@@ -184,6 +184,9 @@ bool RequestReader::is_http_1_0() const {
 bool RequestReader::keep_alive() const {
   return parser_->keep_alive();
 }
+const HttpRequest& RequestReader::request() const {
+  return parser_->request;
+}
 bool RequestReader::expects_continue() const {
   return parser_->expects_continue;
 }

@@ -34,7 +34,8 @@ class RequestReader {
   // These once the header was read.
   bool is_http_1_0() const;
   bool keep_alive() const;
-  bool expects_continue() const;  // the client waits for a word before it sends the body
+  const HttpRequest& request() const;  // without its body
+  bool expects_continue() const;       // the client waits for a word before it sends the body
 
   // Requires: done.
   HttpRequest TakeRequest();
