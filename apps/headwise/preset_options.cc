@@ -224,8 +224,10 @@ Result<AppliedPreset> ApplyPreset(const PresetFlags& flags, const PresetUse& use
   options.kv_dtype = NameOf(report.choice.chosen.formats);
   if (flags.kv_limit_bytes->count() == 0) options.kv_limit_bytes = report.input.memory.kv_bytes();
   fmt::print(stderr, "{}", EscapeControls(PresetText(report)));
-  const bool all_fits = report.choice.chosen.tokens >= report.input.most_tokens;
-  return AppliedPreset{.plan = report.plan(), .max_context = all_fits ? use.max_context : report.choice.chosen.tokens};
+  AppliedPreset applied{.plan = report.plan(), .max_context = use.max_context};
+  const int64_t tokens = report.choice.chosen.tokens;
+  if (applied.max_context == 0 && tokens < report.input.most_tokens) applied.max_context = tokens;
+  return applied;
 }
 
 Json PresetJson(const PresetReport& report) {

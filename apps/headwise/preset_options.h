@@ -53,7 +53,7 @@ Result<PresetReport> MakePreset(const PresetFlags& flags, const PresetUse& use, 
 // What a command goes on with.
 struct AppliedPreset {
   std::string plan;         // "full" or a path; without --preset as given
-  int64_t max_context = 0;  // as given; else what fits, where that is less than what is of use
+  int64_t max_context = 0;  // as given; else what fits, where that is less than the trained length; 0: that
 };
 // Makes it for `options.model`, fills in the cache formats and, where there was none, a limit of KV bytes, and says on
 // standard error what was chosen.

@@ -12,9 +12,9 @@
 
 namespace headwise {
 
-// Where a request waits for what comes before its answers.
+// What takes longer than the threads may that carry requests and hand out events.
 struct JobThreads {
-  WorkerThreads& compilers;  // for its form: as many as cores can be of use
+  WorkerThreads& compilers;  // work alone: forms, and the text of long answers
   WorkerThreads& readers;    // for a prompt that several answers share, or whose log-probabilities are asked for: it
                              // takes as long as the engine lets it, which is not to keep forms from their turn
 };

@@ -1,5 +1,5 @@
-// A few threads for what has to wait for an engine: neither those that carry requests nor the one that hands out events
-// may.
+// Threads for what waits for an engine or works for long: neither those that carry requests nor the one that hands out
+// events may.
 #ifndef HEADWISE_SERVER_WORKER_THREADS_H_
 #define HEADWISE_SERVER_WORKER_THREADS_H_
 
