@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/backends.h"
@@ -349,6 +350,45 @@ TEST_P(BlockWeights, ManyTiles) {
       const Data data(call, random);
       const Runner runner(backend(), call, data);
       ExpectSameBits(runner.RunAll(), runner.RunAll(/*is_apart=*/true));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// More rows than those of one group, of which each multiprocessor writes more than one set of tiles, the last one in
+// part, with one buffer for sums or with two, alone or in twos, fours and eights.
+TEST_P(BlockWeights, ManyTilesOfManyRows) {
+  if (!is_cuda()) GTEST_SKIP() << "of a GPU's kernels";
+  Random random(8);
+  for (const DType format : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const auto& [num_rows, depth, num_outputs] : {std::tuple<int64_t, int64_t, int64_t>{13, 1024, 9001},
+                                                       {24, 4096, 4500},
+                                                       {32, 4096, 4500},
+                                                       {30, 14336, 4400}}) {
+      Call call{.formats = {format, format},
+                .num_rows = num_rows,
+                .num_outputs = num_outputs,
+                .depth = depth,
+                .has_bias = true,
+                .has_norm = depth <= 4096,
+                .activation = ActivateArgs::Kind::kGatedSilu};
+      SCOPED_TRACE(call.InWords());
+      {
+        const Data data(call, random);
+        const Runner runner(backend(), call, data);
+        const Floats gated = runner.RunAll();
+        ExpectSameBits(gated, runner.RunAll(/*is_apart=*/true));
+        ExpectSameBits(runner.Run(7, 1), Floats(gated.begin() + 7 * num_outputs, gated.begin() + 8 * num_outputs));
+      }
+      call = {.formats = {format},
+              .num_rows = num_rows,
+              .num_outputs = num_outputs,
+              .depth = depth,
+              .write = MatMulArgs::Write::kAdd};
+      const Data data(call, random);
+      const Runner runner(backend(), call, data);
+      const Floats all = runner.RunAll();
+      ExpectSameBits(runner.Run(num_rows - 5, 5), Floats(all.end() - 5 * num_outputs, all.end()));
       if (HasFatalFailure()) return;
     }
   }

@@ -25,6 +25,8 @@ struct DeviceFacts {
   size_t memory_bytes = 0;           // all of it
   size_t shared_bytes_of_block = 0;  // that a kernel may ask for
   int64_t cache_bytes = 0;           // of the second level
+  // Whether blocks of a grid can be made to run at once (LaunchShape::cluster_blocks).
+  bool has_clusters() const { return major >= 9; }
 };
 
 // An error stays until Wait returns it; what is put on the stream meanwhile is not done. Nothing aborts the process.

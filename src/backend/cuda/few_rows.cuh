@@ -108,20 +108,26 @@ __device__ inline Tile TileOf(const FewRowsParams& p, int tile) {
   return {p.parts[i], (tile - (i == 0 ? 0 : p.parts[i - 1].end_tile)) * kTileOutputs};
 }
 
-// Which tiles a block does: every so many-th, so that blocks read beside each other, or pairs of them where gated, of
-// the gate and the same of what it gates. Teams of a block take turns, or (`are_neighbours`) have neighbours.
+// Tiles `first`, `first + stride`, ..., so that blocks read beside each other, or pairs of them where gated, of the
+// gate and the same of what it gates.
 struct Tiles {
   const FewRowsParams& p;
   const int first, stride;
 
-  // Without divisions, which would stand between the kernel's beginning and its first copy.
-  __device__ explicit Tiles(const FewRowsParams& params, int team = 0, int num_teams = 1, bool are_neighbours = false)
-      : p(params),
-        first(are_neighbours ? num_teams * static_cast<int>(blockIdx.x) + team
-                             : static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x)),
-        stride(num_teams * static_cast<int>(gridDim.x)) {}
+  __device__ Tiles(const FewRowsParams& params, int first_unit, int apart)
+      : p(params), first(first_unit), stride(apart) {}
+  // A block's.
+  __device__ explicit Tiles(const FewRowsParams& params)
+      : Tiles(params, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)) {}
+  // Those of a team of a block: teams take turns, or (`are_neighbours`) have neighbours. Without divisions, which would
+  // stand between the kernel's beginning and its first copy.
+  static __device__ Tiles OfTeam(const FewRowsParams& params, int team, int num_teams, bool are_neighbours) {
+    const auto block = static_cast<int>(blockIdx.x);
+    const auto num_blocks = static_cast<int>(gridDim.x);
+    return {params, are_neighbours ? num_teams * block + team : block + team * num_blocks, num_teams * num_blocks};
+  }
   __device__ int UnitOf(int i) const { return first + IndexOfUnit(i) * stride; }
-  // Of the block's.
+  // Of these here.
   __device__ int IndexOfUnit(int i) const { return p.is_gated ? i >> 1 : i; }
   __device__ bool IsThere(int i) const { return UnitOf(i) < p.num_units(); }
   __device__ bool IsGate(int i) const { return p.is_gated && (i & 1) == 0; }
@@ -397,16 +403,24 @@ struct TurnWeights {
   }
 };
 
+// Three groups' sums lie as four's: so they are in different banks.
+__host__ __device__ constexpr int PaddedGroups(int groups) {
+  return groups == 3 ? 4 : groups;
+}
 // Sums of a tile's shares, [kNumShares][kTileOutputs][rows], rows in an order that keeps both who writes pairs of them
 // and who reads one row of all outputs in different banks. kOneRow: of a group's columns there is the first alone.
 template <int kGroups, bool kOneRow = false>
 struct Sums {
   static_assert(!kOneRow || kGroups == 1);
-  static constexpr int kRows = kOneRow ? 1 : kGroups * kRowsOfGroup;
+  static constexpr int kPadded = PaddedGroups(kGroups);
+  static constexpr int kRows = kOneRow ? 1 : kPadded * kRowsOfGroup;
   static constexpr int kFloats = kNumShares * kTileOutputs * kRows;
+  // Changes the places of an output's rows: in eights by its bits from kRowsOfGroup on, within them by those below.
+  static __device__ int TurnOf(int output) {
+    return kOneRow ? 0 : (output % 4 / (kMaxGroups / kPadded) * kRowsOfGroup) ^ (output / 4 * 2);
+  }
   static __device__ int IndexOf(int share, int output, int row) {
-    const int turned = kOneRow ? 0 : (output % 4 / (kMaxGroups / kGroups) * 8) ^ (output / 4 * 2);
-    return (share * kTileOutputs + output) * kRows + (row ^ turned);
+    return (share * kTileOutputs + output) * kRows + (row ^ TurnOf(output));
   }
 };
 

@@ -295,6 +295,13 @@ struct Groups {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) of[i] = GroupOfX(layout, x, i);
   }
+  __device__ void Move(int bytes) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      of[i].codes += bytes;
+      of[i].scales += bytes;
+    }
+  }
 };
 
 // acc += a slice of weights times x, as many times as large as operands are as codes (TakeFactorBack). A slice's runs

@@ -46,15 +46,26 @@ cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes) {
 cudaError_t LaunchOne(const LaunchRecord::Launch& launch, void** args, cudaStream_t stream, bool overlaps) {
   const cudaError_t prepared = PrepareKernel(launch.kernel, launch.shape.shared_bytes);
   if (prepared != cudaSuccess) return prepared;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned num_attributes = 0;
+  if (overlaps && launch.shape.waits_by_itself) {
+    cudaLaunchAttribute& overlap = attributes[num_attributes++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.shape.cluster_blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = launch.shape.cluster_blocks;
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+  }
   const cudaLaunchConfig_t config{.gridDim = launch.shape.grid,
                                   .blockDim = dim3(launch.shape.threads),
                                   .dynamicSmemBytes = launch.shape.shared_bytes,
                                   .stream = stream,
-                                  .attrs = &overlap,
-                                  .numAttrs = overlaps && launch.shape.waits_by_itself ? 1u : 0u};
+                                  .attrs = attributes,
+                                  .numAttrs = num_attributes};
   return cudaLaunchKernelExC(&config, launch.kernel, args);
 }
 
@@ -84,6 +95,7 @@ void LaunchRecord::Add(const Launch& launch, std::span<void* const> args, std::s
   header.shape.shared_bytes = launch.shape.shared_bytes;
   header.shape.waits_by_itself = launch.shape.waits_by_itself;
   header.shape.lets_begin_late = launch.shape.lets_begin_late;
+  header.shape.cluster_blocks = launch.shape.cluster_blocks;
   header.num_args = static_cast<uint32_t>(args.size());
   size_t at = last_ + Padded(sizeof(Launch));
   std::memcpy(&bytes_[at], arg_bytes.data(), arg_bytes.size_bytes());

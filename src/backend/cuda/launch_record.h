@@ -25,6 +25,7 @@ struct LaunchShape {
   bool waits_by_itself = false;
   // It calls LetLaterBegin behind WaitForEarlier alone, and the next kernel relies on that: what is older is there.
   bool lets_begin_late = false;
+  unsigned cluster_blocks = 1;  // of the grid, which run at once and reach each other's shared memory; from sm_90 on
 };
 
 // Launches in order, as bytes: two that are equal do the same.

@@ -18,6 +18,7 @@ struct Call {
   size_t shared_bytes = 0;
   bool waits_by_itself = false;
   bool lets_begin_late = false;
+  unsigned cluster_blocks = 1;
   cudaError_t (*call)(void* const* args, cudaStream_t stream) = nullptr;
   int64_t first = 7;
   float second = 0.5f;
@@ -36,7 +37,8 @@ LaunchRecord RecordOf(std::initializer_list<Call> calls) {
                           .threads = call.threads,
                           .shared_bytes = call.shared_bytes,
                           .waits_by_itself = call.waits_by_itself,
-                          .lets_begin_late = call.lets_begin_late}},
+                          .lets_begin_late = call.lets_begin_late,
+                          .cluster_blocks = call.cluster_blocks}},
                args, kBytes);
   }
   return record;
@@ -58,6 +60,7 @@ TEST(LaunchRecord, DiffersWhereAnythingDoes) {
                          {.shared_bytes = 4},
                          {.waits_by_itself = true},
                          {.lets_begin_late = true},
+                         {.cluster_blocks = 2},
                          {.call = [](void* const*, cudaStream_t) { return cudaSuccess; }},
                          {.first = 8},
                          {.first = int64_t{7} << 32},

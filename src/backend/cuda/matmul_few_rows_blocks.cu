@@ -10,20 +10,22 @@
 // that a nibble is an operand after one shift and one mask, and what that multiplies sums by is taken back in the end.
 //
 // As in matmul_few_rows.cu a warp copies its own slices of K through a ring of 4 to 18 KiB, and waits for nobody; one
-// block a multiprocessor does its share of the tiles of 16 outputs, of up to 8 rows as two teams of warps with tiles of
-// their own. x lies in shared memory, copied as whoever made it has left it (Prepared), or rounded there by each block,
-// or, of more numbers, by a launch of its own. Of sums that are too long for that every warp brings the part of its
-// next slice with its weights, for four tiles at once. Rows that do not fit even so take their turn. With a norm x
-// times its weight is rounded, and sums are divided by the root mean square, for which nobody waits.
+// block a multiprocessor does its share of the tiles of 16 outputs, as two teams of warps with tiles of their own. x
+// lies in shared memory, copied as whoever made it has left it (Prepared), or rounded there by each block, or, of more
+// numbers, by a launch of its own. Of more than 8 rows blocks of a cluster share K where x is too long for one
+// (few_rows_clusters.cuh). Rows that do not fit even so take their turn. With a norm x times its weight is rounded, and
+// sums are divided by the root mean square, for which nobody waits.
 //
 // How a sum is put together depends on K and the format alone (eight shares, each in the order of its slices and runs,
 // added in their order), so its bits do not depend on who shares the step.
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "backend/cuda/block_formats.cuh"
 #include "backend/cuda/cuda_ops.h"
 #include "backend/cuda/few_rows_blocks.cuh"
-#include "backend/cuda/few_rows_streamed.cuh"
+#include "backend/cuda/few_rows_clusters.cuh"
 
 namespace headwise::cuda {
 namespace {
@@ -51,15 +53,9 @@ __host__ __device__ int LeftFloats(const FewRowsParams& p) {
 
 // Tiles [begin, end) of the team, whose shares are in `sums` one behind the other. `left`: TileWriter::Write's, of one
 // unit of tiles behind the other, or null.
-template <int kGroups, bool kOneRow>
+template <bool kOneRow>
 __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, const float* sums, const float* inverses,
-                           float* left, TileWriter<kGroups, kOneRow>& writer) {
-  if constexpr (kGroups > 1) {  // of its one tile most warps have rows
-    writer.LoadOld(tiles.Get(begin));
-    SyncTeam(team);
-    writer.Write(tiles.Get(begin), tiles.IsGate(begin), sums, inverses);
-    return;
-  }
+                           float* left, TileWriter<1, kOneRow>& writer) {
   const auto for_own = [&](const auto& body) {
     for (int i = begin; i < end; ++i) {
       writer.TakeTurn(i - begin);
@@ -73,8 +69,7 @@ __device__ void WriteTiles(const Tiles& tiles, int team, int begin, int end, con
     float* const left_of_tile =
         left == nullptr ? nullptr
                         : left + (tiles.IndexOfUnit(i) - first_unit) * FloatsOfRun(tiles.p) + team * kTileOutputs;
-    writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<kGroups, kOneRow>::kFloats, inverses,
-                 left_of_tile);
+    writer.Write(tiles.Get(i), tiles.IsGate(i), sums + (i - begin) * Sums<1, kOneRow>::kFloats, inverses, left_of_tile);
   });
 }
 
@@ -101,10 +96,10 @@ __device__ void RoundRuns(const Tiles& tiles, int begin, int end, const float* l
 // ---- x lies in shared memory ----------------------------------------------------------------------------------------
 
 // `rounded`: x as XBytes says, or null: each block makes it.
-template <DType kType, int kGroups, int kStages, int kTeams, bool kOneRow>
+template <DType kType, int kStages, int kTeams, bool kOneRow>
 __global__ void __launch_bounds__(ThreadsOf(kTeams), 1)
     BlocksKernel(const __grid_constant__ FewRowsParams p, const __grid_constant__ XBytes layout, const char* rounded) {
-  using SumsOfTile = Sums<kGroups, kOneRow>;
+  using SumsOfTile = Sums<1, kOneRow>;
   constexpr BlockOrder kOrder = OrderOf(kType);
   constexpr int kSliceBytes = kOrder.slice_bytes();
   constexpr int kTurnsOfSlice = kOrder.runs / 2;
@@ -113,7 +108,7 @@ __global__ void __launch_bounds__(ThreadsOf(kTeams), 1)
   const int team = kTeams == 1 ? 0 : warp / kNumShares;
   const int share = kTeams == 1 ? warp : warp % kNumShares;
   const bool leaves_bytes = kTeams == kMostTeams && p.rounded_out.bytes != nullptr;
-  const Tiles tiles(p, team, kTeams, leaves_bytes);
+  const Tiles tiles = Tiles::OfTeam(p, team, kTeams, leaves_bytes);
   const auto num_slices = static_cast<int>(kOrder.NumSlices(p.depth));
   BlockRing<kSliceBytes, kStages> ring(memory + warp * kStages * kSliceBytes);
   ShareCopies<decltype(ring)> copies(ring, share, num_slices);
@@ -135,7 +130,7 @@ __global__ void __launch_bounds__(ThreadsOf(kTeams), 1)
   float* const sums = first_sums + team * floats_of_team;
   __shared__ float inverses_of_teams[kTeams][kMaxColumns];
   float* const inverses = inverses_of_teams[team];
-  RootsOfRows<kGroups> roots;
+  RootsOfRows<1> roots;
   if (rounded == nullptr) {
     RowQuads norm;
     if (p.divides_sums() && team == 0) norm.Load(p.norm_weight, 0, p.depth);
@@ -159,24 +154,24 @@ __global__ void __launch_bounds__(ThreadsOf(kTeams), 1)
     WaitForCopies<0>();
     __syncthreads();
   }
-  const Groups<kGroups> groups(layout, x);
-  TileWriter<kGroups, kOneRow> writer(p);
+  const Groups<1> groups(layout, x);
+  TileWriter<1, kOneRow> writer(p);
   int first_of_set = 0;
   float* set = sums;
   float* left = leaves_bytes ? behind_x : nullptr;
   for (int tile_idx = 0; tiles.IsThere(tile_idx); ++tile_idx) {
-    float acc[kGroups][4] = {};
+    float acc[1][4] = {};
     for (int slice_idx = share; slice_idx < num_slices; slice_idx += kNumShares) {
       const char* const slice = ring.Wait();
       copy_next();
-      MultiplySlice<kType, kGroups, kOneRow>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
+      MultiplySlice<kType, 1, kOneRow>(slice, layout, groups.of, slice_idx * kTurnsOfSlice, acc);
       ring.Release();
     }
     TakeFactorBack<kType>(acc);
-    StoreShare<kGroups, kOneRow>(share, acc, set + (tile_idx - first_of_set) * SumsOfTile::kFloats);
+    StoreShare<1, kOneRow>(share, acc, set + (tile_idx - first_of_set) * SumsOfTile::kFloats);
     if (tile_idx + 1 < first_of_set + p.tiles_at_once && tiles.IsThere(tile_idx + 1)) continue;
-    WriteTiles<kGroups, kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, p.divides_sums() ? inverses : nullptr,
-                                 left, writer);
+    WriteTiles<kOneRow>(tiles, team, first_of_set, tile_idx + 1, set, p.divides_sums() ? inverses : nullptr, left,
+                        writer);
     if (leaves_bytes) {
       __syncthreads();  // teams have as many sets
       RoundRuns(tiles, first_of_set, tile_idx + 1, left);
@@ -221,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- what is launched -----------------------------------------------------------------------------------------------
 
 int GroupsOf(int num_rows) {
-  return num_rows <= kRowsOfGroup ? 1 : num_rows <= 2 * kRowsOfGroup ? 2 : kMaxGroups;
+  return (num_rows + kRowsOfGroup - 1) / kRowsOfGroup;
 }
 
 // Whether there is a kernel for the one row alone.
@@ -272,8 +267,7 @@ RoundedX RoundedAt(std::byte* memory, int64_t depth) {
 // in few bits a tile is two slices for each: with a barrier for each of them the logits of q4_0 and one row took 98
 // microseconds, with one for four 80.
 int MostTilesAtOnce(const FewRowsParams& params, int num_rows) {
-  if (num_rows > kRowsOfGroup) return 1;  // most warps have rows of every tile
-  int tiles = params.is_gated ? 8 : 4;    // four, or four pairs of a gate and what it gates
+  int tiles = params.is_gated ? 8 : 4;  // four, or four pairs of a gate and what it gates
   if (!params.adds) return tiles;
   while (tiles * WarpsOfTile(num_rows) > kNumShares) tiles /= 2;  // a warp loads ahead what one tile is added to
   return tiles;
@@ -288,35 +282,61 @@ bool StagesTooMany(const FewRowsParams& params) {
 struct Layout {
   int num_stages = 0;  // of a warp's ring; 0: it does not fit
   int num_teams = 1;
-  bool is_streamed = false;
-  int num_buffers = 1;  // of a team's sums
+  std::optional<ClusterShape> cluster;  // of more rows than a group's
+  int num_buffers = 1;                  // of a team's sums
   int tiles_at_once = 1;
   size_t bytes = 0;
 };
+// What a block has anyway: 1 / rms of rows for each team.
+constexpr size_t kBesides = 1024;
+
+// Of more rows than a group's: as few blocks to a cluster as hold x beside one buffer of sums, and a second one where
+// there is room: of four blocks clusters do not take all multiprocessors.
+Layout ClusterLayoutFor(DType dtype, const FewRowsParams& params, const CudaDevice& device) {
+  const BlockOrder order = OrderOf(dtype);
+  const auto of_slice = static_cast<size_t>(SliceOfX(LayoutOfX(dtype, params.num_rows, params.depth), dtype).bytes());
+  const auto rounds = static_cast<size_t>((order.NumSlices(params.depth) + kNumShares - 1) / kNumShares);
+  constexpr size_t kTeams = ClusterShape::kTeamsOfCluster;
+  const auto of_stage = kTeams * static_cast<size_t>(kNumShares * order.slice_bytes());
+  const size_t sums = kTeams * sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup *
+                      static_cast<size_t>(PaddedGroups(GroupsOf(params.num_rows)));
+  const int most_log = device.facts().has_clusters() ? kMaxLogBlocks : 0;
+  for (int log_blocks = 0; log_blocks <= most_log; ++log_blocks) {
+    const ClusterShape shape{log_blocks};
+    const size_t x = rounds * static_cast<size_t>(shape.shares_of_block()) * of_slice;
+    for (const int num_buffers : {2, 1}) {
+      for (int stages = MostClusterStages(dtype); stages >= kClusterStages; --stages) {
+        const size_t bytes = static_cast<size_t>(stages) * of_stage + static_cast<size_t>(num_buffers) * sums + x;
+        if (bytes + kBesides > device.facts().shared_bytes_of_block) continue;
+        return {
+            .num_stages = stages, .num_teams = kTeams, .cluster = shape, .num_buffers = num_buffers, .bytes = bytes};
+      }
+    }
+  }
+  return {};
+}
+
 // Of `params` with its rows, and with what it leaves.
 Layout LayoutFor(DType dtype, FewRowsParams params, const CudaDevice& device) {
-  constexpr size_t kBesides = 1024;  // what a block has anyway: 1 / rms of rows for each team
+  const int num_rows = params.num_rows;
+  if (num_rows > kRowsOfGroup) return ClusterLayoutFor(dtype, params, device);
   const size_t limit = device.facts().shared_bytes_of_block - kBesides;
   const BlockOrder order = OrderOf(dtype);
-  const int num_rows = params.num_rows;
-  XBytes x = LayoutOfX(dtype, num_rows, params.depth);
-  auto held = static_cast<size_t>(x.bytes());
+  auto held = static_cast<size_t>(LayoutOfX(dtype, num_rows, params.depth).bytes());
   if (params.norm_weight != nullptr && !StagesTooMany(params)) {
     held += sizeof(float) * static_cast<size_t>(num_rows * (params.depth / kSquared));
   }
-  x.num_turns = order.runs / 2;
-  const size_t streamed = size_t{2} * kNumShares * static_cast<size_t>(x.bytes());
   const int most_at_once = MostTilesAtOnce(params, num_rows);
   const auto fits = [&](Layout& layout) {
     const auto num_teams = static_cast<size_t>(layout.num_teams);
-    const int columns = HasOneRow(num_rows, layout.num_teams) ? 1 : kRowsOfGroup * GroupsOf(num_rows);
+    const int columns = HasOneRow(num_rows, layout.num_teams) ? 1 : kRowsOfGroup;
     const size_t sums = num_teams * sizeof(float) * kNumShares * kTileOutputs * static_cast<size_t>(columns);
     const auto left = [&](int tiles) {
       params.tiles_at_once = tiles;
       return layout.num_teams == kMostTeams ? sizeof(float) * static_cast<size_t>(LeftFloats(params)) : 0;
     };
-    const size_t least = num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums +
-                         (layout.is_streamed ? streamed : held);
+    const size_t least =
+        num_teams * kNumShares * static_cast<size_t>(layout.num_stages * order.slice_bytes()) + sums + held;
     layout.bytes = least + left(1);
     if (layout.bytes > limit) return false;
     for (int tiles = most_at_once; tiles >= 1; tiles /= 2) {
@@ -329,42 +349,70 @@ Layout LayoutFor(DType dtype, FewRowsParams params, const CudaDevice& device) {
     }
     return true;
   };
-  const bool has_two = num_rows <= kRowsOfGroup && params.num_units() > device.facts().num_multiprocessors;
   Layout layout{.num_stages = StagesOfTeams(dtype), .num_teams = kMostTeams};
-  if (has_two && fits(layout) && layout.num_buffers == 2) return layout;
+  if (params.num_units() > device.facts().num_multiprocessors && fits(layout) && layout.num_buffers == 2) return layout;
   for (const int ring_bytes : {kDeepRing, kShallowRing}) {
     layout = {.num_stages = StagesOf(dtype, ring_bytes)};
     if (fits(layout)) return layout;
   }
-  layout = {.num_stages = kStreamStages, .is_streamed = true};
-  return num_rows > kRowsOfGroup && fits(layout) ? layout : Layout{};
+  return {};
+}
+
+// Clusters that run at once, each block alone on its multiprocessor: of four blocks and more some multiprocessors are
+// in none.
+int MostClusters(int log_blocks, const CudaDevice& device) {
+  if (log_blocks == 0) return device.facts().num_multiprocessors;
+  static const std::array<int, kMaxLogBlocks + 1> kMost = [&] {
+    const auto* const kernel = reinterpret_cast<const void*>(ClusterKernel<DType::kQ8_0, 2, kClusterStages>);
+    std::array<int, kMaxLogBlocks + 1> most{};
+    for (int log = 1; log <= kMaxLogBlocks; ++log) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = 1u << log;
+      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+      const cudaLaunchConfig_t config{.gridDim = dim3(1u << log),
+                                      .blockDim = dim3(kClusterThreads),
+                                      .dynamicSmemBytes = 0,
+                                      .attrs = &attribute,
+                                      .numAttrs = 1};
+      if (cudaOccupancyMaxActiveClusters(&most[log], kernel, &config) != cudaSuccess) most[log] = 0;
+    }
+    return most;
+  }();
+  return kMost[static_cast<size_t>(log_blocks)];
 }
 
 template <DType kType, int kGroups>
-void LaunchFor(const FewRowsParams& params, const Layout& layout, const char* rounded, CudaDevice& device) {
+void LaunchCluster(const FewRowsParams& params, const Layout& layout, const char* rounded, CudaDevice& device) {
+  const ClusterShape& cluster = *layout.cluster;
+  const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
+  const int most = MostClusters(cluster.log_blocks, device);
+  const int num_clusters = std::min(most, (params.num_units() + cluster.tiles_at_once() - 1) / cluster.tiles_at_once());
+  LaunchShape shape = Overlapping(num_clusters << cluster.log_blocks, kClusterThreads, layout.bytes);
+  shape.lets_begin_late = true;
+  shape.cluster_blocks = static_cast<unsigned>(cluster.num_blocks());
+  const auto launch = [&](auto kernel) {
+    Launch(device, "MatMul", shape, kernel, params, x, SliceOfX(x, kType), rounded, cluster);
+  };
+  launch(layout.num_stages == kClusterStages ? ClusterKernel<kType, kGroups, kClusterStages>
+                                             : ClusterKernel<kType, kGroups, MostClusterStages(kType)>);
+}
+
+template <DType kType>
+void LaunchBlocks(const FewRowsParams& params, const Layout& layout, const char* rounded, CudaDevice& device) {
   const XBytes x = LayoutOfX(kType, params.num_rows, params.depth);
   const int num_units = params.rounded_out.bytes == nullptr ? params.num_units() : params.num_units() / kMostTeams;
   LaunchShape shape = Overlapping(std::min(device.facts().num_multiprocessors, num_units),
                                   static_cast<unsigned>(ThreadsOf(layout.num_teams)), layout.bytes);
   shape.lets_begin_late = true;
-  if constexpr (kGroups > 1) {
-    if (layout.is_streamed) {
-      return Launch(device, "MatMul", shape, StreamedBlocksKernel<kType, kGroups>, params, x, rounded);
-    }
-  }
   const auto launch = [&](auto kernel) { Launch(device, "MatMul", shape, kernel, params, x, rounded); };
   constexpr int kDeep = StagesOf(kType, kDeepRing);
   constexpr int kShallow = StagesOf(kType, kShallowRing);
-  if constexpr (kGroups == 1) {
-    if (HasOneRow(params.num_rows, layout.num_teams)) {
-      return launch(BlocksKernel<kType, kGroups, StagesOfTeams(kType), kMostTeams, true>);
-    }
-    if (layout.num_teams > 1) {
-      return launch(BlocksKernel<kType, kGroups, StagesOfTeams(kType), kMostTeams, false>);
-    }
+  if (HasOneRow(params.num_rows, layout.num_teams)) {
+    return launch(BlocksKernel<kType, StagesOfTeams(kType), kMostTeams, true>);
   }
-  launch(layout.num_stages == kDeep ? BlocksKernel<kType, kGroups, kDeep, 1, false>
-                                    : BlocksKernel<kType, kGroups, kShallow, 1, false>);
+  if (layout.num_teams > 1) return launch(BlocksKernel<kType, StagesOfTeams(kType), kMostTeams, false>);
+  launch(layout.num_stages == kDeep ? BlocksKernel<kType, kDeep, 1, false> : BlocksKernel<kType, kShallow, 1, false>);
 }
 
 // A product of some rows, and where its x is rounded: by whoever made it, or on the way, through `scratch`.
@@ -383,7 +431,7 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType dtype, const Layou
     if (part.out != nullptr) part.out += static_cast<int64_t>(rows.first) * part.num_outputs;
   }
   RoundedX x = rows.x;
-  if (x.bytes == nullptr && (layout.is_streamed || StagesTooMany(params))) {
+  if (x.bytes == nullptr && (layout.cluster || StagesTooMany(params))) {
     x = RoundedAt(rows.scratch, params.depth);
     LaunchShape rounding = Overlapping(params.num_rows, kThreads);
     rounding.grid.y = Blocks(params.depth, kNumbersOfPart);
@@ -395,11 +443,13 @@ void LaunchRows(FewRowsParams params, const Rows& rows, DType dtype, const Layou
     constexpr DType kType = decltype(type)::value;
     switch (GroupsOf(params.num_rows)) {
       case 1:
-        return LaunchFor<kType, 1>(params, layout, x.bytes, device);
+        return LaunchBlocks<kType>(params, layout, x.bytes, device);
       case 2:
-        return LaunchFor<kType, 2>(params, layout, x.bytes, device);
+        return LaunchCluster<kType, 2>(params, layout, x.bytes, device);
+      case 3:
+        return LaunchCluster<kType, 3>(params, layout, x.bytes, device);
       default:
-        return LaunchFor<kType, kMaxGroups>(params, layout, x.bytes, device);
+        return LaunchCluster<kType, kMaxGroups>(params, layout, x.bytes, device);
     }
   });
 }
