@@ -30,9 +30,12 @@ _open_engines: weakref.WeakSet[LLM] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """No thread of an engine may run on while the process ends."""
-    for llm in list(_open_engines):
-        llm.close()
+    """No thread of an engine may run on while the process ends, and none of Python's may come back from one."""
+    try:
+        for llm in list(_open_engines):
+            llm.close()
+    finally:
+        _core.end_calls()
 
 
 class LLM:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import _convert, _core
 from ._arguments import Prompt, num_answers, one_params
 from ._running import Asked, open_stream, run_all
-from .errors import InvalidInput
+from .errors import Cancelled, InvalidInput
 from .head_plan import HeadPlan, StrPath
 from .sampling import Progress, RequestOutput, SamplingParams
 from .streams import Stream
@@ -65,9 +65,13 @@ class Sequence:
         return Sequence(self._llm, forked, own, prompt, most)
 
     def __repr__(self) -> str:
-        if self._llm._closed:
+        try:
+            num_tokens, kv_bytes = self._llm._engine.size_of(self._sequence)
+        except Cancelled:
             return "Sequence(of a closed engine)"
-        return f"Sequence({self.num_tokens} of at most {self.max_tokens} tokens, {self.kv_bytes} bytes)"
+        except InvalidInput:
+            return "Sequence(of another process' engine)"
+        return f"Sequence({num_tokens} of at most {self.max_tokens} tokens, {kv_bytes} bytes)"
 
     def read(self, prompt: Prompt) -> None:
         """Reads on, and draws nothing. A text gets no beginning-of-text token unless it is the first."""

@@ -9,11 +9,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -22,6 +22,7 @@
 
 #include "base/json.h"
 #include "bound_engine.h"
+#include "calls.h"
 #include "engine/prompt.h"
 #include "engine/read_plan.h"
 #include "engine/token_logprobs.h"
@@ -34,39 +35,76 @@ using namespace nb::literals;
 
 namespace headwise::python {
 
-BoundEngine::BoundEngine(const EngineOptions& options) : process_(::getpid()) {
-  auto opened = std::make_shared<OpenedEngine>();
-  opened->warnings = std::make_shared<Warnings>();
-  EngineOptions own = options;
-  own.on_warning = [warnings = opened->warnings](std::string_view message) { warnings->Add(message); };
-  opened->service = Value(WithoutGil([&] { return Service::Create(own); }));
-  opened_ = std::move(opened);
+namespace {
+
+// Guarded by the GIL.
+std::set<BoundEngine*>& OpenEngines() {
+  static std::set<BoundEngine*>& engines = *new std::set<BoundEngine*>;
+  return engines;
 }
 
-BoundEngine::~BoundEngine() {
-  Close();
+Status Open(const EngineOptions& options, OpenedEngine& opened) {
+  HW_ASSIGN_OR_RETURN(opened.service, Service::Create(options));
+  const Result<std::shared_ptr<Sequence>> empty = opened.service->NewSequence({});
+  if (!empty.ok()) return Status::Ok();
+  const Engine& engine = opened.engine();
+  const Arithmetic arithmetic = engine.arithmetic();
+  EngineOptions resolved = options;
+  resolved.chunk_tokens = arithmetic.chunk_tokens;
+  resolved.page_tokens = engine.page_tokens();
+  opened.checks.emplace(engine.config(), (*empty)->memory(), resolved);
+  return Status::Ok();
 }
 
-std::shared_ptr<OpenedEngine> BoundEngine::Get() const {
-  if (opened_ == nullptr) Raise(Status::Cancelled("the engine is closed, expected an open one"));
-  if (process_ == ::getpid()) return opened_;
+}  // namespace
+
+void OwnProcess::Require() const {
+  if (is_here()) return;
   Raise(
       Status::InvalidInput("the engine was opened by another process, of which this one is a fork; expected one that "
                            "this process has opened"));
 }
 
+BoundEngine::BoundEngine(const EngineOptions& options) {
+  auto opened = std::make_shared<OpenedEngine>();
+  opened->warnings = std::make_shared<Warnings>();
+  EngineOptions own = options;
+  own.on_warning = [warnings = opened->warnings](std::string_view message) { warnings->Add(message); };
+  Check(WithoutGil([&] { return Open(own, *opened); }));
+  // Nobody would close it any more.
+  if (AreCallsRefused()) Raise(Status::Cancelled("the process is ending, expected no more engines"));
+  opened_ = std::move(opened);
+  OpenEngines().insert(this);
+}
+
+BoundEngine::~BoundEngine() {
+  OpenEngines().erase(this);
+  Close();
+}
+
+std::shared_ptr<OpenedEngine> BoundEngine::Get() const {
+  if (opened_ == nullptr) Raise(Status::Cancelled("the engine is closed, expected an open one"));
+  process_.Require();
+  return opened_;
+}
+
 void BoundEngine::Close() {
   std::shared_ptr<OpenedEngine> opened = std::exchange(opened_, nullptr);
   if (opened == nullptr) return;
-  if (process_ != ::getpid()) {
-    // Its threads are the other process': to wait for them would be for ever.
+  if (!process_.is_here()) {
     [[maybe_unused]] const auto* leaked = new std::shared_ptr<OpenedEngine>(std::move(opened));
     return;
   }
-  WithoutGil([&] {
+  WithoutGil<AtTheEnd::kRuns>([&] {
     opened->service->Shutdown();
     opened.reset();
   });
+}
+
+void BoundEngine::CloseAll() {
+  // While one closes others may come to their end.
+  std::set<BoundEngine*>& engines = OpenEngines();
+  while (!engines.empty()) engines.extract(engines.begin()).value()->Close();
 }
 
 namespace {
@@ -97,7 +135,10 @@ using OnRow = std::function<void(std::span<const float> logits, std::span<const 
 
 // Ctrl-C ends it: the library asks no one while it reads, but says after every step how far it is.
 Status Read(const OpenedEngine& opened, const Reading& reading, PendingError& pending, const OnRow& on_row) {
-  WarnBeyondTrainedLength(opened.engine(), static_cast<int64_t>(reading.ids.size()));
+  // Who has a text so far knows how long the whole is.
+  if (reading.sequence == nullptr) {
+    WarnBeyondTrainedLength(opened.engine(), static_cast<int64_t>(reading.ids.size()));
+  }
   ForcedRun run;
   run.plan = reading.plan;
   run.sequence = reading.sequence;
@@ -204,6 +245,14 @@ std::pair<Vector, Flags> Score(const BoundEngine& engine, std::vector<int32_t> i
 
 SequenceOptions OptionsOf(const BoundPlan* plan, int64_t prompt_tokens, int64_t max_tokens) {
   return {.plan = PlanOf(plan), .prompt_tokens = prompt_tokens, .max_tokens = max_tokens};
+}
+
+// Of the text so far, with the last token of an answer, which is not in the cache yet.
+int64_t TextTokens(const BoundEngine& engine, const BoundSequence& sequence) {
+  engine.Get();
+  const std::optional<SequenceClaim> claim = SequenceClaim::Take(sequence.sequence);
+  if (!claim) Raise(Status::InvalidInput("sequence: another request is running on it"));
+  return sequence.sequence->NumTextTokens();
 }
 
 std::vector<int32_t> EncodeText(const BoundEngine& engine, const std::string& text, bool bos, bool special) {
@@ -444,7 +493,8 @@ void BindEngine(nb::module_& module) {
             const SequenceSize size = Value(WithoutGil([&] { return opened->service->SizeOf(*own); }));
             return std::pair(size.num_tokens, size.kv_bytes);
           },
-          "sequence"_a);
+          "sequence"_a)
+      .def("text_tokens", TextTokens, "sequence"_a);
 }
 
 }  // namespace headwise::python

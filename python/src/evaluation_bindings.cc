@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "bindings.h"
+#include "calls.h"
 #include "engine/read_plan.h"
 #include "eval/evaluation.h"
 #include "eval/task.h"
@@ -161,6 +163,12 @@ void BindEvaluation(nb::module_& module) {
   module.def("evaluate", EvaluateTask, "task"_a, "engine"_a, "task_options"_a, "plans"_a, "kv_ratios"_a, "out"_a,
              "resume"_a, "bos"_a, "progress"_a.none());
   module.def("report", Report, "folders"_a);
+  module.def(
+      "write_report",
+      [](const std::string& text, const std::string& path) {
+        Check(WithoutGil([&] { return WriteFileAtomically(path, text); }));
+      },
+      "text"_a, "path"_a);
 }
 
 }  // namespace headwise::python

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "calls.h"
 #include "kv/plan_bytes.h"
 #include "kv/plan_svg.h"
 #include "kv/plan_view.h"

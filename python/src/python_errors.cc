@@ -1,5 +1,7 @@
 #include "python_errors.h"
 
+#include "calls.h"
+
 namespace nb = nanobind;
 
 namespace headwise::python {
@@ -37,8 +39,9 @@ void Raise(const Status& status) {
 }
 
 bool PendingError::Poll() {
-  if (error_) return true;
-  const nb::gil_scoped_acquire acquire;
+  if (error_ || AreCallsRefused()) return true;
+  const GilInCall gil;
+  if (!gil.is_held()) return true;
   if (PyErr_CheckSignals() == 0) return false;
   error_ = std::make_exception_ptr(nb::python_error());
   return true;

@@ -23,18 +23,12 @@ T Value(Result<T> result) {
   return std::move(result).value();
 }
 
-// Runs `work` without the GIL. Nothing in it may touch Python's objects.
-template <typename Work>
-auto WithoutGil(const Work& work) {
-  const nanobind::gil_scoped_release release;
-  return work();
-}
-
 // What Python has to say to work under way: Ctrl-C, or an exception of a callback. The first is kept, the work told to
 // end, and the exception thrown on when it has.
 class PendingError {
  public:
-  // Whether there is one; runs the handlers of signals that have come. From any thread, with the GIL or without.
+  // Whether there is one, or the process ends; runs the handlers of signals that have come. From any thread, with the
+  // GIL or without.
   bool Poll();
   // Keeps what a callback has thrown, as the current exception. Requires: the GIL.
   void KeepCurrent();

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/progress.h"
+#include "calls.h"
 #include "python_errors.h"
 
 namespace headwise::python {
@@ -22,8 +23,9 @@ class PythonProgress final : public ProgressLine {
   void Draw(std::string_view) override {}
   void Wipe() override {}
   void Count(std::string_view label, int64_t done, int64_t total) override {
-    if (function_.is_none() || pending_.is_set()) return;
-    const nanobind::gil_scoped_acquire acquire;
+    if (function_.is_none() || pending_.is_set() || AreCallsRefused()) return;
+    const GilInCall gil;
+    if (!gil.is_held()) return;
     try {
       function_(std::string(label), done, total);
     } catch (...) {

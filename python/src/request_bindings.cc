@@ -8,6 +8,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,6 +21,9 @@
 #include <vector>
 
 #include "bound_engine.h"
+#include "calls.h"
+#include "engine/sampler.h"
+#include "engine/stop_matcher.h"
 #include "python_errors.h"
 #include "waker.h"
 
@@ -52,10 +57,12 @@ class Pending {
 
   // None where it is not over.
   std::optional<RequestResult> Poll() {
+    process_.Require();
     const std::lock_guard lock(mutex_);
     return result_;
   }
   void Cancel() const {
+    process_.Require();
     if (const auto opened = opened_.lock()) opened->service->Cancel(id_);
   }
 
@@ -68,6 +75,7 @@ class Pending {
     waker_->Notify(key_);
   }
 
+  OwnProcess process_;
   std::weak_ptr<OpenedEngine> opened_;
   std::shared_ptr<Waker> waker_;
   int64_t key_;
@@ -80,6 +88,12 @@ class Pending {
 class Stream {
  public:
   explicit Stream(std::unique_ptr<RequestStream> stream) : stream_(std::move(stream)) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() {
+    // In a fork its locks may be held by threads that are not there.
+    if (!process_.is_here()) static_cast<void>(stream_.release());
+  }
 
   static std::unique_ptr<Stream> Submit(const std::shared_ptr<OpenedEngine>& opened, Request request,
                                         const std::shared_ptr<Waker>& waker, int64_t key) {
@@ -91,6 +105,7 @@ class Stream {
 
   // Waits. None once the final event was taken.
   std::optional<RequestEvent> Next() {
+    process_.Require();
     while (true) {
       std::optional<RequestEvent> event = WithoutGil(
           [&] { return stream_->Next(RequestStream::Clock::now() + std::chrono::milliseconds(kSignalIntervalMs)); });
@@ -98,12 +113,53 @@ class Stream {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
   }
-  std::optional<RequestEvent> Poll() { return stream_->Poll(); }
-  void Cancel() { stream_->Cancel(); }
+  std::optional<RequestEvent> Poll() {
+    process_.Require();
+    return stream_->Poll();
+  }
+  void Cancel() {
+    process_.Require();
+    stream_->Cancel();
+  }
 
  private:
+  OwnProcess process_;
   std::unique_ptr<RequestStream> stream_;
 };
+
+// As Submit does.
+Status CheckNew(const OpenedEngine& opened, const Request& request) {
+  const int64_t vocab_size = opened.engine().config().vocab_size;
+  if (request.prompt.empty()) return Status::InvalidInput("prompt: is empty, expected at least one token");
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size) continue;
+    return Status::InvalidInput(
+        fmt::format("prompt: token {} is id {}, expected 0 to {}", i, request.prompt[i], vocab_size - 1));
+  }
+  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
+  HW_RETURN_IF_ERROR(ValidateStops(request.stop));
+  if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kMaxLogprobs)) {
+    return Status::InvalidInput(fmt::format("logprobs is {}, expected 0 to {}", *request.logprobs, kMaxLogprobs));
+  }
+  if (request.constraint != nullptr && request.eos == EosMode::kIgnore) {
+    return Status::InvalidInput("constraint: end-of-text tokens are to be ignored, but it says where texts end");
+  }
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t most = kMaxSequenceTokens - prompt_tokens;
+  if (request.max_new_tokens < 0 || request.max_new_tokens > most) {
+    return Status::InvalidInput(fmt::format("max_new_tokens is {}, expected 0 to {}", request.max_new_tokens, most));
+  }
+  if (!opened.checks) return Status::Ok();
+  return opened.checks->Check(
+      {.plan = request.plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + request.max_new_tokens},
+      opened.checks->step_tokens());
+}
+
+// What Submit would say of a request for a new text, without one.
+void CheckRequest(const BoundEngine& engine, const Request& request) {
+  const auto opened = engine.Get();
+  Check(WithoutGil([&] { return CheckNew(*opened, request); }));
+}
 
 // (id, logprob) of the chosen token, and of the most likely ones.
 using Logprobs = std::tuple<int32_t, float, std::vector<std::pair<int32_t, float>>>;
@@ -200,31 +256,32 @@ void BindRequests(nb::module_& module) {
                      return LogprobsTuple(*event.logprobs);
                    })
       .def_ro("result", &RequestEvent::result);
-  nb::class_<Waker>(module, "Waker")
+  nb::class_<BoundWaker>(module, "Waker")
       .def(nb::init<>())
-      .def_prop_ro("fd", &Waker::fd)
-      .def("take", &Waker::Take)
-      .def("wait", [](Waker& waker) {
+      .def_prop_ro("fd", [](const BoundWaker& bound) { return bound.waker->fd(); })
+      .def("take", [](const BoundWaker& bound) { return bound.waker->Take(); })
+      .def("wait", [](const BoundWaker& bound) {
         // Signals that come meanwhile are looked for when it returns.
-        WithoutGil([&] { waker.Wait(kSignalIntervalMs); });
+        WithoutGil([&] { bound.waker->Wait(kSignalIntervalMs); });
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        return waker.Take();
+        return bound.waker->Take();
       });
   nb::class_<Pending>(module, "Pending").def("poll", &Pending::Poll).def("cancel", &Pending::Cancel);
   nb::class_<Stream>(module, "Stream")
       .def("next", &Stream::Next)
       .def("poll", &Stream::Poll)
       .def("cancel", &Stream::Cancel);
+  module.def("check", CheckRequest, "engine"_a, "request"_a);
   module.def(
       "submit",
-      [](const BoundEngine& engine, const Request& request, const std::shared_ptr<Waker>& waker, int64_t key) {
-        return Pending::Submit(engine.Get(), request, waker, key);
+      [](const BoundEngine& engine, const Request& request, const BoundWaker& bound, int64_t key) {
+        return Pending::Submit(engine.Get(), request, bound.waker, key);
       },
       "engine"_a, "request"_a, "waker"_a, "key"_a);
   module.def(
       "stream",
-      [](const BoundEngine& engine, const Request& request, const std::shared_ptr<Waker>& waker, int64_t key) {
-        return Stream::Submit(engine.Get(), request, waker, key);
+      [](const BoundEngine& engine, const Request& request, const BoundWaker* bound, int64_t key) {
+        return Stream::Submit(engine.Get(), request, bound == nullptr ? nullptr : bound->waker, key);
       },
       "engine"_a, "request"_a, "waker"_a.none(), "key"_a);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -50,6 +51,12 @@ class Waker {
   int fd_;
   std::mutex mutex_;
   std::vector<int64_t> ready_;  // guarded by mutex_
+};
+
+// As Python holds it: what requests hold of it is C++'s alone, so that the last of them, on a thread of the library,
+// lets go of it without the GIL.
+struct BoundWaker {
+  std::shared_ptr<Waker> waker = std::make_shared<Waker>();
 };
 
 }  // namespace headwise::python

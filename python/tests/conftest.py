@@ -9,6 +9,7 @@ import pathlib
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,6 +41,10 @@ def command(*arguments: Any, expect: int = 0) -> str:
 
 def command_json(*arguments: Any) -> Any:
     return json.loads(command(*arguments, "--json"))
+
+
+def run_python(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False, text=True)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -7,8 +7,6 @@ import gc
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import headwise
 import numpy as np
 import pytest
-from conftest import EXACT, MODEL, PLAN, TINY, wait_until, watches_memory
+from conftest import EXACT, MODEL, PLAN, TINY, run_python, wait_until, watches_memory
 from headwise import LLM, Cancelled, InvalidInput, OutOfMemory, SamplingParams
 from headwise._running import Asked, run_all
 
@@ -444,10 +442,6 @@ def test_a_long_prompt_is_warned_of(tiny):
         with pytest.warns(headwise.HeadwiseWarning, match="trained on texts of at most") as warned:
             ask()
         assert [each.filename for each in warned] == [__file__]
-
-
-def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False, text=True)
 
 
 def test_a_process_may_end_while_requests_run():
