@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import sys
@@ -26,11 +27,12 @@ def token_ids(value: Any, name: str = "ids") -> list[int]:
     if isinstance(value, (str, bytes, dict)):
         raise InvalidInput(f"{name}: found {type(value).__name__}, expected a list of token ids")
     if hasattr(value, "dtype"):
-        if value.ndim != 1 or value.dtype.kind not in "iu":
+        given = array(value, name)
+        if given.ndim != 1 or given.dtype.kind not in "iu":
             raise InvalidInput(
-                f"{name}: found an array of {value.dtype} with {value.ndim} dimensions, expected whole numbers in one"
+                f"{name}: found an array of {given.dtype} with {given.ndim} dimensions, expected whole numbers in one"
             )
-        ids: list[int] = value.tolist()
+        ids: list[int] = given.tolist()
     else:
         try:
             items = list(value)
@@ -43,11 +45,33 @@ def token_ids(value: Any, name: str = "ids") -> list[int]:
                     raise TypeError
                 ids.append(operator.index(item))
             except TypeError:
-                raise InvalidInput(f"{name}: item {place} is {item!r}, expected a token id") from None
+                raise InvalidInput(f"{name}: item {place} is {shown(item)}, expected a token id") from None
     if ids and not (min(ids) >= 0 and max(ids) <= MAX_ID):
         place = next(i for i, each in enumerate(ids) if not 0 <= each <= MAX_ID)
-        raise InvalidInput(f"{name}: item {place} is {ids[place]}, expected a token id")
+        raise InvalidInput(f"{name}: item {place} is {shown(ids[place])}, expected a token id")
     return ids
+
+
+def array(value: Any, name: str) -> npt.NDArray[Any]:
+    """numpy's, of what may be another library's: not all have numpy's dtype."""
+    import numpy as np
+
+    try:
+        given = np.asanyarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        found = type(value).__name__
+        raise InvalidInput(f"{name}: found {found}, expected an array that numpy reads: {error}") from None
+    if np.ma.is_masked(given):
+        raise InvalidInput(f"{name}: found an array with masked numbers, expected all of them")
+    return np.asarray(given)
+
+
+def shown(value: Any) -> str:
+    """For messages: numbers may have more digits than Python writes."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"{type(value).__name__} of too many digits"
 
 
 def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
@@ -57,9 +81,9 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise InvalidInput(f"{name}: found {value!r}, expected a whole number") from None
+        raise InvalidInput(f"{name}: found {shown(value)}, expected a whole number") from None
     if not least <= number <= most:
-        raise InvalidInput(f"{name}: found {number}, expected {least} to {most}")
+        raise InvalidInput(f"{name}: found {shown(number)}, expected {least} to {most}")
     return number
 
 
@@ -74,8 +98,15 @@ def real(value: Any, name: str) -> float:
         if isinstance(value, (bool, str, bytes)):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name}: found {value!r}, expected a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name}: found {shown(value)}, expected a number") from None
+
+
+def finite(value: Any, name: str) -> float:
+    number = real(value, name)
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name}: found {number}, expected a finite number")
+    return number
 
 
 def reals(value: Any, name: str) -> list[float]:
@@ -144,6 +175,8 @@ def _option(value: Any, name: str) -> str:
         return str(operator.index(value))
     except TypeError:
         return repr(real(value, name))
+    except ValueError:
+        raise InvalidInput(f"{name}: found {shown(value)}, expected a number that can be written") from None
 
 
 def warn(messages: Iterable[str]) -> None:

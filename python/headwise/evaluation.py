@@ -126,9 +126,8 @@ class Report:
         """A summary and a table per run."""
 
     def write(self, path: StrPath) -> None:
-        """Writes the page."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.html)
+        """Writes the page. Replaces the file in one step; where that fails the old one is as it was."""
+        _core.write_report(_convert.text(self.html, "html"), _convert.path(path, "path"))
 
     def _repr_html_(self) -> str:
         return self.html

@@ -40,7 +40,8 @@ class ModelShape:
 class HeadPlan:
     """One cache rule for each layer and KV head. It never changes; a notebook shows it as a picture.
 
-    L layers of H KV heads; arrays are [L, H].
+    L layers of H KV heads; arrays are [L, H]. Plans are equal where their files are: by rules and by all that says where
+    they come from (method, parameters, scores, notes, report). `rules` alone say whether two keep the same tokens.
     """
 
     def __init__(
@@ -60,14 +61,13 @@ class HeadPlan:
         """
         if not isinstance(shape, ModelShape):
             raise InvalidInput(f"shape: found {type(shape).__name__}, expected a ModelShape")
-        try:
-            table = [[rule_to_json(rule) for rule in layer] for layer in rules]
-        except TypeError:
-            raise InvalidInput("rules: found no table, expected a list of rules for each layer") from None
-        document: dict[str, Any] = {"headwise_plan": 2, "model": asdict(shape), "layers": table}
+        document: dict[str, Any] = {"headwise_plan": 2, "model": _shape_to_json(shape), "layers": _table_to_json(rules)}
         if scores is not None:
             document["scores"] = _rows(scores, "scores")
-        tokens = {"special": _ids(special_tokens), "punctuation": _ids(punctuation_tokens)}
+        tokens = {
+            "special": _convert.token_ids(special_tokens, "special_tokens"),
+            "punctuation": _convert.token_ids(punctuation_tokens, "punctuation_tokens"),
+        }
         if any(tokens.values()):
             document["tokens"] = tokens
         self._plan = _core.Plan.parse(json.dumps(document), "plan")
@@ -257,30 +257,55 @@ class HeadPlan:
         )
 
     def __eq__(self, other: object) -> bool:
+        """Rules and provenance: what files say."""
         return isinstance(other, HeadPlan) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
         return hash(self.to_json())
 
 
-def _ids(values: Any) -> list[int]:
+def _shape_to_json(shape: ModelShape) -> dict[str, Any]:
+    sizes = {name: _convert.whole(size, name) for name, size in asdict(shape).items() if name != "architecture"}
+    return {"architecture": _convert.text(shape.architecture, "architecture"), **sizes}
+
+
+def _table_to_json(rules: Any) -> list[list[Any]]:
     try:
-        return [int(value) for value in values]
-    except (TypeError, ValueError):
-        raise InvalidInput(f"tokens: found {values!r}, expected a list of token ids") from None
+        table = [list(layer) for layer in rules]
+    except TypeError:
+        raise InvalidInput("rules: found no table, expected a list of rules for each layer") from None
+    for layer, row in enumerate(table):
+        for head, rule in enumerate(row):
+            try:
+                row[head] = rule_to_json(rule)
+            except InvalidInput as error:
+                raise InvalidInput(f"rules: layer {layer}, KV head {head}: {error}") from None
+    return table
+
+
+def _row(value: Any) -> Any:
+    """Letters and keys are no numbers, whatever they look like."""
+    if isinstance(value, (str, bytes, Mapping)):
+        raise TypeError
+    return value
+
+
+def _gate(value: Any, name: str) -> float:
+    return float(value) if isinstance(value, bool) else _convert.real(value, name)
 
 
 def _rows(values: Any, name: str) -> list[list[float]]:
     """[rows][columns] of finite numbers."""
     if hasattr(values, "dtype"):
-        if values.ndim != 2 or values.dtype.kind not in "fiub":
+        given = _convert.array(values, name)
+        if given.ndim != 2 or given.dtype.kind not in "fiub":
             raise InvalidInput(
-                f"{name}: found an array of {values.dtype} with {values.ndim} dimensions, expected numbers in two"
+                f"{name}: found an array of {given.dtype} with {given.ndim} dimensions, expected numbers in two"
             )
-        values = values.tolist()
+        values = given.tolist()
     try:
-        rows = [[_convert.real(float(value), name) for value in row] for row in values]
-    except (TypeError, ValueError):
+        rows = [[_gate(value, name) for value in _row(row)] for row in values]
+    except TypeError:
         raise InvalidInput(f"{name}: found {type(values).__name__}, expected rows of numbers") from None
     for layer, row in enumerate(rows):
         for head, value in enumerate(row):
@@ -293,7 +318,7 @@ def _rows(values: Any, name: str) -> list[list[float]]:
 
 def as_plan(value: HeadPlan | StrPath | None) -> tuple[HeadPlan | None, str]:
     """A plan, and what messages call it. None and "full": every head full."""
-    if value is None or value == "full":
+    if value is None or (isinstance(value, str) and value == "full"):
         return None, "plan"
     if isinstance(value, HeadPlan):
         return value, "plan"

@@ -5,9 +5,11 @@ t is the position of the query, j that of a key; all lengths are in tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Union
 
+from . import _convert
 from .errors import InvalidInput
 
 __all__ = [
@@ -180,12 +182,31 @@ _SELECTORS: dict[str, Any] = {
 }
 
 
+def _flag(value: Any, name: str) -> bool:
+    return bool(value)
+
+
+# Of selectors, as JSON has them: a number may be numpy's.
+_FIELDS: dict[str, Callable[[Any, str], Any]] = {
+    "recent_share": _convert.finite,
+    "punctuation": _flag,
+    "window": _convert.whole,
+    "kernel": _convert.whole,
+    "pooling": _convert.text,
+    "floor": _convert.finite,
+    "epsilon": _convert.finite,
+    "block": _convert.whole,
+    "representatives": _convert.whole,
+}
+
+
 def _selector_to_json(selector: Selector) -> dict[str, Any]:
     for by, kind in _SELECTORS.items():
         if isinstance(selector, kind):
-            return {"by": by, **asdict(selector)}
+            fields = asdict(selector).items()
+            return {"by": by, **{name: _FIELDS[name](value, f"select.{name}") for name, value in fields}}
     raise InvalidInput(
-        f"rules: select: found {selector!r}, expected H2o, FastGen, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, "
+        f"select: found {selector!r}, expected H2o, FastGen, Tova, SnapKv, AdaKv, Knorm, KeyDiff, Expected, "
         "Quest or InfLlm"
     )
 
@@ -196,25 +217,28 @@ def _selector_from_json(value: dict[str, Any]) -> Selector:
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:
-    """The rule as a plan file has it."""
+    """The rule as a plan file has it. Errors do not say which head's."""
     if isinstance(rule, Full):
         return {"full": True}
     recent: Any
     if isinstance(rule, Stream):
-        recent = rule.recent
+        recent = _convert.whole(rule.recent, "recent")
     elif isinstance(rule, ElasticMoa):
-        recent = {"alpha": rule.alpha, "beta": rule.beta}
+        recent = {"alpha": _convert.finite(rule.alpha, "alpha"), "beta": _convert.finite(rule.beta, "beta")}
     elif isinstance(rule, ElasticRazor):
-        recent = {"min": rule.min_recent, "divisor": rule.divisor}
+        recent = {
+            "min": _convert.whole(rule.min_recent, "min_recent"),
+            "divisor": _convert.finite(rule.divisor, "divisor"),
+        }
     else:
-        raise InvalidInput(f"rules: found {rule!r}, expected Full, Stream, ElasticMoa or ElasticRazor")
+        raise InvalidInput(f"found {rule!r}, expected Full, Stream, ElasticMoa or ElasticRazor")
     value = {
         "full": False,
-        "sink": rule.sink,
+        "sink": _convert.whole(rule.sink, "sink"),
         "recent": recent,
-        "positions": rule.positions,
-        "from": rule.start,
-        "compensate": rule.compensate,
+        "positions": _convert.text(rule.positions, "positions"),
+        "from": _convert.text(rule.start, "start"),
+        "compensate": bool(rule.compensate),
     }
     if rule.select is not None:
         value["select"] = _selector_to_json(rule.select)

@@ -44,6 +44,10 @@ def test_rows_are_the_commands(tmp_path):
     assert report.markdown == (tmp_path / "r.md").read_text()
     report.write(tmp_path / "again.html")
     assert (tmp_path / "again.html").read_text() == report.html
+    with pytest.raises(headwise.NotFound, match="no such folder|cannot create"):
+        report.write(tmp_path / "no such folder" / "r.html")
+    with pytest.raises(InvalidInput, match="path"):
+        report.write(3)
 
 
 def test_rows_make_a_data_frame():

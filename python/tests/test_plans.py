@@ -25,6 +25,8 @@ TRAINING = {
     "train_recent": 32,
 }
 
+ONE_HEAD = ModelShape("llama", 1, 1, 1, 64)
+
 
 def options_of(given: dict) -> list[str]:
     return [part for key, value in given.items() for part in ("--" + key.replace("_", "-"), str(value))]
@@ -86,6 +88,20 @@ def test_rules_go_there_and_back():
     assert HeadPlan.from_json(HeadPlan(reading, shape).to_json()).rules == reading
     with pytest.raises(InvalidInput, match="end_of_prompt"):
         HeadPlan([[Stream(0, 512, select=SnapKv()), Full()], [Full(), Full()]], shape)
+
+
+def test_numbers_of_numpy_are_numbers():
+    shape = ModelShape("llama", np.int64(1), np.int32(4), np.int64(4), np.int64(64))
+    eight, half, two = np.int64(8), np.float32(0.5), np.float32(2)
+    no, yes = np.bool_(False), np.bool_(True)
+    shares = AdaKv(eight, np.int64(5), floor=half)
+    rules = [[Stream(eight, np.int32(512), start="end_of_prompt", compensate=no, select=shares),
+              Stream(eight, 512, select=FastGen(half, yes)), ElasticMoa(eight, np.float64(128), half),
+              ElasticRazor(eight, np.int64(4000), two)]]  # fmt: skip
+    plan = HeadPlan(rules, shape, special_tokens=np.array([0, 5]), punctuation_tokens=[np.int64(7)])
+    assert plan.rules == rules and plan.shape == shape
+    assert (plan.special_tokens, plan.punctuation_tokens) == ([0, 5], [7])
+    assert HeadPlan([[Full()] * 4], shape, scores=[[True, False, half, 1]]).gates.tolist() == [[1.0, 0.0, 0.5, 1.0]]
 
 
 def test_the_picture_is_the_commands(tmp_path):
@@ -202,7 +218,19 @@ def test_every_planner_has_its_options():
         (lambda: HeadPlan.from_gates(MODEL, [[0.5] * 4] * 8, sparsity=0.5, threshold=0.5), "threshold"),
         (lambda: HeadPlan([[Full()]], ModelShape("llama", 2, 4, 2, 64)), "layers"),
         (lambda: HeadPlan([[Stream(-1, 4)]], ModelShape("llama", 1, 1, 1, 64)), "sink"),
-        (lambda: HeadPlan([[Stream(4, float("nan"))]], ModelShape("llama", 1, 1, 1, 64)), "plan"),
+        (lambda: HeadPlan([[Full(), Stream(4, float("nan"))]], ModelShape("llama", 1, 2, 2, 64)), "KV head 1: recent"),
+        (lambda: HeadPlan([[ElasticMoa(4, float("nan"), 1.0)]], ONE_HEAD), "KV head 0: alpha: .*finite"),
+        (lambda: HeadPlan([[ElasticRazor(4, 64, float("inf"))]], ONE_HEAD), "KV head 0: divisor: .*finite"),
+        (lambda: HeadPlan([[Stream(0, 64, select=H2o(float("nan")))]], ONE_HEAD), "KV head 0: select.recent_share"),
+        (lambda: HeadPlan([[Stream(4, 64, positions=3)]], ONE_HEAD), "KV head 0: positions"),
+        (lambda: HeadPlan([[Stream(4, 64, select="h2o")]], ONE_HEAD), "KV head 0: select"),
+        (lambda: HeadPlan([[Full()]], ModelShape("llama", 1.5, 1, 1, 64)), "num_layers"),
+        (lambda: HeadPlan([[Full()]], ONE_HEAD, special_tokens=[float("inf")]), "special_tokens"),
+        (lambda: HeadPlan([[Full()]], ONE_HEAD, special_tokens=[1.7]), "special_tokens"),
+        (lambda: HeadPlan.from_gates(MODEL, ["0505"] * 8), "rows of numbers"),
+        (lambda: HeadPlan.from_gates(MODEL, [["0.5"] * 4] * 8), "gates"),
+        (lambda: HeadPlan.from_gates(MODEL, [[10**400] * 4] * 8), "gates"),
+        (lambda: HeadPlan.from_gates(MODEL, np.ma.masked_array(np.ones((8, 4)), mask=np.eye(8, 4))), "masked"),
         (lambda: HeadPlan([["full"]], ModelShape("llama", 1, 1, 1, 64)), "rules"),
         (lambda: HeadPlan([[Full()]], ModelShape("llama", 1, 1, 1, 64), scores=[[float("nan")]]), "finite"),
         (lambda: HeadPlan(3, ModelShape("llama", 1, 1, 1, 64)), "rules"),
@@ -214,6 +242,7 @@ def test_every_planner_has_its_options():
         (lambda: HeadPlan.read(PLAN).kv_bytes_at(-1), "tokens"),
         (lambda: HeadPlan.read(PLAN).kv_bytes_at(2**63), "tokens"),
         (lambda: headwise.plan.streaming(MODEL, sink=-4), "sink"),
+        (lambda: headwise.plan.streaming(MODEL, sink=10**5000), "sink: .*digits"),
         (lambda: headwise.plan.streaming(MODEL, sink="\ud800"), "sink"),
         (lambda: headwise.plan.duo(MODEL, steps=0), "steps"),
         (lambda: headwise.plan.duo(MODEL, steps=4, num_threads=-1), "threads"),
