@@ -25,7 +25,7 @@ from .head_plan import HeadPlan, ModelShape
 from .llm import LLM
 from .sampling import CompletionOutput, Logprob, RequestMetrics, RequestOutput, SamplingParams, TokenEvent
 from .sequence import Sequence
-from .streams import Stream
+from .streams import AsyncStream, Stream
 
 __all__ = [
     "LLM",
@@ -36,6 +36,7 @@ __all__ = [
     "RequestMetrics",
     "TokenEvent",
     "Stream",
+    "AsyncStream",
     "Sequence",
     "HeadPlan",
     "ModelShape",

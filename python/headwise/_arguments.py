@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Union
 
 from . import _convert, _core
-from .errors import InvalidInput
+from .errors import HeadwiseError, InvalidInput
 from .head_plan import StrPath
 from .sampling import SamplingParams
 
@@ -48,7 +49,7 @@ def engine_options(
     options.use_mmap = bool(use_mmap)
     options.expert_bytes = _convert.whole(expert_bytes, "expert_bytes")
     options.batch_invariant = bool(batch_invariant)
-    if kv_admission not in ("worst_case", "likely"):
+    if _convert.text(kv_admission, "kv_admission") not in ("worst_case", "likely"):
         raise InvalidInput(f"kv_admission: found {kv_admission!r}, expected worst_case or likely")
     options.admits_likely = kv_admission == "likely"
     return options
@@ -76,6 +77,17 @@ def messages_of(messages: Any) -> list[Any]:
 def conversations_of(messages: Any) -> list[Any]:
     listed = messages_of(messages)
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
+
+
+@contextmanager
+def placed(place: int, num_prompts: int) -> Iterator[None]:
+    """Of several prompts an error says which it is about."""
+    try:
+        yield
+    except HeadwiseError as error:
+        if num_prompts == 1:
+            raise
+        raise type(error)(f"prompt {place}: {error}") from None
 
 
 def num_answers(params: SamplingParams) -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence as SequenceOf
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import _convert, _core
-from ._arguments import num_answers
+from ._arguments import num_answers, placed
 from .errors import InvalidInput
-from .sampling import CompletionOutput, Progress, RequestOutput, SamplingParams, TokenEvent
+from .sampling import CompletionOutput, Progress, RequestOutput, SamplingParams
 from .sampling import build_request, completion
-from .streams import Stream
+from .streams import AsyncStream, Stream
 
 if TYPE_CHECKING:
     from .llm import LLM
@@ -32,6 +32,8 @@ class Asked:
 def _request(
     llm: LLM, asked: Asked, params: SamplingParams, plan: _core.Plan | None, sequence: Sequence | None, answer: int = 0
 ) -> _core.Request:
+    if sequence is None:
+        return build_request(llm, asked.ids, params, answer=answer, more_stop_ids=asked.stop_ids, plan=plan)
     return build_request(
         llm,
         asked.ids,
@@ -39,8 +41,9 @@ def _request(
         answer=answer,
         more_stop_ids=asked.stop_ids,
         plan=plan,
-        sequence=None if sequence is None else sequence._sequence,
-        room=None if sequence is None else sequence._room(),
+        sequence=sequence._sequence,
+        held=sequence._text_tokens(),
+        limit=sequence.max_tokens,
     )
 
 
@@ -55,7 +58,13 @@ def run_all(
 ) -> list[RequestOutput]:
     """Answers in the order of the prompts, up to `llm.max_num_seqs` at once."""
     _convert.function(progress, "progress")
-    jobs = [(i, answer) for i, each in enumerate(params) for answer in range(num_answers(each))]
+    jobs: list[tuple[int, int]] = []
+    for i, each in enumerate(params):
+        with placed(i, len(prompts)):
+            jobs += [(i, answer) for answer in range(num_answers(each))]
+            if len(prompts) > 1:
+                # What is wrong with a later one must not cost the answers that are there by then.
+                _core.check(llm._engine, _request(llm, prompts[i], each, plan, sequence))
     waker = _core.Waker()
     running: dict[int, _core.Pending] = {}
     answers: dict[int, CompletionOutput] = {}
@@ -64,14 +73,17 @@ def run_all(
         while len(answers) < len(jobs):
             while next_key < len(jobs) and len(running) < llm.max_num_seqs:
                 i, answer = jobs[next_key]
-                request = _request(llm, prompts[i], params[i], plan, sequence, answer)
-                running[next_key] = _core.submit(llm._engine, request, waker, next_key)
+                with placed(i, len(prompts)):
+                    request = _request(llm, prompts[i], params[i], plan, sequence, answer)
+                    running[next_key] = _core.submit(llm._engine, request, waker, next_key)
                 next_key += 1
             for key in waker.wait():
                 result = running[key].poll()
                 if result is not None:
                     del running[key]
-                    answers[key] = completion(llm, jobs[key][1], result)
+                    i, answer = jobs[key]
+                    with placed(i, len(prompts)):
+                        answers[key] = completion(llm, answer, result, params[i].logprobs is not None)
                     if progress is not None:
                         progress("generate", len(answers), len(jobs))
     finally:
@@ -103,7 +115,8 @@ def open_stream(
     request = _request(llm, asked, _one_answer(params), plan, sequence)
     if not collect:
         request.keep_nothing()
-    stream = Stream(llm, _core.stream(llm._engine, request, None, 0), asked.text, asked.ids)
+    begun = _core.stream(llm._engine, request, None, 0)
+    stream = Stream(llm, begun, asked.text, asked.ids, request.logprobs is not None)
     llm._warn()
     return stream
 
@@ -122,7 +135,7 @@ async def answer_async(llm: LLM, asked: Asked, params: SamplingParams, plan: _co
             while (result := pending.poll()) is None:
                 await ready.wait()
                 ready.clear()
-            outputs.append(completion(llm, answer, result))
+            outputs.append(completion(llm, answer, result, params.logprobs is not None))
     except BaseException:
         for pending in running:
             pending.cancel()
@@ -134,40 +147,16 @@ async def answer_async(llm: LLM, asked: Asked, params: SamplingParams, plan: _co
     return RequestOutput(llm._request_id(), asked.text, list(asked.ids), outputs)
 
 
-async def events_async(
-    llm: LLM, asked: Asked, params: SamplingParams, plan: _core.Plan | None
-) -> AsyncGenerator[TokenEvent, None]:
-    """The tokens of one answer. Who leaves the loop ends it."""
-    request = _request(llm, asked, params, plan, None)
-    request.keep_nothing()
-    waker = llm._loop_waker()
-    key, ready = waker.begin()
-    stream = None
-    try:
-        stream = _core.stream(llm._engine, request, waker.waker, key)
-        llm._warn()
-        while True:
-            event = stream.poll()
-            if event is None:
-                await ready.wait()
-                ready.clear()
-                continue
-            if event.text or event.token is not None:
-                yield llm._event(event)
-            if event.result is not None:
-                event.result.check()
-                return
-    finally:
-        waker.end(key)
-        if stream is not None:
-            stream.cancel()
-
-
-def stream_async(
-    llm: LLM, asked: Asked, params: SamplingParams, plan: _core.Plan | None
-) -> AsyncGenerator[TokenEvent, None]:
+def open_stream_async(
+    llm: LLM, asked: Asked, params: SamplingParams, plan: _core.Plan | None, *, collect: bool = True
+) -> AsyncStream:
     """What is wrong with the request is said at once, not when the first token is asked for."""
-    return events_async(llm, asked, _one_answer(params), plan)
+    request = _request(llm, asked, _one_answer(params), plan, None)
+    _core.check(llm._engine, request)
+    if not collect:
+        request.keep_nothing()
+    llm._warn()
+    return AsyncStream(llm, request, asked.text, asked.ids, request.logprobs is not None)
 
 
 def _one_answer(params: SamplingParams) -> SamplingParams:

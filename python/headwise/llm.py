@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import json
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Mapping, Sequence as SequenceOf
+from collections.abc import Mapping, Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
 from . import _convert, _core
-from ._arguments import Messages, Prompt, as_list, conversations_of, engine_options, messages_of, one_params, params_for
-from ._running import Asked, answer_async, open_stream, run_all, stream_async
+from ._arguments import (
+    Messages,
+    Prompt,
+    as_list,
+    conversations_of,
+    engine_options,
+    messages_of,
+    one_params,
+    params_for,
+    placed,
+)
+from ._running import Asked, answer_async, open_stream, open_stream_async, run_all
 from .errors import InvalidInput
 from .head_plan import HeadPlan, StrPath, as_plan
 from .sampling import Progress, RequestOutput, SamplingParams, TokenEvent, logprobs_dict
 from .sequence import Sequence
-from .streams import LoopWaker, Stream
+from .streams import AsyncStream, LoopWaker, Stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +153,7 @@ class LLM:
     @property
     def info(self) -> dict[str, Any]:
         """Of the model and of what it is computed in: shape, vocab_size, trained_length, eos_ids, compute, kv_dtype."""
-        return self._info
+        return copy.deepcopy(self._info)
 
     @property
     def plan(self) -> HeadPlan | None:
@@ -216,8 +227,8 @@ class LLM:
             dumped(documents, "documents"),
             dumped(variables, "chat_template_kwargs"),
             bool(opens_answer),
-            _convert.text(form or "", "chat_form"),
-            _convert.text(template or "", "chat_template"),
+            _convert.text("" if form is None else form, "chat_form"),
+            _convert.text("" if template is None else template, "chat_template"),
         )
         return list(ids), list(stop_ids)
 
@@ -240,12 +251,18 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers prompts, up to `max_num_seqs` at once, and gives the answers in their order. Ctrl-C ends it.
 
+        What is wrong with any of them is said before the first is answered.
+
         prompts: a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, or a list of these.
         sampling_params: one for all, or one for each.
         plan: in place of the engine's; "full" for every head full.
         progress: called with a label, answers that are there, and all of them.
         """
-        asked = [self._prompt(prompt) for prompt in as_list(prompts)]
+        listed = as_list(prompts)
+        asked = []
+        for place, prompt in enumerate(listed):
+            with placed(place, len(listed)):
+                asked.append(self._prompt(prompt))
         params = params_for(sampling_params, len(asked))
         return run_all(self, asked, params, plan=self._plan_for(plan), progress=progress)
 
@@ -264,7 +281,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers one conversation or several, as `generate` does prompts. messages and what follows: as in `encode_chat`."""
         setup = (tools, documents, chat_template_kwargs, chat_form, chat_template)
-        asked = [self._conversation(each, *setup) for each in conversations_of(messages)]
+        listed = conversations_of(messages)
+        asked = []
+        for place, each in enumerate(listed):
+            with placed(place, len(listed)):
+                asked.append(self._conversation(each, *setup))
         params = params_for(sampling_params, len(asked))
         return run_all(self, asked, params, plan=self._plan_for(plan), progress=progress)
 
@@ -332,9 +353,11 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         plan: HeadPlan | StrPath | None = None,
-    ) -> AsyncGenerator[TokenEvent, None]:
+        collect: bool = True,
+    ) -> AsyncStream:
         """`stream` in an event loop: an asynchronous iterator of `TokenEvent`. Leaving it ends the request."""
-        return stream_async(self, self._prompt(prompt), one_params(sampling_params), self._plan_for(plan))
+        asked, params = self._prompt(prompt), one_params(sampling_params)
+        return open_stream_async(self, asked, params, self._plan_for(plan), collect=collect)
 
     def stream_chat_async(
         self,
@@ -347,10 +370,10 @@ class LLM:
         chat_form: str | None = None,
         chat_template: str | None = None,
         plan: HeadPlan | StrPath | None = None,
-    ) -> AsyncGenerator[TokenEvent, None]:
+    ) -> AsyncStream:
         """`stream_chat` in an event loop."""
         asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
-        return stream_async(self, asked, one_params(sampling_params), self._plan_for(plan))
+        return open_stream_async(self, asked, one_params(sampling_params), self._plan_for(plan))
 
     # ---- the model's numbers ---------------------------------------------------------------------------------------
 
@@ -409,7 +432,7 @@ class LLM:
             _convert.whole(first, "first"),
             self._plan_for(plan),
             None,
-            -1 if prompt_tokens is None else _convert.whole(prompt_tokens, "prompt_tokens"),
+            -1 if prompt_tokens is None else _convert.whole(prompt_tokens, "prompt_tokens", 0),
             1,
         )
         self._warn()
@@ -478,16 +501,21 @@ class LLM:
         found = self._plan if plan is None else self._checked_plan(plan)
         return None if found is None else found._plan
 
-    def _prompt(self, prompt: Any) -> Asked:
+    def _prompt(self, prompt: Any, held: int = 0) -> Asked:
+        """`held`: tokens of the text that it goes on with."""
         text = prompt if isinstance(prompt, str) else None
         if isinstance(prompt, Mapping):
             if not prompt or not set(prompt) <= {"prompt", "prompt_token_ids"}:
                 raise InvalidInput(f"prompt: found keys {sorted(map(str, prompt))}, expected prompt or prompt_token_ids")
             text = None if prompt.get("prompt") is None else _convert.text(prompt["prompt"], "prompt")
             # Where both are given the text is what the ids were made of.
-            prompt = prompt.get("prompt_token_ids", text)
-        ids = self.encode(prompt) if isinstance(prompt, str) else _convert.token_ids(prompt, "prompt")
-        self._engine.note_length(len(ids))
+            ids_given = prompt.get("prompt_token_ids")
+            prompt = text if ids_given is None else ids_given
+        if not isinstance(prompt, str):
+            ids = _convert.token_ids(prompt, "prompt")
+        else:
+            ids = self.encode(prompt) if held == 0 else self.tokenize(prompt)
+        self._engine.note_length(held + len(ids))
         return Asked(text, ids)
 
     def _conversation(
@@ -499,6 +527,8 @@ class LLM:
         form: str | None,
         template: str | None,
     ) -> Asked:
+        if not messages_of(messages):
+            raise InvalidInput("messages: found none, expected at least one")
         ids, stop_ids = self._encode_chat(messages, tools, documents, variables, True, form, template)
         self._engine.note_length(len(ids))
         return Asked(None, ids, stop_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ class SamplingParams:
     n: int = 1
     """Answers to each prompt; drawn with seed, seed + 1, and so on."""
     max_tokens: float | None = 256
-    """New tokens at most. None: up to the trained length; math.inf: without an end, for streams."""
+    """New tokens at most. None: until the whole text has the trained length; math.inf: without an end, for streams."""
     temperature: float = 0.0
     """0: the most likely token, ties to the lowest id."""
     top_p: float = 1.0
@@ -141,12 +141,13 @@ def build_request(
     more_stop_ids: Sequence[int] = (),
     plan: _core.Plan | None = None,
     sequence: _core.Sequence | None = None,
-    room: int | None = None,
+    held: int = 0,
+    limit: int = _core.MAX_SEQUENCE_TOKENS,
 ) -> _core.Request:
-    """The request that `params` describe. `room`: tokens that are left for prompt and answer; None: no limit."""
+    """The request that `params` describe. `held`: tokens of the text before the prompt; `limit`: of the whole text."""
     request = _core.Request()
     request.prompt = ids
-    request.max_new_tokens = _max_new_tokens(llm, params.max_tokens, len(ids), room)
+    request.max_new_tokens = _max_new_tokens(llm, params.max_tokens, held + len(ids), limit)
     sampling = request.sampling
     sampling.temperature = _convert.real(params.temperature, "temperature")
     top_k = _convert.whole(params.top_k, "top_k")
@@ -165,11 +166,13 @@ def build_request(
                 for id, bias in params.logit_bias.items()
             ]
         )
-    seed = random.getrandbits(32) if params.seed is None else _convert.whole(params.seed, "seed", 0, 2**64 - 1)
+    # A program's own random numbers stay what its seed makes them.
+    seed = secrets.randbits(64) if params.seed is None else _convert.whole(params.seed, "seed", 0, 2**64 - 1)
     sampling.seed = (seed + answer) % 2**64
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
     request.stop = [] if stops is None else _convert.texts(stops, "stop")
-    request.stop_tokens = _convert.token_ids(params.stop_token_ids or (), "stop_token_ids") + list(more_stop_ids)
+    stop_ids = () if params.stop_token_ids is None else params.stop_token_ids
+    request.stop_tokens = _convert.token_ids(stop_ids, "stop_token_ids") + list(more_stop_ids)
     if params.ignore_eos:
         request.ignore_eos()
     if params.logprobs is not None:
@@ -185,12 +188,16 @@ def build_request(
     return request
 
 
-def _max_new_tokens(llm: LLM, max_tokens: float | None, prompt_tokens: int, room: int | None) -> int:
-    limit: int = _core.MAX_SEQUENCE_TOKENS if room is None else room
-    trained: int = llm.info["trained_length"]
+def _max_new_tokens(llm: LLM, max_tokens: float | None, prompt_tokens: int, limit: int) -> int:
     left = max(0, limit - prompt_tokens)
     if max_tokens is None:
-        return min(left, max(1, trained - prompt_tokens))
+        trained: int = llm._info["trained_length"]
+        if prompt_tokens >= trained:
+            raise InvalidInput(
+                f"the prompt has {prompt_tokens} tokens, expected less than the trained length {trained}, up to which "
+                "max_tokens=None goes"
+            )
+        return min(left, trained - prompt_tokens)
     if isinstance(max_tokens, float) and max_tokens == math.inf:
         return left
     if isinstance(max_tokens, float) and max_tokens.is_integer():
@@ -228,11 +235,11 @@ def logprobs_dict(llm: LLM, row: tuple[int, float, list[tuple[int, float]]]) -> 
     return found
 
 
-def completion(llm: LLM, index: int, result: _core.Result) -> CompletionOutput:
-    """Of a result that is final; raises what ended it."""
+def completion(llm: LLM, index: int, result: _core.Result, has_logprobs: bool) -> CompletionOutput:
+    """Of a result that is final; raises what ended it. `has_logprobs`: they were asked for."""
     result.check()
-    rows = result.logprobs
-    logprobs = [logprobs_dict(llm, row) for row in rows] if rows else None
+    rows = result.logprobs if has_logprobs else None
+    logprobs = None if rows is None else [logprobs_dict(llm, row) for row in rows]
     reason, detail = {
         "eos": ("stop", "eos"),
         "stop_string": ("stop", "stop_string"),
@@ -245,6 +252,6 @@ def completion(llm: LLM, index: int, result: _core.Result) -> CompletionOutput:
         finish_reason=reason,
         stop_reason=detail,
         logprobs=logprobs,
-        cumulative_logprob=math.fsum(row[1] for row in rows) if rows else None,
+        cumulative_logprob=None if rows is None else math.fsum(row[1] for row in rows),
         metrics=RequestMetrics(**result.metrics),
     )

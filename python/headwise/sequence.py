@@ -80,7 +80,10 @@ class Sequence:
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, progress: Progress | None = None
     ) -> RequestOutput:
-        """Reads the prompt behind the text so far and answers; both become part of the text."""
+        """Reads the prompt behind the text so far and answers; both become part of the text.
+
+        Of an answer that `stop` ends the tokens of the whole stop string do, though its text ends before them.
+        """
         params = one_params(sampling_params)
         if num_answers(params) != 1:
             raise InvalidInput(f"n: found {params.n}, expected 1 for a sequence: fork it for more answers")
@@ -88,7 +91,11 @@ class Sequence:
         return run_all(self._llm, asked, [params], sequence=self, progress=progress)[0]
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, collect: bool = True) -> Stream:
-        """`generate`, token by token."""
+        """`generate`, token by token.
+
+        The engine runs ahead of who reads, by up to 1,024 tokens: all that it has drawn are part of the text, those too
+        that nobody has seen where the stream is left early. Fork first, or give `max_tokens`, where that matters.
+        """
         params = one_params(sampling_params)
         return open_stream(self._llm, self._prompt(prompt), params, sequence=self, collect=collect)
 
@@ -110,15 +117,14 @@ class Sequence:
         wanted = None if positions is None else _convert.wholes(positions, "positions", 0)
         read = _convert.token_ids(ids)
         engine = self._llm._engine
-        return engine.forced(read, wanted, None, self._sequence, -1, 0, 1, logits, not logits)[0 if logits else 1]
+        engine.note_length(self._text_tokens() + len(read))
+        found = engine.forced(read, wanted, None, self._sequence, -1, 0, 1, logits, not logits)[0 if logits else 1]
+        self._llm._warn()
+        return found
 
-    def _room(self) -> int:
-        # One more for the last token of the answer before, which is read with this prompt.
-        return self.max_tokens - self.num_tokens - 1
+    def _text_tokens(self) -> int:
+        """With the last token of the answer before, which is not in the cache yet."""
+        return self._llm._engine.text_tokens(self._sequence)
 
     def _prompt(self, prompt: Any) -> Asked:
-        if isinstance(prompt, collections.abc.Mapping) and set(prompt) == {"prompt"}:
-            prompt = prompt["prompt"]
-        if isinstance(prompt, str) and self.num_tokens > 0:
-            return Asked(prompt, self._llm.tokenize(prompt))
-        return self._llm._prompt(prompt)
+        return self._llm._prompt(prompt, self._text_tokens())

@@ -194,6 +194,41 @@ def test_a_stream_is_the_answer_in_pieces(llm):
     assert list(stream) == []
 
 
+def test_a_stream_in_an_event_loop_has_the_whole_answer_in_the_end(llm):
+    params = SamplingParams(max_tokens=12, logprobs=1)
+    expected = llm.generate(TEXT, params)[0]
+
+    async def main() -> None:
+        stream = llm.stream_async(TEXT, params)
+        assert stream.output is None
+        events = [event async for event in stream]
+        assert "".join(event.text for event in events) == expected.text
+        (answer,) = stream.output.outputs
+        assert (answer.token_ids, answer.text, answer.logprobs) == (
+            expected.outputs[0].token_ids,
+            expected.text,
+            expected.outputs[0].logprobs,
+        )
+        assert (stream.output.prompt, stream.output.prompt_token_ids) == (TEXT, expected.prompt_token_ids)
+        assert answer.finish_reason == "length" and [event async for event in stream] == []
+        nothing_kept = llm.stream_async(TEXT, params, collect=False)
+        assert len([event async for event in nothing_kept if event.token_id is not None]) == 12
+        assert nothing_kept.output.outputs[0].token_ids == []
+
+    asyncio.run(main())
+
+
+def test_a_mapping_without_ids_is_its_text(llm):
+    params = SamplingParams(max_tokens=3)
+    prompt = {"prompt": TEXT, "prompt_token_ids": None}
+    assert llm.generate(prompt, params)[0].prompt_token_ids == llm.encode(TEXT)
+    sequence = llm.sequence(200)
+    sequence.read(prompt)
+    assert sequence.num_tokens == len(llm.encode(TEXT))
+    sequence.read(prompt)  # goes on: begins no text
+    assert sequence.num_tokens == 2 * len(llm.encode(TEXT)) - 1
+
+
 def test_an_endless_stream_is_left_when_one_likes(llm):
     plan = headwise.plan.streaming(MODEL, sink=4, recent=60)
     with llm.stream(TEXT, SamplingParams(max_tokens=math.inf, ignore_eos=True), plan=plan, collect=False) as stream:

@@ -284,8 +284,25 @@ class _Stolen:
     def __init__(self, llm, sequence):
         self._sequence = sequence._sequence
 
-    def _room(self):
-        return 10
+        self.max_tokens = sequence.max_tokens
+
+    def _text_tokens(self):
+        return 0
+
+
+class _Strange:
+    """An array of another library's: its dtype is not numpy's."""
+
+    ndim = 1
+    dtype = "other.int64"
+
+    def __init__(self, numbers):
+        self._numbers = numbers
+
+    def __array__(self, dtype=None, copy=None):
+        if isinstance(self._numbers, str):
+            raise TypeError(self._numbers)
+        return np.array(self._numbers)
 
 
 def test_one_request_at_a_time_runs_on_a_sequence(tiny):
@@ -343,11 +360,22 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.chat("hello"),
         lambda llm: llm.chat({"role": "user", "content": "hello"}),
         lambda llm: llm.chat(None),
+        lambda llm: llm.chat([[]]),
+        lambda llm: llm.stream_chat([]),
+        lambda llm: llm.chat([{"role": "user", "content": "x"}], chat_form=0),
+        lambda llm: llm.generate(np.ma.masked_array([1, 2], mask=[False, True])),
+        lambda llm: llm.generate(_Strange([0.5])),
+        lambda llm: llm.generate(_Strange("no numbers")),
+        lambda llm: llm.generate([1], plan=np.zeros(2)),
         lambda llm: llm.encode_chat("hello"),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=-1)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=1.5)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=True)),
         lambda llm: llm.generate([1], SamplingParams(max_tokens=2**62)),
+        lambda llm: llm.generate([1], SamplingParams(max_tokens=10**5000)),
+        lambda llm: llm.generate([10**5000]),
+        lambda llm: llm.generate([1], SamplingParams(temperature=10**400)),
+        lambda llm: llm.generate([1], SamplingParams(temperature=10**5000)),
         lambda llm: llm.generate([1], SamplingParams(temperature=float("nan"))),
         lambda llm: llm.generate([1], SamplingParams(temperature="hot")),
         lambda llm: llm.generate([1], SamplingParams(top_p=0)),
@@ -378,6 +406,7 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: llm.score([]),
         lambda llm: llm.score([1, 2], first=0),
         lambda llm: llm.score([1, 2], first=3),
+        lambda llm: llm.score([1, 2], prompt_tokens=-7),
         lambda llm: llm.score([1, 10**6]),
         lambda llm: llm.score([10**6, 1]),
         lambda llm: llm.sequence(-1),
@@ -389,6 +418,7 @@ def test_a_limit_of_memory_is_an_error():
         lambda llm: LLM(TINY, chunk_tokens=0),
         lambda llm: LLM(TINY, kv_dtype="f12"),
         lambda llm: LLM(TINY, kv_admission="maybe"),
+        lambda llm: LLM(TINY, kv_admission=np.zeros(2)),
         lambda llm: LLM(TINY, max_num_seqs=0),
         lambda llm: LLM(7),
     ],

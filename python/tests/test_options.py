@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 import shutil
 
 import headwise
@@ -113,7 +114,7 @@ def test_an_answer_without_a_limit_fills_its_sequence(tiny):
             sequence.generate([2], SamplingParams(max_tokens=3, ignore_eos=True))
         before = sequence.num_tokens
         answer = sequence.generate([3], rest).outputs[0]
-        assert len(answer.token_ids) == 40 - before - 2 and answer.finish_reason == "length"
+        assert len(answer.token_ids) == 40 - before - 1 - turns and answer.finish_reason == "length"
 
 
 def test_what_an_engine_holds_is_told():
@@ -196,6 +197,86 @@ def test_a_stream_that_collects_nothing_has_no_text_in_the_end(tiny):
 def test_no_limit_is_the_trained_length(tiny):
     trained = tiny.info["trained_length"]
     assert len(ids_of(tiny, SamplingParams(max_tokens=None, ignore_eos=True))) == trained - 3
+
+
+@pytest.mark.filterwarnings("ignore::headwise.HeadwiseWarning")
+def test_no_limit_is_the_trained_length_of_the_whole_text():
+    rest = SamplingParams(max_tokens=None, ignore_eos=True)
+    with LLM(TINY, num_threads=1, **EXACT) as engine:
+        trained = engine.info["trained_length"]
+        for turns in (0, 1):
+            sequence = engine.sequence(2 * trained)
+            sequence.read([1] * 5)
+            for _ in range(turns):
+                sequence.generate([2], SamplingParams(max_tokens=3, ignore_eos=True))
+            sequence.generate([3], rest)
+            assert sequence.num_tokens == trained - 1  # the last token is not read yet
+            for ask in (sequence.generate, sequence.stream):
+                with pytest.raises(headwise.InvalidInput, match=f"has {trained + 1} tokens, expected less than .*{trained}"):
+                    ask([3], rest)
+        with pytest.raises(headwise.InvalidInput, match=f"the prompt has {trained} tokens, expected less than"):
+            engine.generate([[1] * trained], rest)
+
+
+def test_a_text_that_passes_the_trained_length_is_warned_of(tiny):
+    trained = tiny.info["trained_length"]
+    for ask in (lambda text: text.read([1, 2]), lambda text: text.generate([1, 2], SamplingParams(max_tokens=1)),
+                lambda text: text.logits([1, 2]), lambda text: text.hidden([1, 2])):  # fmt: skip
+        text = tiny.sequence(2 * trained)
+        text.read([1] * (trained - 2))
+        ask(text.fork())
+        text.read([1])
+        with pytest.warns(headwise.HeadwiseWarning, match=f"has {trained + 1} tokens") as warned:
+            ask(text)
+        assert [each.filename for each in warned] == [__file__]
+
+
+def test_a_seed_that_is_not_given_leaves_pythons_random_numbers_alone(tiny):
+    state = random.getstate()
+    ids_of(tiny, SamplingParams(max_tokens=1, temperature=1.0))
+    assert random.getstate() == state
+
+
+def test_what_an_engine_says_of_itself_is_a_copy(tiny):
+    trained = tiny.info["trained_length"]
+    tiny.info["trained_length"] = 1
+    tiny.info["shape"]["num_layers"] = 99
+    assert tiny.info["trained_length"] == trained and tiny.info["shape"]["num_layers"] != 99
+
+
+def test_ids_may_come_in_any_array(tiny):
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    expected = ids_of(tiny, params)
+
+    class Others:
+        """As another library has them: a dtype that is not numpy's."""
+
+        ndim, dtype = 1, "other.int64"
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([1, 2, 3])
+
+    masked = np.ma.masked_array([1, 2, 3], mask=False)
+    for prompt in (Others(), masked, {"prompt_token_ids": Others()}):
+        assert tiny.generate(prompt, params)[0].outputs[0].token_ids == expected
+
+
+def test_ids_that_end_an_answer_may_be_an_array(tiny):
+    for ids in ([0], np.array([0]), np.array([7, 0])):
+        params = SamplingParams(max_tokens=5, stop_token_ids=ids, logit_bias={0: 1000.0}, ignore_eos=True)
+        assert ids_of(tiny, params) == []
+    assert len(ids_of(tiny, SamplingParams(max_tokens=5, stop_token_ids=np.array([], dtype=int), ignore_eos=True))) == 5
+
+
+def test_an_answer_without_tokens_has_log_probabilities_of_none(tiny):
+    for asked, found in ((None, (None, None)), (0, ([], 0.0)), (2, ([], 0.0))):
+        params = SamplingParams(max_tokens=0, logprobs=asked)
+        answer = tiny.generate([1, 2], params)[0].outputs[0]
+        assert (answer.logprobs, answer.cumulative_logprob) == found
+        stream = tiny.stream([1, 2], params)
+        assert list(stream) == [] and (stream.output.outputs[0].logprobs, stream.output.outputs[0].cumulative_logprob) == found
+        whole = asyncio.run(tiny.generate_async([1, 2], params))
+        assert (whole.outputs[0].logprobs, whole.outputs[0].cumulative_logprob) == found
 
 
 def test_seeds(tiny):
