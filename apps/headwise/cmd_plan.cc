@@ -1,10 +1,13 @@
 // headwise plan: makes head plans. One subcommand per row of the planner registry, with that method's own options.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/file.h"
@@ -94,7 +97,12 @@ Status RunRefit(const RefitOptions& options) {
 
 Status RunExportDuo(const ExportOptions& options) {
   HW_ASSIGN_OR_RETURN(const HeadPlan plan, ReadHeadPlan(options.plan));
-  return WriteFileAtomically(options.out, FormatDuoTsv(plan));
+  std::error_code error;
+  if (std::filesystem::equivalent(options.out, options.plan, error)) {
+    return Status::InvalidInput(fmt::format("{}: is the plan itself, expected another file to write", options.out));
+  }
+  HW_ASSIGN_OR_RETURN(const std::string gates, FormatDuoTsv(plan));
+  return WriteFileAtomically(options.out, gates);
 }
 
 Status RunCompare(const CompareOptions& options) {

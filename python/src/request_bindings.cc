@@ -8,8 +8,6 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -22,8 +20,7 @@
 
 #include "bound_engine.h"
 #include "calls.h"
-#include "engine/sampler.h"
-#include "engine/stop_matcher.h"
+#include "engine/admission.h"
 #include "python_errors.h"
 #include "waker.h"
 
@@ -129,27 +126,12 @@ class Stream {
 
 // As Submit does.
 Status CheckNew(const OpenedEngine& opened, const Request& request) {
-  const int64_t vocab_size = opened.engine().config().vocab_size;
-  if (request.prompt.empty()) return Status::InvalidInput("prompt: is empty, expected at least one token");
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size) continue;
-    return Status::InvalidInput(
-        fmt::format("prompt: token {} is id {}, expected 0 to {}", i, request.prompt[i], vocab_size - 1));
-  }
-  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
-  HW_RETURN_IF_ERROR(ValidateStops(request.stop));
-  if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kMaxLogprobs)) {
-    return Status::InvalidInput(fmt::format("logprobs is {}, expected 0 to {}", *request.logprobs, kMaxLogprobs));
-  }
+  HW_RETURN_IF_ERROR(ValidateRequest(request, opened.engine().config().vocab_size));
   if (request.constraint != nullptr && request.eos == EosMode::kIgnore) {
     return Status::InvalidInput("constraint: end-of-text tokens are to be ignored, but it says where texts end");
   }
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t most = kMaxSequenceTokens - prompt_tokens;
-  if (request.max_new_tokens < 0 || request.max_new_tokens > most) {
-    return Status::InvalidInput(fmt::format("max_new_tokens is {}, expected 0 to {}", request.max_new_tokens, most));
-  }
   if (!opened.checks) return Status::Ok();
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   return opened.checks->Check(
       {.plan = request.plan, .prompt_tokens = prompt_tokens, .max_tokens = prompt_tokens + request.max_new_tokens},
       opened.checks->step_tokens());

@@ -70,20 +70,24 @@ bool Admission::MayReadAgain(const Request& request) const {
   return most <= kMostKept && holds_at_once;
 }
 
-Status Admission::CheckIds(std::span<const int32_t> ids, const char* what) const {
+namespace {
+
+Status CheckIds(std::span<const int32_t> ids, const char* what, int64_t vocab_size) {
   if (ids.empty()) return Status::InvalidInput(fmt::format("{}: is empty, expected at least one token", what));
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= config_->vocab_size) {
+    if (ids[i] < 0 || ids[i] >= vocab_size) {
       return Status::InvalidInput(
-          fmt::format("{}: token {} is id {}, expected 0 to {}", what, i, ids[i], config_->vocab_size - 1));
+          fmt::format("{}: token {} is id {}, expected 0 to {}", what, i, ids[i], vocab_size - 1));
     }
   }
   return Status::Ok();
 }
 
-Result<SequenceNeed> Admission::Check(const Request& request) const {
-  HW_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt"));
-  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, config_->vocab_size));
+}  // namespace
+
+Status ValidateRequest(const Request& request, int64_t vocab_size) {
+  HW_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt", vocab_size));
+  HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
   if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kMaxLogprobs)) {
     return Status::InvalidInput(fmt::format("logprobs is {}, expected 0 to {}", *request.logprobs, kMaxLogprobs));
   }
@@ -96,6 +100,12 @@ Result<SequenceNeed> Admission::Check(const Request& request) const {
         fmt::format("max_new_tokens is {}, expected 0 to {} (a text has at most {} tokens, this prompt {})",
                     request.max_new_tokens, most, kMaxSequenceTokens, prompt_tokens));
   }
+  return Status::Ok();
+}
+
+Result<SequenceNeed> Admission::Check(const Request& request) const {
+  HW_RETURN_IF_ERROR(ValidateRequest(request, config_->vocab_size));
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t num_more = prompt_tokens + request.max_new_tokens;
   if (request.sequence != nullptr) {
     return NeedOf(request.sequence, request.plan, num_more, sequences_->step_tokens());
@@ -105,7 +115,7 @@ Result<SequenceNeed> Admission::Check(const Request& request) const {
 }
 
 Result<SequenceNeed> Admission::Check(const ForcedRun& run) const {
-  HW_RETURN_IF_ERROR(CheckIds(run.ids, "ids"));
+  HW_RETURN_IF_ERROR(CheckIds(run.ids, "ids", config_->vocab_size));
   HW_RETURN_IF_ERROR(CheckForced(run));
   const auto num_ids = static_cast<int64_t>(run.ids.size());
   const int64_t step_tokens = run.chunk_tokens > 0 ? run.chunk_tokens : sequences_->step_tokens();

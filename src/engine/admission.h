@@ -15,6 +15,9 @@
 
 namespace headwise {
 
+// What is wrong with a request's numbers for any engine of such a vocabulary.
+Status ValidateRequest(const Request& request, int64_t vocab_size);
+
 // Thread-safety: Check may run on any thread, the rest belongs to the engine's.
 class Admission {
  public:
@@ -52,7 +55,6 @@ class Admission {
   std::shared_ptr<RunningRequest> FindRefused() const;
 
  private:
-  Status CheckIds(std::span<const int32_t> ids, const char* what) const;
   // `num_more` tokens on a sequence that is given, in steps of up to `step_tokens`.
   Result<SequenceNeed> NeedOf(const std::shared_ptr<Sequence>& sequence, const std::shared_ptr<const HeadPlan>& plan,
                               int64_t num_more, int64_t step_tokens) const;

@@ -427,7 +427,7 @@ void EngineImpl::Finish(std::shared_ptr<RunningRequest> request, Verdict verdict
   if (!request->running()) return;
   request->UpdateMetrics();
   std::string rest;
-  Status taken = GuardCallbacks([&] { rest = request->TakeRest(); });
+  Status taken = GuardCallbacks([&] { rest = request->TakeRest(verdict.finish); });
   if (!taken.ok()) verdict = {.finish = FinishReason::kError, .status = std::move(taken)};
   ++num_finished_;
   request->result.finish = verdict.finish;

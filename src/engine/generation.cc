@@ -126,14 +126,24 @@ void Generation::CutTokens() {
   StreamDecoder decoder(*tokenizer_, SpecialDisplay::kSkip);
   size_t num_bytes = 0;
   size_t num_kept = 0;
-  while (num_bytes < result.text.size()) num_bytes += decoder.Push(result.tokens[num_kept++]).size();
+  // Behind the last token's there may be half a character, which ends with the text.
+  while (num_bytes < result.text.size() && num_kept < result.tokens.size()) {
+    num_bytes += decoder.Push(result.tokens[num_kept++]).size();
+  }
   result.tokens.resize(num_kept);
   if (request_.logprobs) result.logprobs.resize(num_kept);
 }
 
-std::string Generation::TakeRest() {
+std::string Generation::TakeRest(FinishReason& finish) {
+  const bool had_stopped = text_.stopped();
   std::string rest = text_.Flush();
   if (request_.output == Request::Output::kCollect) result.text += rest;
+  // Half a character at the end may complete a stop string.
+  const bool may_stop = finish == FinishReason::kLength || finish == FinishReason::kEos;
+  if (may_stop && !had_stopped && text_.stopped()) {
+    CutTokens();
+    finish = FinishReason::kStopString;
+  }
   return rest;
 }
 

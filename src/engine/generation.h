@@ -31,7 +31,7 @@ class Generation : public RunningRequest {
   const TokenDraw* NextDraw() override;
   Next NextStep() const override;
   Verdict TakeRows(int64_t num_new, const RequestRows& rows) override;
-  std::string TakeRest() override;
+  std::string TakeRest(FinishReason& finish) override;
   void ShowRest(const std::string& rest) override;
 
  private:

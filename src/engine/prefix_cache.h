@@ -49,7 +49,10 @@ class PrefixCache {
   };
 
   virtual ~PrefixCache() = default;
+  // For a request that goes on from one of them, or from none: what was fetched for it may be let go.
   virtual Lookup Find(const HeadPlan& plan, std::span<const int32_t> ids) = 0;
+  // The same, of which nothing comes.
+  virtual Lookup Peek(const HeadPlan& plan, std::span<const int32_t> ids) = 0;
   // What came of looking for `num_ids` tokens.
   virtual void NoteHit(const Kept& used, int64_t num_ids) = 0;
   virtual void NoteMiss(PrefixMiss why, int64_t num_ids) = 0;

@@ -29,6 +29,15 @@ bool HasCut(const KvCache& cache) {
   return false;
 }
 
+// A sequence that is kept is its cache's ids and no others: it may have been longer, or have drawn one that no step has
+// read; whether a text goes on with that is for who comes to say.
+void KeepIdsAlone(std::span<const int32_t> ids, Sequence& sequence) {
+  TokenSet seen;
+  seen.Add(ids);
+  sequence.seen = std::move(seen);
+  sequence.pending.reset();
+}
+
 }  // namespace
 
 int64_t PrefixTrack::CutAtMark(int64_t num_cached, int64_t num_tokens) const {
@@ -128,6 +137,7 @@ void PrefixReuse::KeepAtMark(RunningRequest& request) {
   static_cast<void>(CatchNoMemory("a kept text", [&] {
     if (!track.was_refused && !cache_->Wants(*sequence.plan, ids, bytes)) return Status::Ok();
     HW_ASSIGN_OR_RETURN(std::shared_ptr<Sequence> fork, sequences_->ForkToKeep(sequence));
+    KeepIdsAlone(ids, *fork);
     cache_->Keep(sequence.plan, ids, std::move(fork), bytes);
     return Status::Ok();
   }));
@@ -146,11 +156,7 @@ void PrefixReuse::KeepText(RunningRequest& request) {
   const int64_t bytes = sequence.cache->Bytes().total();
   static_cast<void>(CatchNoMemory("a kept text", [&] {
     if (!track.was_refused && !cache_->Wants(*sequence.plan, ids, bytes)) return Status::Ok();
-    // What was drawn last is not in the cache; whether the text goes on with it is for who comes to say.
-    TokenSet seen;
-    seen.Add(ids);
-    sequence.seen = std::move(seen);
-    sequence.pending.reset();
+    KeepIdsAlone(ids, sequence);
     sequences_->ReserveNoMore(sequence);
     cache_->Keep(sequence.plan, ids, request.TakeSequence(), bytes);
     return Status::Ok();

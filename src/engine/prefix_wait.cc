@@ -76,7 +76,7 @@ bool PrefixReuse::IsGettingOn(PrefixWait& wait, Requests active) {
 }
 
 int64_t PrefixReuse::TokensKept(const SequenceOptions& options, const PrefixTrack& track) {
-  for (const PrefixCache::Kept& kept : cache_->Find(sequences_->PlanOf(options), track.text).kept) {
+  for (const PrefixCache::Kept& kept : cache_->Peek(sequences_->PlanOf(options), track.text).kept) {
     const bool fits = kept.sequence == nullptr || sequences_->WouldAdopt(options, *kept.sequence, kept.num_tokens);
     if (fits) return kept.num_tokens;
   }

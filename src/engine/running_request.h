@@ -129,8 +129,8 @@ class RunningRequest {
   }
   // After NoteRead. May call back into the program, which may throw or Take this request.
   virtual Verdict TakeRows(int64_t num_new, const RequestRows& rows) = 0;
-  // What of the text was held back; called once, at the end.
-  virtual std::string TakeRest() { return {}; }
+  // What of the text was held back; called once, at the end, whose reason it may make another one.
+  virtual std::string TakeRest(FinishReason&) { return {}; }
   // The program's callback for text at the end, if it wants that.
   virtual void ShowRest(const std::string&) {}
 

@@ -343,6 +343,8 @@ void SequenceMaker::ReserveNoMore(Sequence& sequence) {
   const KvMemory::Hold hold(*memory_);
   const int64_t spare_bytes = sequence.reserved_bytes() - sequence.cache->Bytes().total();
   if (spare_bytes > 0) sequence.ReserveLess(spare_bytes);
+  sequence.ReserveHost(-sequence.host_bytes());
+  sequence.has_host_promise = false;
 }
 
 void SequenceMaker::MakeRoom(int64_t needed_bytes) {

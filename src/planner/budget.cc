@@ -105,8 +105,20 @@ Result<std::optional<KvBudget>> BudgetFromOptions(const PlannerInput& input) {
   return std::optional<KvBudget>(budget);
 }
 
+namespace {
+
+Status TooManyBytes(const KvBudget& budget, int64_t needed_bytes) {
+  return Status::InvalidInput(fmt::format("KV budget: {} bytes at {} tokens; this plan needs at least {} bytes",
+                                          budget.bytes, budget.at_tokens, needed_bytes));
+}
+
+}  // namespace
+
 Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowRule& rule, const KvBudget& budget) {
-  if (bounded.empty()) return Status::Ok();
+  if (bounded.empty()) {
+    const int64_t bytes = PlanBytesAt(plan, budget);
+    return bytes <= budget.bytes ? Status::Ok() : TooManyBytes(budget, bytes);
+  }
   const WindowCosts costs(plan.shape, bounded, rule, budget);
   int64_t left = budget.bytes;
   std::vector<bool> is_bounded(plan.rules.size(), false);
@@ -114,10 +126,7 @@ Status FitWindows(HeadPlan& plan, std::span<const size_t> bounded, const WindowR
   for (size_t head = 0; head < plan.rules.size(); ++head) {
     if (!is_bounded[head]) left -= RuleBytesAt(plan.rules[head], plan.shape, budget, LayerOf(plan.shape, head));
   }
-  if (costs.OfAll(1) > left) {
-    return Status::InvalidInput(fmt::format("KV budget: {} bytes at {} tokens; this plan needs at least {} bytes",
-                                            budget.bytes, budget.at_tokens, budget.bytes - left + costs.OfAll(1)));
-  }
+  if (costs.OfAll(1) > left) return TooManyBytes(budget, budget.bytes - left + costs.OfAll(1));
   const int64_t recent = WidestWindow(budget.at_tokens, [&](int64_t window) { return costs.OfAll(window) <= left; });
   int64_t rest = left - costs.OfAll(recent);
   const int64_t next = std::min(recent + 1, budget.at_tokens);
@@ -144,7 +153,9 @@ Result<int64_t> FitFullGroups(HeadPlan& plan, const std::vector<std::vector<size
     bytes += bounded_bytes * plan.shape.num_kv_heads;
   }
   int64_t num_full = 0;
-  for (const std::vector<size_t>& group : groups) {
+  // Of texts no longer than the windows a bounded head may take more than a full one: what it folds, or rounds up.
+  if (PlanBytesAt(HeadPlan::Dense(plan.shape), budget) <= budget.bytes) num_full = static_cast<int64_t>(groups.size());
+  for (const std::vector<size_t>& group : std::span(groups).subspan(static_cast<size_t>(num_full))) {
     for (const size_t head : group) bytes += more_if_full[static_cast<size_t>(LayerOf(plan.shape, head))];
     if (bytes > budget.bytes) break;
     ++num_full;

@@ -83,6 +83,44 @@ TEST(Budget, QuestMeetsItByWhatAQueryReads) {
   EXPECT_THAT(MakePlan("quest", Input({{"block", "24"}})).status().message(), HasSubstr("multiple of 16"));
 }
 
+// With nothing to bound a budget is met by what there is, or refused.
+TEST(Budget, WithoutAnyBoundedHeadIsNotIgnored) {
+  for (const char* ratio : {"0.25", "0.999"}) {
+    EXPECT_THAT(
+        MakePlan("quest", Input({{"dense-layers", "8"}, {"kv-ratio", ratio}, {"at", "8192"}})).status().message(),
+        HasSubstr("reads at least"));
+  }
+  EXPECT_TRUE(MakePlan("quest", Input({{"dense-layers", "8"}, {"kv-ratio", "1"}, {"at", "8192"}})).ok());
+
+  HeadPlan plan = HeadPlan::Dense(PlannerShape());
+  KvBudget budget{.bytes = PlanBytesAt(plan, 8192, {}), .at_tokens = 8192, .windows = {}};
+  const WindowRule rule = [](int64_t recent) { return HeadRule::Stream(0, recent); };
+  EXPECT_TRUE(FitWindows(plan, {}, rule, budget).ok());
+  --budget.bytes;
+  EXPECT_THAT(FitWindows(plan, {}, rule, budget).message(), HasSubstr("needs at least"));
+
+  // Every layer's heads are of one KV head: some of the query heads that razor protects are in each.
+  PlannerInput input = Input({{"kv-ratio", "0.25"}, {"at", "8192"}});
+  input.shape = {.architecture = "llama", .num_layers = 8, .num_q_heads = 71, .num_kv_heads = 1, .head_dim = 64};
+  HeadPlan razor = HeadPlan::Dense(input.shape);
+  razor.method = "razor";
+  Json scores = Json::array();
+  for (int i = 0; i < 8 * 71; ++i) scores.push_back((i * 7919 % 1009) / 1009.0);
+  razor.report_json = Json{{"echo_by_query_head", scores}, {"induction_by_query_head", scores}}.dump();
+  const auto refitted = RefitPlan(razor, input, "razor.json");
+  ASSERT_TRUE(refitted.ok()) << refitted.status().message();
+  EXPECT_LE(PlanBytesAt(*refitted, 8192, {}) * 4, PlanBytesAt(HeadPlan::Dense(input.shape), 8192, {}));
+}
+
+// A bounded head's folded tokens are bytes too: of a text that its window holds a full one takes fewer.
+TEST(Budget, OfAllIsEveryHeadFull) {
+  for (const char* at : {"33", "100", "330", "8192"}) {
+    const auto plan = MakePlan("random", Input({{"compensate", "true"}, {"kv-ratio", "1"}, {"at", at}}));
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->rules, HeadPlan::Dense(PlannerShape()).rules) << at;
+  }
+}
+
 // In place of a window no more bytes, and within two pages as many: its ring has a page or two that are not full.
 TEST(Budget, SelectingHeadsOfAnotherPlanTakeNoMoreBytes) {
   HeadPlan base = HeadPlan::Dense(PlannerShape());

@@ -67,7 +67,13 @@ Result<CalibrationOptions> ReadCalibration(const PlannerInput& input, const Plan
   if (data != "passkeys" && data != "text") {
     return Status::InvalidInput(fmt::format("--data: found \"{}\", expected passkeys or text", data));
   }
-  if (data == "text") calibration.data = CalibrationOptions::Data::kText;
+  if (data == "text") {
+    calibration.data = CalibrationOptions::Data::kText;
+    for (const char* option : {"passkeys", "passkey-words"}) {
+      if (!options.Has(option)) continue;
+      return Status::InvalidInput(fmt::format("--{}: has no effect on --data text, expected passkeys", option));
+    }
+  }
   calibration.text_file = options.StringOr("text", "");
   const int64_t trained = model.model->config.trained_length;
   HW_ASSIGN_OR_RETURN(const int64_t max_tokens,

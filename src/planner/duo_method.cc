@@ -121,10 +121,12 @@ Result<Training> TrainWithCheckpoints(const PlannerInput& input, const PlannerMo
     progress.Update(options.num_steps - num_planned_steps + now.num_steps_done);
     return checkpoint.SaveNowAndThen([&] { return now.ToJson(); });
   };
+  const int64_t num_steps_before = state.num_steps_done;
   const Status status = TrainGates(*model.model, options, make_sample, on_step, state);
   if (!status.ok()) {
-    // The last good state stays, whatever ended the run.
-    HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
+    // The last good state stays, whatever ended the run; of one that ended before its first step that of an earlier
+    // one.
+    if (state.num_steps_done > num_steps_before) HW_RETURN_IF_ERROR(checkpoint.Save(state.ToJson()));
     return status;
   }
   // Kept until the plan is written: a plan that cannot be written must not cost the training.

@@ -83,7 +83,11 @@ Result<GateTable> ParseGateTable(std::string_view text, const std::string& origi
   return table;
 }
 
-std::string FormatDuoTsv(const HeadPlan& plan) {
+Result<std::string> FormatDuoTsv(const HeadPlan& plan) {
+  for (const double score : plan.scores) {
+    if (score >= 0 && score <= 1) continue;
+    return Status::InvalidInput(fmt::format("plan: its scores are no gates: found {}, expected 0 to 1", score));
+  }
   std::string text;
   for (int64_t layer_idx = 0; layer_idx < plan.shape.num_layers; ++layer_idx) {
     for (int64_t kv_head = 0; kv_head < plan.shape.num_kv_heads; ++kv_head) {

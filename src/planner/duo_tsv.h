@@ -20,7 +20,7 @@ struct GateTable {
 Result<GateTable> ParseGateTable(std::string_view text, const std::string& origin);
 
 // The gates of a plan, or 1 for full heads and 0 for the others where it carries none.
-std::string FormatDuoTsv(const HeadPlan& plan);
+Result<std::string> FormatDuoTsv(const HeadPlan& plan);
 
 }  // namespace headwise
 

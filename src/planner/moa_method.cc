@@ -377,7 +377,8 @@ Result<HeadPlan> MakeMoa(const PlannerInput& input) {
   log.Move("answers and influence", "answers", answers.TakeAnswerSeconds());
 
   const RuleChoiceProblem problem = MakeProblem(input, options, rules, profile, budget);
-  HW_ASSIGN_OR_RETURN(const std::vector<RuleChoice> choices, ParetoSet(problem, options.num_intervals));
+  HW_ASSIGN_OR_RETURN(const std::vector<RuleChoice> choices,
+                      ParetoSet(problem, options.num_intervals, input.should_stop));
   log.EndStep("programme");
   std::vector<Candidate> candidates;
   for (const RuleChoice& choice : choices) {

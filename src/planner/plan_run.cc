@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/file.h"
 #include "model/load_config.h"
@@ -50,6 +52,25 @@ bool KeepsWork(const std::string& name) {
   return method != methods.end() && method->runs == PlannerMethod::Runs::kModelResumably;
 }
 
+// A model, a text or gates must not be lost to a plan. An earlier plan may be replaced.
+Status CheckOutIsNoInput(const PlanRun& run) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(run.out, error) || ReadHeadPlan(run.out).ok()) return Status::Ok();
+  std::vector<std::string> sources = {run.model};
+  for (const char* option : {"from", "text", "prompts", "rules"}) sources.push_back(run.options.StringOr(option, ""));
+  const fs::path folder = fs::absolute(run.out, error).parent_path();
+  for (const std::string& source : sources) {
+    if (source.empty()) continue;
+    if (!fs::equivalent(run.out, source, error) && !fs::equivalent(folder, source, error)) continue;
+    return Status::InvalidInput(
+        fmt::format("{}: is of what the plan is made from, {}, and no plan; expected another "
+                    "file to write",
+                    run.out, source));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::string CheckpointPath(const std::string& out) {
@@ -61,7 +82,10 @@ Result<HeadPlan> RunPlanner(const PlanRun& run) {
     const char* why = run.out.empty() ? "without a plan file there is no checkpoint beside it" : "it keeps no work";
     return Status::InvalidInput(fmt::format("plan {}: is to be resumed, but {}", run.method, why));
   }
-  if (!run.out.empty()) HW_RETURN_IF_ERROR(CheckWritable(run.out));
+  if (!run.out.empty()) {
+    HW_RETURN_IF_ERROR(CheckOutIsNoInput(run));
+    HW_RETURN_IF_ERROR(CheckWritable(run.out));
+  }
   HW_ASSIGN_OR_RETURN(const PlannerInput input, InputFor(run));
   HW_ASSIGN_OR_RETURN(HeadPlan plan, MakePlan(run.method, input));
   if (run.out.empty()) return plan;

@@ -25,7 +25,14 @@ int64_t ReadBytesAt(const HeadPlan& plan, const KvBudget& budget) {
 
 // Gives all heads the most whole blocks with which the plan reads no more than the budget.
 Status FitBlocks(HeadPlan& plan, const std::vector<size_t>& heads, const KvBudget& budget) {
-  if (heads.empty()) return Status::Ok();
+  const auto too_many = [&](int64_t read_bytes) {
+    return Status::InvalidInput(fmt::format("KV budget: {} bytes read at {} tokens; this plan reads at least {} bytes",
+                                            budget.bytes, budget.at_tokens, read_bytes));
+  };
+  if (heads.empty()) {
+    const int64_t read_bytes = ReadBytesAt(plan, budget);
+    return read_bytes <= budget.bytes ? Status::Ok() : too_many(read_bytes);
+  }
   const int64_t block = plan.rules[heads.front()].select.block;
   const auto bytes_of = [&](int64_t num_blocks) {
     for (const size_t head : heads) plan.rules[head].recent = num_blocks * block;
@@ -34,15 +41,12 @@ Status FitBlocks(HeadPlan& plan, const std::vector<size_t>& heads, const KvBudge
   // Without a look at bounds, which are bytes too.
   const int64_t all = budget.at_tokens / block + 1;
   if (bytes_of(all) <= budget.bytes) return Status::Ok();
-  if (bytes_of(1) > budget.bytes) {
-    return Status::InvalidInput(fmt::format("KV budget: {} bytes read at {} tokens; this plan reads at least {} bytes",
-                                            budget.bytes, budget.at_tokens, bytes_of(1)));
-  }
+  if (bytes_of(1) > budget.bytes) return too_many(bytes_of(1));
   int64_t fits = 1;
-  int64_t too_many = all;
-  while (too_many - fits > 1) {
-    const int64_t middle = fits + (too_many - fits) / 2;
-    (bytes_of(middle) <= budget.bytes ? fits : too_many) = middle;
+  int64_t beyond = all;
+  while (beyond - fits > 1) {
+    const int64_t middle = fits + (beyond - fits) / 2;
+    (bytes_of(middle) <= budget.bytes ? fits : beyond) = middle;
   }
   bytes_of(fits);
   // A block more to as many heads as still fit.

@@ -394,7 +394,7 @@ Result<RuleChoice> MinimiseChecked(const RuleChoiceProblem& p, size_t length_idx
 // The epsilon-constraint method.
 class ParetoSearch {
  public:
-  ParetoSearch(const RuleChoiceProblem& problem, int64_t num_intervals);
+  ParetoSearch(const RuleChoiceProblem& problem, int64_t num_intervals, const std::function<bool()>& should_stop);
   Result<std::vector<RuleChoice>> Run();
 
  private:
@@ -404,6 +404,10 @@ class ParetoSearch {
     std::optional<RuleChoice> choice;
   };
 
+  Status GoOn() const {
+    if (!should_stop_ || !should_stop_()) return Status::Ok();
+    return Status::Cancelled("stopped while rules were chosen; the influence is kept, --resume goes on from it");
+  }
   Status FindRanges();
   Status SolveGrid(size_t objective);
   Result<RuleChoice> Improve(RuleChoice choice) const;
@@ -413,14 +417,16 @@ class ParetoSearch {
   const RuleChoiceProblem& p_;
   const size_t num_lengths_;
   const int64_t num_intervals_;
+  const std::function<bool()>& should_stop_;
   Table weighted_;                               // the sum of the losses, each by the inverse of its spread
   std::vector<double> tolerances_;               // [num_lengths]
   std::vector<std::vector<double>> upper_ends_;  // [num_lengths][intervals], falling
   std::vector<RuleChoice> found_;
 };
 
-ParetoSearch::ParetoSearch(const RuleChoiceProblem& problem, int64_t num_intervals)
-    : p_(problem), num_lengths_(problem.losses.size()), num_intervals_(num_intervals) {
+ParetoSearch::ParetoSearch(const RuleChoiceProblem& problem, int64_t num_intervals,
+                           const std::function<bool()>& should_stop)
+    : p_(problem), num_lengths_(problem.losses.size()), num_intervals_(num_intervals), should_stop_(should_stop) {
   weighted_.assign(p_.losses[0].size(), 0.0);
   for (const Table& table : p_.losses) {
     const Shifted shifted = ShiftToZero(p_, table);
@@ -445,6 +451,7 @@ Result<RuleChoice> ParetoSearch::Improve(RuleChoice choice) const {
 
 Status ParetoSearch::FindRanges() {
   for (size_t length = 0; length < num_lengths_; ++length) {
+    HW_RETURN_IF_ERROR(GoOn());
     HW_ASSIGN_OR_RETURN(RuleChoice optimum, MinimiseChecked(p_, length, {}));
     HW_ASSIGN_OR_RETURN(RuleChoice improved, Improve(std::move(optimum)));
     found_.push_back(std::move(improved));
@@ -479,6 +486,7 @@ Status ParetoSearch::SolveGrid(size_t objective) {
       return AllAtMost(bounds, answer.bounds) && (!answer.choice || AllAtMost(answer.choice->losses, bounds));
     });
     if (!known) {
+      HW_RETURN_IF_ERROR(GoOn());
       HW_ASSIGN_OR_RETURN(auto choice, Minimise(p_, p_.losses[objective], LimitsOf(p_, bounds)));
       if (choice) found_.push_back(*choice);
       answers.push_back({.bounds = std::move(bounds), .choice = std::move(choice)});
@@ -520,6 +528,7 @@ Result<std::vector<RuleChoice>> ParetoSearch::Run() {
   for (size_t objective = 0; objective < num_lengths_; ++objective) HW_RETURN_IF_ERROR(SolveGrid(objective));
   DropDominated(&found_);
   for (RuleChoice& choice : found_) {
+    HW_RETURN_IF_ERROR(GoOn());
     HW_ASSIGN_OR_RETURN(choice, Improve(std::move(choice)));
   }
   DropDominated(&found_);
@@ -548,10 +557,11 @@ Result<RuleChoice> MinimiseLoss(const RuleChoiceProblem& problem, int64_t length
   return MinimiseChecked(problem, length, loss_limits);
 }
 
-Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals) {
+Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals,
+                                          const std::function<bool()>& should_stop) {
   HW_RETURN_IF_ERROR(CheckProblem(problem));
   HW_CHECK(num_intervals >= 1, "{} intervals", num_intervals);
-  return ParetoSearch(problem, num_intervals).Run();
+  return ParetoSearch(problem, num_intervals, should_stop).Run();
 }
 
 }  // namespace headwise

@@ -8,6 +8,7 @@
 #include <headwise/status.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -55,7 +56,9 @@ Status CheckCostLimits(const RuleChoiceProblem& problem);
 // is better than another everywhere, and none can be bettered by a choice outside the set; a sample of the whole front.
 // By rising loss at the first length, then the second, and so on. Losses closer than a few 1e-9 of their spread count
 // as equal here; cost limits hold exactly. Errors as above.
-Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals);
+// `should_stop` is asked ahead of each programme: kCancelled then.
+Result<std::vector<RuleChoice>> ParetoSet(const RuleChoiceProblem& problem, int64_t num_intervals,
+                                          const std::function<bool()>& should_stop = {});
 
 }  // namespace headwise
 

@@ -309,6 +309,22 @@ TEST(ParetoSetTest, IntervalsFindTheMiddle) {
   for (int64_t i = 0; i < 4; ++i) EXPECT_EQ((*fine)[static_cast<size_t>(i)].rule_of_head[0], i);
 }
 
+// It is asked between programmes, of which a set takes many.
+TEST(ParetoSetTest, StopsWhereItIsAskedTo) {
+  const RuleChoiceProblem p{.num_layers = 1,
+                            .heads_per_layer = 1,
+                            .num_rules = 5,
+                            .losses = {{0, 3, 6, 9, 9}, {9, 6, 3, 0, 1}},
+                            .costs = {},
+                            .cost_limits = {}};
+  for (const int most : {0, 1, 5}) {
+    int num_asked = 0;
+    const Result<std::vector<RuleChoice>> set = ParetoSet(p, 3, [&] { return num_asked++ == most; });
+    EXPECT_EQ(set.status().code(), StatusCode::kCancelled) << most;
+    EXPECT_EQ(num_asked, most + 1);
+  }
+}
+
 // Rules that are the whole text at the first length tie there; the second length decides between them.
 TEST(ParetoSetTest, TiesAtOneLengthAreDecidedByTheOther) {
   const RuleChoiceProblem p{.num_layers = 1,

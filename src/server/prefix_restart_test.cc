@@ -1,6 +1,7 @@
 // Servers one after the other on a folder of kept texts: what one has read, the next goes on from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headwise/prompt.h>
 
 #include <filesystem>
 #include <memory>
@@ -78,6 +79,20 @@ TEST_F(PrefixRestart, GoesOnFromWhatWasRead) {
     EXPECT_EQ(CachedOf(after->Complete(many)), CachedOf(hit));
   }
   EXPECT_EQ(log_, "");
+}
+
+// A look at what there is for a text, as who might wait for another's reading takes one, leaves it there.
+TEST_F(PrefixRestart, ALookTakesNothing) {
+  const Json body = Greedy("full" + Document(), 4);
+  Start()->Complete(body);
+  auto api = Start();
+  PrefixStore& store = *api->model().prefixes();
+  const auto plan = HeadPlan::Dense(api->model().engine().shape());
+  const std::vector<int32_t> ids = *EncodePrompt(api->model().engine(), std::string(body["prompt"]));
+  store.Fetch(plan, ids);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(store.Peek(plan, ids).kept.size(), 1u);
+  EXPECT_EQ(store.Find(plan, ids).kept.size(), 1u);
+  EXPECT_TRUE(store.Peek(plan, ids).kept.empty());
 }
 
 TEST_F(PrefixRestart, SeveralChoicesGoOnToo) {

@@ -83,10 +83,19 @@ PrefixStore::Walk PrefixStore::WalkDown(Node& root, std::span<const int32_t> ids
 }
 
 PrefixCache::Lookup PrefixStore::Find(const HeadPlan& plan, std::span<const int32_t> ids) {
+  return FindEverywhere(plan, ids, SavedTexts::Look::kTake);
+}
+
+PrefixCache::Lookup PrefixStore::Peek(const HeadPlan& plan, std::span<const int32_t> ids) {
+  return FindEverywhere(plan, ids, SavedTexts::Look::kLeave);
+}
+
+PrefixCache::Lookup PrefixStore::FindEverywhere(const HeadPlan& plan, std::span<const int32_t> ids,
+                                                SavedTexts::Look look) {
   Lookup lookup = FindInMemory(plan, ids);
   if (saved_ == nullptr) return lookup;
   const int64_t num_tokens = lookup.kept.empty() ? 0 : lookup.kept.front().num_tokens;
-  std::optional<Kept> saved = saved_->Find(plan, ids, num_tokens);
+  std::optional<Kept> saved = saved_->Find(plan, ids, num_tokens, look);
   if (!saved) return lookup;
   lookup.common_tokens = std::max(lookup.common_tokens, saved->num_tokens);
   lookup.kept.insert(lookup.kept.begin(), *std::move(saved));

@@ -66,6 +66,7 @@ class PrefixStore : public PrefixCache {
   ~PrefixStore() override;
 
   Lookup Find(const HeadPlan& plan, std::span<const int32_t> ids) override;
+  Lookup Peek(const HeadPlan& plan, std::span<const int32_t> ids) override;
   void NoteHit(const Kept& used, int64_t num_ids) override;
   void NoteMiss(PrefixMiss why, int64_t num_ids) override;
   void NoteWait() override;
@@ -114,6 +115,7 @@ class PrefixStore : public PrefixCache {
     std::vector<int64_t> seen;  // entries on the way, from the shortest to the longest
   };
 
+  Lookup FindEverywhere(const HeadPlan& plan, std::span<const int32_t> ids, SavedTexts::Look look);
   Lookup FindInMemory(const HeadPlan& plan, std::span<const int32_t> ids);
   // All of these require: mutex_.
   // Null where nothing is kept.

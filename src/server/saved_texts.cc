@@ -49,7 +49,7 @@ void SavedTexts::Fetch(const HeadPlan& plan, std::span<const int32_t> ids, int64
 }
 
 std::optional<PrefixCache::Kept> SavedTexts::Find(const HeadPlan& plan, std::span<const int32_t> ids,
-                                                  int64_t least_tokens) {
+                                                  int64_t least_tokens, Look look) {
   std::list<Fetched> dropped;
   const std::lock_guard lock(mutex_);
   if (fetched_.empty()) return std::nullopt;
@@ -63,8 +63,10 @@ std::optional<PrefixCache::Kept> SavedTexts::Find(const HeadPlan& plan, std::spa
         longest = it->text;
       }
       // Who goes on from it keeps it in memory; what is shorter than what memory has was fetched in vain.
-      fetched_bytes_ -= it->text->snapshot.bytes;
-      dropped.splice(dropped.end(), fetched_, it);
+      if (look == Look::kTake) {
+        fetched_bytes_ -= it->text->snapshot.bytes;
+        dropped.splice(dropped.end(), fetched_, it);
+      }
     }
     it = next;
   }

@@ -29,8 +29,11 @@ class SavedTexts {
   // Reads the longest text that `ids` begin with, if it has more than `least_tokens` tokens, so that Find has it. May
   // take long.
   void Fetch(const HeadPlan& plan, std::span<const int32_t> ids, int64_t least_tokens);
-  // The longest that was fetched of those, if it has more than `least_tokens` tokens.
-  std::optional<PrefixCache::Kept> Find(const HeadPlan& plan, std::span<const int32_t> ids, int64_t least_tokens);
+  // The longest that was fetched of those, if it has more than `least_tokens` tokens. kTake: then all of them are let
+  // go.
+  enum class Look { kTake, kLeave };
+  std::optional<PrefixCache::Kept> Find(const HeadPlan& plan, std::span<const int32_t> ids, int64_t least_tokens,
+                                        Look look);
 
   // Has a text written that is kept in memory now, unless it is on disk already or there is no room now. Requires: no
   // step runs on the sequence, and its memory is not held.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -80,6 +81,8 @@ void EditLogits(std::span<float> logits, std::span<const LogitEdit> edits) {
   for (const LogitEdit& edit : edits) {
     HW_CHECK(edit.id >= 0 && static_cast<size_t>(edit.id) < logits.size(), "id {} of {}", edit.id, logits.size());
     float& logit = logits[static_cast<size_t>(edit.id)];
+    // What is forbidden stays so whatever the bias: infinity and its opposite are no number.
+    if (logit == -std::numeric_limits<float>::infinity()) continue;
     logit += edit.bias;
     logit = logit > 0 ? logit / edit.penalty : logit * edit.penalty;
     logit -= edit.minus;

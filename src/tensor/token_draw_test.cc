@@ -109,6 +109,17 @@ TEST(DrawToken, IsTheDefinition) {
   }
 }
 
+TEST(EditLogits, WhatIsForbiddenStaysSo) {
+  std::vector<float> logits{-kInf, -kInf, 1, 2, -1};
+  const std::vector<LogitEdit> edits{{.id = 0, .bias = kInf},
+                                     {.id = 1, .bias = 5, .penalty = 2, .minus = 1},
+                                     {.id = 2, .bias = kInf},
+                                     {.id = 3, .bias = -1, .penalty = 2, .minus = 0.25F},
+                                     {.id = 4, .penalty = 2}};
+  EditLogits(logits, edits);
+  EXPECT_EQ(logits, (std::vector<float>{-kInf, -kInf, kInf, 0.25F, -2}));
+}
+
 TEST(DrawToken, TheEndsOfTheWord) {
   const std::vector<float> logits = {1, 1, 1, 1};
   EXPECT_EQ(DrawToken(logits, {.temperature = 1, .word = 0}), 0);

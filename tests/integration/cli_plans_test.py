@@ -63,6 +63,26 @@ class Plans(CliTest):
         self.refuses("plan", "streaming", "--model", MODEL, "--sink", 0, "--recent", 0, "--out", self.path / "p.json",
                      says=["recent"])
 
+    def test_what_a_plan_is_made_from_stays(self):
+        model = self.short_model()
+        config = model / "config.json"
+        before = config.read_bytes()
+        self.refuses("plan", "streaming", "--model", model, "--out", config, says=["config.json", "another file"])
+        self.assertEqual(config.read_bytes(), before)
+        plan = self.plan("streaming", "--sink", 16, "--recent", 64)
+        self.plan("streaming", "--sink", 8, "--recent", 64)  # an earlier plan is replaced
+        before = plan.read_bytes()
+        self.refuses("plan", "export-duo", "--from", plan, "--out", plan, says=["plan itself"])
+        self.assertEqual(plan.read_bytes(), before)
+
+    def test_scores_that_are_no_gates(self):
+        plan = self.plan("streaming")
+        content = json.loads(plan.read_text())
+        content["scores"] = [[0.5, 1, 0, 7]] * 8
+        plan.write_text(json.dumps(content))
+        self.refuses("plan", "export-duo", "--from", plan, "--out", self.path / "gates.tsv", says=["no gates", "7"])
+        self.assertFalse((self.path / "gates.tsv").exists())
+
     def test_full_disk_leaves_the_old_plan(self):
         plan = self.plan("streaming", "--sink", 16, "--recent", 64)
         before = plan.read_bytes()
@@ -270,7 +290,13 @@ class Planners(CliTest):
         self.assertEqual(process.returncode, 130, message)
         self.assertIn(b"--resume", message)
         self.assertFalse(out.exists())
-        self.assertGreater(json.loads((self.path / "duo.json.checkpoint").read_text())["state"]["num_steps_done"], 0)
+        checkpoint = self.path / "duo.json.checkpoint"
+        kept = checkpoint.read_bytes()
+        self.assertGreater(json.loads(kept)["state"]["num_steps_done"], 0)
+        # What ends ahead of its first step leaves it as it is.
+        self.refuses("plan", "duo", "--model", MODEL, *self.TRAINING[2:], "--steps", 9, "--memory-bytes", "1K", "--out",
+                     out, says=["memory"])
+        self.assertEqual(checkpoint.read_bytes(), kept)
 
     def test_razor(self):
         plan = json.loads(self.plan("razor", model=self.short_model()).read_text())

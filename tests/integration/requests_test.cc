@@ -351,6 +351,29 @@ TEST(Logprobs, WhatCannotBeGivenIsRefused) {
 }
 
 // Its ids are the model's, whose vocabulary only the engine knows.
+// A character that has not all of its bytes when the text ends is shown as U+FFFD, and may be what stops it.
+TEST(Stops, ByHalfACharacterAtTheEnd) {
+  const auto engine = MustCreate(ExactOptions(SourcePath("models/headwise-17m"), {"cpu"}));
+  int32_t half = -1;
+  for (int32_t id = 0; id < engine->config().vocab_size && half < 0; ++id) {
+    StreamDecoder decoder(engine->tokenizer(), SpecialDisplay::kSkip);
+    if (decoder.Push(id).empty() && decoder.Flush() == "\uFFFD") half = id;
+  }
+  ASSERT_GE(half, 0);
+  for (const bool stops : {false, true}) {
+    Request request = RequestOf({half}, 1);
+    request.sampling.logit_bias = {{.id = half, .bias = std::numeric_limits<float>::infinity()}};
+    request.logprobs = 1;
+    if (stops) request.stop = {"\uFFFD"};
+    const auto result = engine->Run(std::move(request));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result->finish, stops ? FinishReason::kStopString : FinishReason::kLength);
+    EXPECT_EQ(result->text, stops ? "" : "\uFFFD");
+    EXPECT_EQ(result->tokens.size(), stops ? 0u : 1u);
+    EXPECT_EQ(result->logprobs.size(), result->tokens.size());
+  }
+}
+
 TEST(Sampling, BiasesAreOfTheModelsIds) {
   const auto engine = MustCreate(TinyOptions());
   const auto vocab_size = static_cast<int32_t>(MustRunForced(*engine, IdsOf(1, 1)).logits.size());

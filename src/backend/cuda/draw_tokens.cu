@@ -344,8 +344,10 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < draw.num_edits; i += kThreads) {
       const LogitEdit edit = edits[i];
+      unedited[i] = row.x[edit.id];
+      if (unedited[i] == -INFINITY) continue;
       // As on a host: nothing is contracted.
-      float logit = __fadd_rn(unedited[i] = row.x[edit.id], edit.bias);
+      float logit = __fadd_rn(unedited[i], edit.bias);
       logit = logit > 0 ? __fdiv_rn(logit, edit.penalty) : __fmul_rn(logit, edit.penalty);
       row.x[edit.id] = __fsub_rn(logit, edit.minus);
     }
