@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "support/tokenizer_cases.h"
 #include "text/gguf_tokenizer_export.h"
 #include "text/test_tokenizers.h"
 
@@ -117,7 +118,7 @@ size_t CheckCases(const Tokenizer& tokenizer, const Json& encode, const Json& de
     EXPECT_EQ(*ids, one.at("ids").get<Ids>()) << text;
     EXPECT_EQ(*as_text, one.at(one.contains("ids_special_as_text") ? "ids_special_as_text" : "ids").get<Ids>()) << text;
     if (one.contains("decoded")) {
-      EXPECT_EQ(tokenizer.Decode(*ids, SpecialDisplay::kShow), one.at("decoded").get<std::string>());
+      EXPECT_EQ(tokenizer.Decode(*ids, SpecialDisplay::kShow), DecodedOf(one, "decoded"));
     }
     ++num_compared;
   }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "support/tokenizer_cases.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -43,8 +44,8 @@ std::string DecodeAsStream(const Tokenizer& tokenizer, const Ids& ids, SpecialDi
 void CheckDecode(const Tokenizer& tokenizer, const Json& one, const char* key, SpecialDisplay special) {
   if (!one.contains(key)) return;
   const Ids ids = one.at("ids").get<Ids>();
-  EXPECT_EQ(tokenizer.Decode(ids, special), one.at(key).get<std::string>()) << one.dump();
-  EXPECT_EQ(DecodeAsStream(tokenizer, ids, special), one.at(key).get<std::string>()) << one.dump();
+  EXPECT_EQ(tokenizer.Decode(ids, special), DecodedOf(one, key)) << one.dump();
+  EXPECT_EQ(DecodeAsStream(tokenizer, ids, special), DecodedOf(one, key)) << one.dump();
 }
 
 void CheckEncode(const Tokenizer& tokenizer, const Json& one, const char* key, SpecialText special) {
