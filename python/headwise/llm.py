@@ -355,7 +355,11 @@ class LLM:
         plan: HeadPlan | StrPath | None = None,
         collect: bool = True,
     ) -> AsyncStream:
-        """`stream` in an event loop: an asynchronous iterator of `TokenEvent`. Leaving it ends the request."""
+        """`stream` in an event loop: an asynchronous iterator of `TokenEvent`. Leaving it ends the request.
+
+        Close it, or leave it by `async with`, before its loop ends: a loop closes generators of its own, not streams.
+        collect: as for `stream`; False for streams without an end.
+        """
         asked, params = self._prompt(prompt), one_params(sampling_params)
         return open_stream_async(self, asked, params, self._plan_for(plan), collect=collect)
 
@@ -370,10 +374,11 @@ class LLM:
         chat_form: str | None = None,
         chat_template: str | None = None,
         plan: HeadPlan | StrPath | None = None,
+        collect: bool = True,
     ) -> AsyncStream:
         """`stream_chat` in an event loop."""
         asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
-        return open_stream_async(self, asked, one_params(sampling_params), self._plan_for(plan))
+        return open_stream_async(self, asked, one_params(sampling_params), self._plan_for(plan), collect=collect)
 
     # ---- the model's numbers ---------------------------------------------------------------------------------------
 

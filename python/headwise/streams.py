@@ -126,8 +126,9 @@ class AsyncStream(AsyncIterator[TokenEvent]):
 
     def _begun(self) -> _core.Stream:
         if self._stream is None:
-            self._waker = self._llm._loop_waker()
-            self._key, self._ready = self._waker.begin()
+            waker = self._llm._loop_waker()
+            self._key, self._ready = waker.begin()
+            self._waker = waker
             self._stream = _core.stream(self._llm._engine, self._request, self._waker.waker, self._key)
             del self._request  # it has a copy of the ids
             self._llm._warn()

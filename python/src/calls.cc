@@ -1,6 +1,7 @@
 #include "calls.h"
 
 #include <headwise/status.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -37,7 +38,13 @@ struct Calls {
 
 // It is never destroyed: threads come here while the process ends.
 Calls& AllCalls() {
-  static Calls& calls = *new Calls;
+  static Calls& calls = [&]() -> Calls& {
+    Calls& made = *new Calls;
+    // A fork by another thread must not find it locked.
+    ::pthread_atfork([] { AllCalls().mutex.lock(); }, [] { AllCalls().mutex.unlock(); },
+                     [] { AllCalls().mutex.unlock(); });
+    return made;
+  }();
   return calls;
 }
 
@@ -132,12 +139,17 @@ void WaitForCalls() {
     calls.are_left = true;
     if (!are_over) ::on_exit(EndAtOnce, nullptr);
   }
-  // These have the GIL, or get it now.
+  // These have the GIL, or get it now. A function of Python's that waits for something itself may never let go of it.
+  const auto deadline = std::chrono::steady_clock::now() + kGrace;
   bool is_over = false;
   while (!is_over) {
     {
       std::unique_lock lock(calls.mutex);
       is_over = calls.changed.wait_for(lock, kSignalInterval, [&] { return calls.num_in_python == 0; });
+    }
+    if (!is_over && std::chrono::steady_clock::now() >= deadline) {
+      ::on_exit(EndAtOnce, nullptr);
+      is_over = true;
     }
     PyEval_RestoreThread(thread);
     if (PyErr_CheckSignals() != 0) throw nb::python_error();

@@ -55,14 +55,16 @@ bool KeepsWork(const std::string& name) {
 // A model, a text or gates must not be lost to a plan. An earlier plan may be replaced.
 Status CheckOutIsNoInput(const PlanRun& run) {
   namespace fs = std::filesystem;
+  constexpr uintmax_t kMostOfAPlan = uintmax_t{64} << 20;
   std::error_code error;
-  if (!fs::exists(run.out, error) || ReadHeadPlan(run.out).ok()) return Status::Ok();
+  if (!fs::exists(run.out, error)) return Status::Ok();
   std::vector<std::string> sources = {run.model};
   for (const char* option : {"from", "text", "prompts", "rules"}) sources.push_back(run.options.StringOr(option, ""));
   const fs::path folder = fs::absolute(run.out, error).parent_path();
   for (const std::string& source : sources) {
     if (source.empty()) continue;
     if (!fs::equivalent(run.out, source, error) && !fs::equivalent(folder, source, error)) continue;
+    if (fs::file_size(run.out, error) <= kMostOfAPlan && ReadHeadPlan(run.out).ok()) continue;
     return Status::InvalidInput(
         fmt::format("{}: is of what the plan is made from, {}, and no plan; expected another "
                     "file to write",

@@ -4,7 +4,7 @@
 // numbers; weights lie in the order of the operands of mma.m16n8k32 (block_order.h), so that a lane's 16 bytes are a
 // run's operand, or two runs' once nibbles are taken apart. At 4.5 TB/s a multiprocessor has 28 clocks, 112 warp
 // instructions, for a run of 16 outputs of q8_0, and half of that for 4 bits. For one row a run takes 38 and 30, for up
-// to 8 rows 42 and 34, for up to 32 it takes 74 and 67 (docs/performance-cuda.md has those of all formats). Three
+// to 8 rows 42 and 34 (docs/performance-cuda.md has those of all formats). Three
 // things keep it small: the integer product begins at 1.5 * 2^23, so that its bits are a float and nothing is
 // converted; that base is taken off by the multiply-add that scales the sum; codes stand at the top of their bytes, so
 // that a nibble is an operand after one shift and one mask, and what that multiplies sums by is taken back in the end.
@@ -290,6 +290,37 @@ struct Layout {
 // What a block has anyway: 1 / rms of rows for each team.
 constexpr size_t kBesides = 1024;
 
+// Clusters that run at once, each block alone on its multiprocessor: of four blocks and more some multiprocessors are
+// in none. 0: such clusters cannot be.
+int MostClusters(int log_blocks, const CudaDevice& device) {
+  if (log_blocks == 0) return device.facts().num_multiprocessors;
+  static const std::array<int, kMaxLogBlocks + 1> kMost = [&] {
+    std::array<int, kMaxLogBlocks + 1> most{};
+    const auto* const kernel = reinterpret_cast<const void*>(ClusterKernel<DType::kQ8_0, 2, kClusterStages>);
+    // A kernel that was compiled for older devices does without clusters here too.
+    cudaFuncAttributes attributes{};
+    if (!device.facts().has_clusters() || cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess ||
+        attributes.ptxVersion < 90) {
+      return most;
+    }
+    for (int log = 1; log <= kMaxLogBlocks; ++log) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim.x = 1u << log;
+      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+      const cudaLaunchConfig_t config{.gridDim = dim3(1u << log),
+                                      .blockDim = dim3(kClusterThreads),
+                                      .dynamicSmemBytes = 0,
+                                      .attrs = &attribute,
+                                      .numAttrs = 1};
+      if (cudaOccupancyMaxActiveClusters(&most[log], kernel, &config) != cudaSuccess) most[log] = 0;
+    }
+    static_cast<void>(cudaGetLastError());  // no launch is to find it
+    return most;
+  }();
+  return kMost[static_cast<size_t>(log_blocks)];
+}
+
 // Of more rows than a group's: as few blocks to a cluster as hold x beside one buffer of sums, and a second one where
 // there is room: of four blocks clusters do not take all multiprocessors.
 Layout ClusterLayoutFor(DType dtype, const FewRowsParams& params, const CudaDevice& device) {
@@ -300,8 +331,8 @@ Layout ClusterLayoutFor(DType dtype, const FewRowsParams& params, const CudaDevi
   const auto of_stage = kTeams * static_cast<size_t>(kNumShares * order.slice_bytes());
   const size_t sums = kTeams * sizeof(float) * kNumShares * kTileOutputs * kRowsOfGroup *
                       static_cast<size_t>(PaddedGroups(GroupsOf(params.num_rows)));
-  const int most_log = device.facts().has_clusters() ? kMaxLogBlocks : 0;
-  for (int log_blocks = 0; log_blocks <= most_log; ++log_blocks) {
+  for (int log_blocks = 0; log_blocks <= kMaxLogBlocks; ++log_blocks) {
+    if (MostClusters(log_blocks, device) == 0) continue;
     const ClusterShape shape{log_blocks};
     const size_t x = rounds * static_cast<size_t>(shape.shares_of_block()) * of_slice;
     for (const int num_buffers : {2, 1}) {
@@ -356,30 +387,6 @@ Layout LayoutFor(DType dtype, FewRowsParams params, const CudaDevice& device) {
     if (fits(layout)) return layout;
   }
   return {};
-}
-
-// Clusters that run at once, each block alone on its multiprocessor: of four blocks and more some multiprocessors are
-// in none.
-int MostClusters(int log_blocks, const CudaDevice& device) {
-  if (log_blocks == 0) return device.facts().num_multiprocessors;
-  static const std::array<int, kMaxLogBlocks + 1> kMost = [&] {
-    const auto* const kernel = reinterpret_cast<const void*>(ClusterKernel<DType::kQ8_0, 2, kClusterStages>);
-    std::array<int, kMaxLogBlocks + 1> most{};
-    for (int log = 1; log <= kMaxLogBlocks; ++log) {
-      cudaLaunchAttribute attribute{};
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = 1u << log;
-      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-      const cudaLaunchConfig_t config{.gridDim = dim3(1u << log),
-                                      .blockDim = dim3(kClusterThreads),
-                                      .dynamicSmemBytes = 0,
-                                      .attrs = &attribute,
-                                      .numAttrs = 1};
-      if (cudaOccupancyMaxActiveClusters(&most[log], kernel, &config) != cudaSuccess) most[log] = 0;
-    }
-    return most;
-  }();
-  return kMost[static_cast<size_t>(log_blocks)];
 }
 
 template <DType kType, int kGroups>
