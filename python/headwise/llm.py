@@ -316,10 +316,11 @@ class LLM:
         chat_form: str | None = None,
         chat_template: str | None = None,
         plan: HeadPlan | StrPath | None = None,
+        collect: bool = True,
     ) -> Stream:
-        """`chat`, token by token."""
+        """`chat`, token by token; `collect` as for `stream`."""
         asked = self._conversation(messages, tools, documents, chat_template_kwargs, chat_form, chat_template)
-        return open_stream(self, asked, one_params(sampling_params), plan=self._plan_for(plan))
+        return open_stream(self, asked, one_params(sampling_params), plan=self._plan_for(plan), collect=collect)
 
     async def generate_async(
         self,
