@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/file.h"
@@ -17,9 +18,16 @@ namespace {
 Result<double> ParseGate(std::string_view field, const std::string& origin, int64_t line, int64_t column) {
   while (!field.empty() && (field.front() == ' ')) field.remove_prefix(1);
   while (!field.empty() && (field.back() == ' ' || field.back() == '\r')) field.remove_suffix(1);
+  // Python writes neither, but reads both: a plus, and numbers too small for a double, which are 0.
+  std::string_view number = field;
+  if (number.starts_with('+') && !number.starts_with("+-")) number.remove_prefix(1);
   double gate = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), gate);
-  if (field.empty() || error != std::errc() || end != field.data() + field.size() || !std::isfinite(gate)) {
+  auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), gate);
+  if (error == std::errc::result_out_of_range) {
+    gate = std::strtod(std::string(number).c_str(), nullptr);  // 0, or infinite
+    error = std::errc();
+  }
+  if (number.empty() || error != std::errc() || end != number.data() + number.size() || !std::isfinite(gate)) {
     return Status::InvalidInput(
         fmt::format("{}: line {}, column {}: found \"{}\", expected a finite number", origin, line, column, field));
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <ostream>
 
 #include "base/file.h"
@@ -180,6 +181,42 @@ TEST(Retraining, TakesAllItsStepsAndItsOwnData) {
   EXPECT_EQ(plan->seed, 0u);
   EXPECT_TRUE(plan->data_hash.has_value());
   EXPECT_EQ(Json::parse(plan->report_json).at("retraining").at("training").at("steps"), 30);
+  std::filesystem::remove(path);
+}
+
+// Few steps leave the gates of many layers at 0, all alike: another budget takes them as duo's gates have them.
+TEST(Retraining, IsRefittedInTheOrderOfTheGatesBefore) {
+  const std::string path = (std::filesystem::temp_directory_path() / "headwise_retraining_order.json").string();
+  HeadPlan gates = HeadPlan::Dense(InputFor({}).shape);
+  const auto num_layers = static_cast<size_t>(gates.shape.num_layers);
+  for (size_t head = 0; head < gates.rules.size(); ++head) {
+    const size_t layer_idx = head / static_cast<size_t>(gates.shape.num_kv_heads);
+    gates.scores.push_back(static_cast<double>(num_layers - layer_idx) / static_cast<double>(num_layers + 1));
+  }
+  ASSERT_TRUE(WriteHeadPlan(gates, path).ok());
+  Options options = kLayerGates;
+  options["retrain-steps"] = "2";
+  options["from"] = path;
+  const auto plan = MakePlan("zigzag", InputFor(options));
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  // By the layers' own gates, then by those before.
+  const auto rank_of = [&](int64_t layer_idx) {
+    const auto head = static_cast<size_t>(layer_idx * gates.shape.num_kv_heads);
+    return std::pair(-plan->scores[head], -gates.scores[head]);
+  };
+  std::vector<int64_t> order(num_layers);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, rank_of);
+  for (const char* ratio : {"0.3", "0.45", "0.6", "0.8", "0.9"}) {
+    const auto refitted = RefitPlan(*plan, InputFor({{"kv-ratio", ratio}, {"at", "4096"}}), "plan");
+    ASSERT_TRUE(refitted.ok()) << refitted.status().message();
+    bool is_full = true;
+    for (const int64_t layer_idx : order) {
+      const bool is_next = refitted->At(layer_idx, 0).kind == HeadRule::Kind::kFull;
+      EXPECT_TRUE(is_full || !is_next) << ratio << ": layer " << layer_idx << " is full, but one ahead of it is not";
+      is_full = is_next;
+    }
+  }
   std::filesystem::remove(path);
 }
 

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <optional>
+#include <vector>
 
+#include "base/json.h"
 #include "grad/grad_decoder.h"
 #include "planner/budget.h"
 #include "planner/duo_method.h"
@@ -55,6 +59,32 @@ Result<LayerChoice> ChooseLayers(const PlannerInput& input, const std::vector<do
   }
 }
 
+// Layers that all or none of the training wanted have the same gate: they stay in the order that they have.
+void SortByLayerGates(const std::vector<double>& gates, const ModelShape& shape, std::vector<int64_t>& order) {
+  const auto gate_of = [&](int64_t layer_idx) { return gates[static_cast<size_t>(layer_idx * shape.num_kv_heads)]; };
+  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return gate_of(a) > gate_of(b); });
+}
+
+// In a report's "retraining": the layers as duo's gates order them, of which the layers' own have many alike.
+constexpr const char* kLayerOrder = "layer_order";
+
+// Of a plan that was re-trained; none of one that was not, or by a version that did not say it.
+std::optional<std::vector<int64_t>> LayerOrderOf(const HeadPlan& plan) {
+  const Result<Json> report = ParseJson(plan.report_json, "report");
+  if (!report.ok() || !report->is_object() || !report->contains("retraining")) return std::nullopt;
+  const Json& retraining = report->at("retraining");
+  if (!retraining.is_object() || !retraining.contains(kLayerOrder)) return std::nullopt;
+  const Json& found = retraining.at(kLayerOrder);
+  std::vector<int64_t> layers(static_cast<size_t>(plan.shape.num_layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  const bool are_numbers =
+      found.is_array() && std::ranges::all_of(found, [](const Json& each) { return each.is_number_integer(); });
+  if (!are_numbers) return std::nullopt;
+  const auto order = found.get<std::vector<int64_t>>();
+  if (!std::ranges::is_permutation(order, layers)) return std::nullopt;
+  return order;
+}
+
 // Re-training with one gate a layer, from the choice as it stands [zigzag §2.3]; the layers' order is then that of
 // their gates.
 Status Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice, GateRun& run) {
@@ -79,14 +109,13 @@ Status Retrain(const PlannerInput& input, int64_t num_steps, LayerChoice& choice
   const DuoState& state = training.state;
   run.notes.insert(run.notes.end(), training.notes.begin(), training.notes.end());
   log.EndStep("train");
-  std::stable_sort(choice.order.begin(), choice.order.end(), [&](int64_t a, int64_t b) {
-    return state.gates[static_cast<size_t>(a) * heads_per_layer] >
-           state.gates[static_cast<size_t>(b) * heads_per_layer];
-  });
+  const std::vector<int64_t> order_before = choice.order;
+  SortByLayerGates(state.gates, input.shape, choice.order);
   run.gates = state.gates;
   run.data_hash = samples.DataHash();
   run.seed = calibration.seed;
-  run.report["retraining"] = log.ToJson({{"training", DescribeTraining(state, options, samples)}});
+  run.report["retraining"] =
+      log.ToJson({{"training", DescribeTraining(state, options, samples)}, {kLayerOrder, order_before}});
   return Status::Ok();
 }
 
@@ -165,6 +194,10 @@ Result<HeadPlan> RefitZigzag(const PlannerInput& input, const HeadPlan& earlier)
   HW_ASSIGN_OR_RETURN(const HeadRule rule, StreamRuleFromOptions(input.options.Without("from"), kDuoSink, kDuoRecent));
   HW_ASSIGN_OR_RETURN(const std::optional<KvBudget> budget, BudgetFromOptions(input));
   HW_ASSIGN_OR_RETURN(LayerChoice choice, ChooseLayers(input, earlier.scores, rule, budget));
+  if (std::optional<std::vector<int64_t>> order = LayerOrderOf(earlier)) {
+    choice.order = *std::move(order);
+    SortByLayerGates(earlier.scores, input.shape, choice.order);
+  }
   return PlanOfLayers(input, std::move(choice), rule, budget);
 }
 

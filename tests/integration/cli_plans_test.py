@@ -59,6 +59,16 @@ class Plans(CliTest):
                      "--sink", 16, "--recent", 64, "--out", self.path / "p.json", says=["nan"])
         self.assertFalse((self.path / "p.json").exists())
 
+    def test_gates_as_python_reads_numbers(self):
+        row = "1e-400\t+0.75\t-1e-400\t.5"
+        plan = self.plan("import-duo", "--from", self.duo_folder((row + "\n") * 8), "--sparsity", 0.5, "--sink", 16,
+                         "--recent", 64)
+        self.assertEqual(json.loads(plan.read_text())["scores"], [[0, 0.75, 0, 0.5]] * 8)
+        for wrong in ("1e400", "+-0.5", "++0.5", "+"):
+            (self.path / "duo" / "full_attention_heads.tsv").write_text((f"{wrong}\t0\t0\t0\n") * 8)
+            self.refuses("plan", "import-duo", "--model", MODEL, "--from", self.path / "duo", "--sparsity", 0.5,
+                         "--sink", 16, "--recent", 64, "--out", self.path / "p.json", says=[wrong, "finite number"])
+
     def test_streaming_without_any_token(self):
         self.refuses("plan", "streaming", "--model", MODEL, "--sink", 0, "--recent", 0, "--out", self.path / "p.json",
                      says=["recent"])
