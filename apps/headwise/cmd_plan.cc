@@ -15,6 +15,8 @@
 #include "common_options.h"
 #include "generate.h"
 #include "kv/plan_view.h"
+#include "model/load_config.h"
+#include "model/model_config.h"
 #include "planner/budget.h"
 #include "planner/duo_tsv.h"
 #include "planner/plan_compare.h"
@@ -49,6 +51,7 @@ struct ExportOptions {
 
 struct CompareOptions {
   std::vector<std::string> plans;
+  std::optional<std::string> model;
   std::vector<int64_t> lengths = {4096, 32768};
   bool json = false;
 };
@@ -111,7 +114,13 @@ Status RunCompare(const CompareOptions& options) {
     HW_ASSIGN_OR_RETURN(HeadPlan plan, ReadHeadPlan(path));
     plans.push_back({path, std::move(plan)});
   }
-  HW_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlans(plans, options.lengths));
+  LayerWindows windows;
+  if (options.model) {
+    HW_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(*options.model));
+    for (const NamedPlan& named : plans) HW_RETURN_IF_ERROR(CheckPlanFits(named.plan, config.shape(), named.name));
+    windows = LayerWindowsOf(config);
+  }
+  HW_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlans(plans, options.lengths, windows));
   if (options.json) return PrintJson(ComparisonJson(plans, comparison));
   PrintText(FormatComparison(plans, comparison));
   return CheckOutput();
@@ -168,6 +177,8 @@ void AddPlanCommand(CommandLine& line) {
   auto compared = std::make_shared<CompareOptions>();
   CLI::App& compare = *plan.add_subcommand("compare", "Print what plans agree on, and their KV bytes");
   compare.add_option("plans", compared->plans, "Plan files")->required();
+  compare.add_option("--model,-m", compared->model,
+                     "Model of the plans, whose own sliding windows count in their bytes; none: the shape's alone");
   compare.add_option("--at", compared->lengths, "Text lengths in tokens: 4096,32768")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -80,7 +80,8 @@ std::optional<double> RankCorrelation(std::span<const double> a, std::span<const
   return covariance / std::sqrt(variance_a * variance_b);
 }
 
-Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vector<int64_t> lengths) {
+Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vector<int64_t> lengths,
+                                    const LayerWindows& windows) {
   if (plans.size() < 2) {
     return Status::InvalidInput(fmt::format("plan compare: found {} plans, expected at least two", plans.size()));
   }
@@ -93,12 +94,12 @@ Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vecto
     if (length < 1 || length > (int64_t{1} << 40)) {
       return Status::InvalidInput(fmt::format("--at: found {}, expected a number of tokens from 1", length));
     }
-    comparison.dense_kv_bytes.push_back(PlanBytesAt(HeadPlan::Dense(plans.front().plan.shape), length, /*windows=*/{}));
+    comparison.dense_kv_bytes.push_back(PlanBytesAt(HeadPlan::Dense(plans.front().plan.shape), length, windows));
   }
   comparison.lengths = std::move(lengths);
   for (size_t a = 0; a < plans.size(); ++a) {
     std::vector<int64_t>& bytes = comparison.kv_bytes.emplace_back();
-    for (const int64_t length : comparison.lengths) bytes.push_back(PlanBytesAt(plans[a].plan, length, /*windows=*/{}));
+    for (const int64_t length : comparison.lengths) bytes.push_back(PlanBytesAt(plans[a].plan, length, windows));
     for (size_t b = a + 1; b < plans.size(); ++b) comparison.overlaps.push_back(OverlapOf(plans, a, b));
   }
   return comparison;

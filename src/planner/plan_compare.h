@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "kv/layer_windows.h"
 
 namespace headwise {
 
@@ -36,8 +37,10 @@ struct PlanComparison {
   std::vector<PlanOverlap> overlaps;           // every pair, in order
 };
 
-// An error if the plans are for different shapes (it names both files), for fewer than two plans, or a length below 1.
-Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vector<int64_t> lengths);
+// `windows`: the model's own, which bound full heads too; none: bytes are of the shape alone. An error if the plans are
+// for different shapes (it names both files), for fewer than two plans, or a length below 1.
+Result<PlanComparison> ComparePlans(std::span<const NamedPlan> plans, std::vector<int64_t> lengths,
+                                    const LayerWindows& windows = {});
 
 std::string FormatComparison(std::span<const NamedPlan> plans, const PlanComparison& comparison);
 Json ComparisonJson(std::span<const NamedPlan> plans, const PlanComparison& comparison);

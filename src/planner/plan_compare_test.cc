@@ -45,6 +45,11 @@ TEST(PlanCompare, OverlapsByHand) {
   constexpr int64_t kPage = 2 * 32 * 64 * 2;
   EXPECT_THAT(comparison->kv_bytes[0], ElementsAre(4 * kPage, (2 * 100 + 2 * 6) * kPage));
   EXPECT_THAT(comparison->dense_kv_bytes, ElementsAre(4 * kPage, 400 * kPage));
+  // A model's own window of 65 tokens bounds the heads of its second layer: three pages, whatever the rule.
+  const auto bounded = ComparePlans(plans, {3200}, {.tokens = {kNoLimit, 65}});
+  ASSERT_TRUE(bounded.ok()) << bounded.status().message();
+  EXPECT_THAT(bounded->dense_kv_bytes, ElementsAre((2 * 100 + 2 * 3) * kPage));
+  EXPECT_THAT(bounded->kv_bytes[0], ElementsAre((2 * 100 + 2 * 3) * kPage));
   EXPECT_THAT(FormatComparison(plans, *comparison), HasSubstr("full in both: 0.1\n"));
   EXPECT_EQ(ComparisonJson(plans, *comparison).at("pairs").size(), 3u);
 }

@@ -277,7 +277,8 @@ class Planners(CliTest):
         compared = self.succeeds("plan", "compare", gates, again, self.path / "zigzag.json", "--at", "512,4096")
         for part in ("duo.json", "zigzag.json", "4096"):
             self.assertIn(part, compared.stdout.decode())
-        json.loads(self.succeeds("plan", "compare", gates, again, "--json").stdout)
+        json.loads(self.succeeds("plan", "compare", gates, again, "--json", "--model", MODEL).stdout)
+        self.refuses("plan", "compare", gates, again, "--model", GOLDENS / "llama-gqa", says=["duo.json"])
         picture = self.path / "gates.svg"
         self.succeeds("inspect", "--plan", gates, "--svg", picture)
         self.assertTrue(picture.read_text().startswith("<svg"))
