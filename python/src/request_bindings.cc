@@ -127,9 +127,6 @@ class Stream {
 // As Submit does.
 Status CheckNew(const OpenedEngine& opened, const Request& request) {
   HW_RETURN_IF_ERROR(ValidateRequest(request, opened.engine().config().vocab_size));
-  if (request.constraint != nullptr && request.eos == EosMode::kIgnore) {
-    return Status::InvalidInput("constraint: end-of-text tokens are to be ignored, but it says where texts end");
-  }
   if (!opened.checks) return Status::Ok();
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   return opened.checks->Check(

@@ -1,6 +1,7 @@
 #include "engine/admission.h"
 
 #include <fmt/format.h>
+#include <headwise/token_constraint.h>
 
 #include <algorithm>
 #include <utility>
@@ -83,9 +84,19 @@ Status CheckIds(std::span<const int32_t> ids, const char* what, int64_t vocab_si
   return Status::Ok();
 }
 
+Status CheckConstraint(const Request& request, int64_t vocab_size) {
+  if (request.constraint->vocab_size() != vocab_size) {
+    return Status::InvalidInput(fmt::format("constraint: is one of {} ids, expected the model's {}",
+                                            request.constraint->vocab_size(), vocab_size));
+  }
+  if (request.eos != EosMode::kIgnore) return Status::Ok();
+  return Status::InvalidInput("constraint: end-of-text tokens are to be ignored, but it says where texts end");
+}
+
 }  // namespace
 
 Status ValidateRequest(const Request& request, int64_t vocab_size) {
+  if (request.constraint != nullptr) HW_RETURN_IF_ERROR(CheckConstraint(request, vocab_size));
   HW_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt", vocab_size));
   HW_RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
   if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > kMaxLogprobs)) {

@@ -1,7 +1,5 @@
 #include "engine/engine_impl.h"
 
-#include <headwise/token_constraint.h>
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,15 +37,6 @@ Status GuardCallbacks(const Function& function) {
   }
 }
 
-Status CheckConstraint(const Request& request, int64_t vocab_size) {
-  if (request.constraint->vocab_size() != vocab_size) {
-    return Status::InvalidInput(fmt::format("constraint: is one of {} ids, expected the model's {}",
-                                            request.constraint->vocab_size(), vocab_size));
-  }
-  if (request.eos != EosMode::kIgnore) return Status::Ok();
-  return Status::InvalidInput("constraint: end-of-text tokens are to be ignored, but it says where texts end");
-}
-
 }  // namespace
 
 EngineImpl::EngineImpl(Parts parts)
@@ -63,7 +52,6 @@ Result<std::shared_ptr<RunningRequest>> EngineImpl::Prepare(Request request,
   if (request.logprobs && request.output == Request::Output::kStreamOnly && observer == nullptr) {
     return Status::InvalidInput("logprobs: are asked for, but output is kStreamOnly, which keeps none");
   }
-  if (request.constraint != nullptr) HW_RETURN_IF_ERROR(CheckConstraint(request, parts_.model->config.vocab_size));
   HW_ASSIGN_OR_RETURN(SequenceNeed need, admission_.Check(request));
   const auto keeps_text = admission_.MayReadAgain(request) ? Generation::KeepsText::kYes : Generation::KeepsText::kNo;
   request.sequence.reset();  // the claim holds it, and lets go of it at the end

@@ -110,6 +110,15 @@ struct ShareCopies {
   }
 };
 
+// Where a share's first slice of tile i is; null where there is no such tile.
+template <int kSliceBytes>
+__device__ inline const char* FirstSliceOf(const Tiles& tiles, int i, int share, int num_slices) {
+  if (!tiles.IsThere(i)) return nullptr;
+  const Tile tile = tiles.Get(i);
+  return static_cast<const char*>(tile.part.weight) +
+         (static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices + share) * kSliceBytes;
+}
+
 // An integer of up to 22 bits beside this one, taken for a float, is that float and the integer.
 inline constexpr float kIntegerBase = 12582912.0f;  // 1.5 * 2^23
 inline constexpr uint32_t kIntegerBaseBits = 0x4B400000u;

@@ -232,12 +232,7 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
   BlockRing<kSliceBytes, kStages> ring(memory + warp * kStages * kSliceBytes);
   ShareCopies<decltype(ring)> copies(ring, share, num_slices);
   const auto copy_next = [&] {
-    copies.CopyNext([&](int tile_idx) -> const char* {
-      if (!tiles.IsThere(tile_idx)) return nullptr;
-      const Tile tile = tiles.Get(tile_idx);
-      return static_cast<const char*>(tile.part.weight) +
-             (static_cast<int64_t>(tile.first_output / kTileOutputs) * num_slices + share) * kSliceBytes;
-    });
+    copies.CopyNext([&](int i) { return FirstSliceOf<kSliceBytes>(tiles, i, share, num_slices); });
   };
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_next();
